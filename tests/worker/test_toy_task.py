@@ -1,412 +1,145 @@
-"""A task that this file alone knows: whether the class of a node is odd, told by one output.
+"""A task that one file of tests alone knows (`tests/support/odd_task.py`).
 
-It goes from a manifest to a published revision, over one type and over several, to its report, and through every
-protocol, without a line elsewhere.
+It goes from a manifest to a published revision, to its report, through every protocol, with what requests bring and
+what changes leave behind, beside another revision and out of gnnserve, over one type and over several, without a line
+elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-import torch
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.grpc_worker import listening
-from tests.support.serving import FakeWorker, running
+from tests.support.odd_task import known_odd_classes
+from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving import service as plain_service
 from tests.support.several_types import divided_shop, write_folder
 from tests.support.steps import HeardSteps
+from tests.worker.test_serving_canary import FIRST, SECOND, DirectCalls
 
-from gnnserve_api import decoding
-from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import LabelMisfit
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.profile import Metric, VariantProfile
-from gnnserve_api.protocol import Id, Output, PredictAnswer, PredictRequest
-from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_api.spec.task import ComparedWith, NodeClasses
-from gnnserve_api.spec.variants import Variants
-from gnnserve_api.training import Source
+from gnnserve_api.export import ExportFormat, ExportManifest
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.html import build_page
 from gnnserve_cli.report.subject import load_subject
-from gnnserve_worker.asking.asked_nodes import TARGET_NODES
-from gnnserve_worker.asking.body_form import FIELDS, IDS, MEMBERS, REMEDIES, BodyForm
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, check_node_count
-from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
+from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.compaction.compact import compact
+from gnnserve_worker.export.write import build_exact, export_variant
+from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
-from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks import generation, serving
-from gnnserve_worker.tasks.course import Batch, Course, EmbeddingCourse, EmbeddingRates, Part, Visible
-from gnnserve_worker.tasks.description import TaskDescription
-from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, OverOneType, OverTypes, Verdict
-from gnnserve_worker.tasks.node_items import NodeItems
-from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
-from gnnserve_worker.tasks.published import NodeRange
-from gnnserve_worker.tasks.served import HOW_TO_CHANGE, ScoredNodes
-from gnnserve_worker.tasks.served_labels import NOTHING_HELD_OUT
+from gnnserve_worker.serving.canary import ServedCanary
+from gnnserve_worker.serving.security.access import Access
 
-# --- the task
+UID = "f7b4c2a0-0000-4000-8000-000000000001"
+ROOM_BYTES = 1 << 26
+WRITING = "writing-0123456789ab"
+HEADERS = {"authorization": f"Bearer {WRITING}"}
 
 
-class TellOddClasses:
-    """A `GenerationTask`."""
-
-    needs_master = False
-
-    def __init__(self, spec: GNNServiceSpec) -> None:
-        self._source = spec.graph.source
-
-    @property
-    def compared_with(self) -> ComparedWith:
-        raise ValueError("no embeddings are learnt")
-
-    def graph_digest(self, source: str) -> str:
-        return f"{source[:14]}0d"
-
-    def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
-        return spec
-
-    def check_plan(self) -> None:
-        raise InputError("spec.task", "is not planned", "generate it")
-
-    def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
-        return load_source(self._source, downloads, progress)
-
-    def says_unlabelled(self) -> tuple[str, str]:
-        return "odd", "no type has classes"
-
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
-        return self.pose(self.load(downloads, progress))
-
-    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes:
-        return self.pose_over_types(self.load(downloads, progress))
-
-    def pose(self, graph: GraphData) -> OverOneType:
-        posed = replace(graph, **self._changes(graph))
-        return Imported(posed, OddClasses(graph.labels % 2 == 1, graph.splits), graph.findings)
-
-    def pose_over_types(self, graph: GraphData) -> OverTypes:
-        posed = replace(graph, **self._changes(graph))
-        return Imported(posed, OddClasses(graph.labels % 2 == 1, graph.splits), graph.findings)
-
-    def _changes(self, graph: GraphData) -> dict[str, Any]:
-        return {
-            "digest": self.graph_digest(graph.digest),
-            "classes": ("odd",),
-            "labels": np.zeros(len(graph.labels), np.int64),
-        }
+@pytest.fixture(autouse=True, scope="module")
+def _known() -> Iterator[None]:
+    with known_odd_classes(), pytest.MonkeyPatch.context() as patched:
+        patched.setenv(BUDGET_VARIABLE, "0.02")
+        yield
 
 
 @dataclass(frozen=True, slots=True)
-class OddClasses:
-    """A `LearningProblem`."""
-
-    is_odd: np.ndarray
-    splits: Splits
-    metric: Metric = "accuracy"
-    majority: None = None
-    compares_shortly: bool = True
-    keeps_outputs: bool = False
-
-    @property
-    def items(self) -> int:
-        return len(self.splits.train)
-
-    def answered_types(self, graph: GraphSchema) -> tuple[int, ...]:
-        return (0,)
-
-    def check(self, variants: Variants) -> None:
-        if variants.cascades:
-            raise InputError("spec.variants.cascades", "needs classes", "leave it out")
-
-    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course[Visible]:
-        return OddCourse(self, visible)
-
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course[Visible]]:
-        return iter(())
-
-    def embedding_course(self) -> EmbeddingCourse:
-        raise ValueError("no embeddings are learnt")
-
-    def judge(self, decoder: Mapping[str, np.ndarray]) -> OddJudge:
-        return OddJudge(self)
-
-
-class OddJudge:
-    """A `Judge`."""
-
-    metric: Metric = "accuracy"
-    weights: Mapping[str, np.ndarray] = {}
-
-    def __init__(self, problem: OddClasses) -> None:
-        self._problem = problem
-
-    def judge(self, outputs_of: OutputsOf) -> Verdict:
-        splits = self._problem.splits
-        return Verdict(*(Judged(self._share(nodes, outputs_of)) for nodes in (splits.validation, splits.test)))
-
-    def _share(self, nodes: np.ndarray, outputs_of: OutputsOf) -> float:
-        return float(np.mean((outputs_of(nodes)[:, 0] > 0) == self._problem.is_odd[nodes]))
-
-    def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
-        return variant
-
-    def temperature(self, outputs: np.ndarray) -> float:
-        raise ValueError("there are no classes to be sure of")
-
-    def misfits(
-        self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]
-    ) -> Sequence[LabelMisfit]:
-        return ()
-
-    def describe(self, weights: str | None) -> None:
-        pass
-
-
-_EMBEDDINGS = EmbeddingRates(bound=0.1, rate_share=1.0, is_decayed=False)
-
-
-@dataclass(frozen=True, slots=True)
-class OddCourse(Generic[Visible]):
-    """A `Course`."""
-
-    problem: OddClasses
-    visible: Visible
-    learnt_from: Source = "labels"
-    parts_per_epoch: int = 1
-    embeddings: EmbeddingRates = _EMBEDDINGS
-    decoder: None = None
-    says_each_epoch: bool = True
-
-    @property
-    def items(self) -> int:
-        return len(self.problem.splits.train)
-
-    @property
-    def examined(self) -> np.ndarray:
-        return self.problem.splits.validation
-
-    def parts(self, epoch: int) -> Iterator[Part[Visible]]:
-        yield Part(self.problem.splits.train, self.visible)
-
-    def batch(self, items: np.ndarray) -> Batch:
-        return Batch(items, lambda outputs: self._loss(outputs, items))
-
-    def judge(self, outputs: np.ndarray) -> tuple[float, float]:
-        loss = self._loss(torch.from_numpy(outputs), self.examined)
-        return float(np.mean((outputs[:, 0] > 0) == self.problem.is_odd[self.examined])), float(loss)
-
-    def says(self, score: float) -> str:
-        return f"{score:.0%} odd or not"
-
-    def _loss(self, outputs: torch.Tensor, nodes: np.ndarray) -> torch.Tensor:
-        wanted = torch.from_numpy(self.problem.is_odd[nodes].astype(np.float32))
-        return torch.nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], wanted)
-
-
-# --- the task, as it is served
-
-
-class OddRequest(
-    PredictRequest[Id], Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
-):
-    outputs: tuple[Literal["odd"], ...] = msgspec.field(name="return", default=("odd",))  # type: ignore[assignment]
-
-
-class OddAnswer(PredictAnswer, frozen=True, rename="camel"):
-    odd: list[bool] | msgspec.UnsetType = msgspec.UNSET
-
-
-class OddTensors:
-    """A `TaskTensors`."""
-
-    names = ("odd",)
-
-    def check(self, where: str) -> None:
-        """There are tensors."""
-
-    def check_count(self, nodes: int, max_nodes: int) -> None:
-        check_node_count(nodes, max_nodes)
-
-    def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
-        return (TensorKind("odd", Datatype.BOOL, (ANY_LENGTH,)),)
-
-    def form_of(self, name: str, answer: ScoredNodes) -> tuple[Datatype, list[int]]:
-        return Datatype.BOOL, [len(answer.scores)]
-
-    def are_texts(self, name: str) -> bool:
-        return False
-
-    def numbers_of(self, name: str, answer: ScoredNodes) -> np.ndarray:
-        return np.ascontiguousarray(answer.scores[:, 0] > 0)
-
-    def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
-        raise AssertionError(name)
-
-    def json_texts(self, name: str, answer: ScoredNodes) -> bytes:
-        raise AssertionError(name)
-
-
-class NothingElse:
-    """A `Recommending` and the `NodeLabels` of a service that has neither."""
-
-    held_out = NOTHING_HELD_OUT
-    output: Output = "embeddings"
-    example = 0
-    parts = ()
-
-    def __getattr__(self, name: str) -> Any:
-        def refuse(*_: object) -> Any:
-            raise RequestError(ErrorCode.WRONG_TASK, "node", "it is told of nodes whether they are odd", "ask that")
-
-        return refuse
-
-    def of_node(self, node: int) -> Any:
-        return None
-
-
-class ServedOdd(NodeItems):
-    """A `ServedTask`."""
-
-    decoder = decoding.decoder(OddRequest[int])
-    form = BodyForm(
-        MEMBERS | {"": ("nodes", *FIELDS)},
-        IDS,
-        REMEDIES | {"return": "give a list of odd", "return[]": "give odd"},
-        lambda _: '{"nodes": [0]}',
-        lambda _: dict.fromkeys(("nodes", "nodes[]"), "give a list of positions"),
-    )
-    fields_of_others: frozenset[str] = frozenset()
-    outputs = ("odd",)
-    how_to_change = HOW_TO_CHANGE
-    tensors = OddTensors()
-    description = TaskDescription(
-        "Tell odd classes",
-        "node",
-        OddRequest,
-        OddAnswer,
-        ("nodes",),
-        ("odd",),
-        {"nodes": [0, 1]},
-        {"odd": [True, False]},
-    )
-    request_schema, answer_schema = OddRequest.__name__, OddAnswer.__name__
-    types: tuple[str, ...] = ()
-    recommending = labels = NothingElse()
-    classes: Classes = ()
-    multi_label = False
-
-    def __init__(self, parts: TaskParts) -> None:
-        self.provenance = parts.provenance
-
-    def example(self) -> str:
-        return '{"nodes": [0]}'
-
-    def wrong_task(self, where: str) -> RequestError:
-        return RequestError(ErrorCode.WRONG_TASK, where, "it is told of nodes whether they are odd", "ask that")
-
-    def most_lists(self, max_nodes: int) -> int:
-        return 0
-
-    def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
-        """The one output is always possible."""
-
-    def check_array(self, output: str) -> None:
-        """It is an array."""
-
-    def is_large(self, question: Question, most_numbers: int) -> bool:
-        return len(question.nodes) > most_numbers
-
-    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
-        return b'"odd":' + json.dumps((answer.scores[:, 0] > 0).tolist()).encode() + b","
-
-    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
-        yield self.as_json(answer, question)
-
-    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
-        return self.tensors.numbers_of("odd", answer)
-
-    def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
-        return scores
-
-    def first_request(self) -> dict[str, Any]:
-        return {"nodes": [0, 1, 2]}
-
-    def told(self) -> dict[str, Any]:
-        return {"classes": (), "multi_label": False}
-
-    def explained(self, node: int) -> str:
-        return "what is odd is not explained"
-
-    def is_like(self, other: Any) -> bool:
-        return isinstance(other, ServedOdd)
-
-
-class PublishedOdd:
-    """A `PublishedTask`."""
-
-    def index_parts(self, type_: str, nodes: int) -> tuple[IndexPart, ...]:
-        return ()
-
-    def ranges(self) -> tuple[NodeRange, ...]:
-        return ()
-
-    def check_exported(self) -> None:
-        """Every network can be written."""
-
-
-# --- what generation makes of it
-
-
-@pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(generation.TASKS, NodeClasses, TellOddClasses)
-    opener = TaskOpener(
-        lambda _: True, asked=lambda _: TARGET_NODES, open=ServedOdd, published=lambda _: PublishedOdd()
-    )
-    monkeypatch.setattr(serving, "OPENERS", [lambda: opener])
-    monkeypatch.setenv(BUDGET_VARIABLE, "0.02")
-
-
-def service(source: dict[str, Any], **variants: Any) -> GNNService:
+class Source:
+    """A graph, and what tells its odd nodes."""
+
+    spec: dict[str, Any]
+    features: np.ndarray
+    """Of the nodes that have classes."""
+    labels: np.ndarray
+    begins: str = ""
+    """What an id begins with."""
+    relation: tuple[str, ...] = ()
+
+    def id_of(self, node: int) -> Any:
+        return f"{self.begins}{node}" if self.begins else node
+
+    def like(self, *, odd: bool) -> np.ndarray:
+        """Nodes of one class, which is odd or not."""
+        return np.flatnonzero(self.labels == int(odd))
+
+    def new(self, node: int, *, odd: bool) -> dict[str, Any]:
+        """A new node as a request or a change brings it: it looks like nodes of that class, and is joined to five."""
+        like = self.like(odd=odd)
+        edges = [[self.id_of(int(other)), *self.relation, self.id_of(node)] for other in like[:5]]
+        row = self.features[like].mean(axis=0).tolist()
+        return {"nodes": [{"id": self.id_of(node), "features": row}], "edges": edges}
+
+
+def one_type(folder: Path) -> Source:
+    data = planted_graph((2, 5, 7), nodes=300)
+    uri = write_npz(folder / "graph.npz", npz_arrays(data)).as_uri()
+    assert data.features is not None
+    return Source({"npz": {"uri": uri}}, np.asarray(data.features), data.labels)
+
+
+def several_types(folder: Path) -> Source:
+    parts = divided_shop()
+    users = parts.nodes["user"]
+    spec = {"typed": write_folder(folder / "graph", parts)}
+    return Source(spec, users["features"], users["labels"], "user/", ("knows",))
+
+
+def service(source: Source, **variants: Any) -> GNNService:
     return GNNService.model_validate(
         {
             "apiVersion": "gnnserve.dev/v1alpha1",
             "kind": "GNNService",
             "metadata": {"name": "odd"},
             "spec": {
-                "graph": {"source": source},
+                "graph": {"source": source.spec},
                 "model": {"hidden": 16, "fanouts": [5, 5], "training": {"epochs": 30, "batchSize": 64}},
                 "variants": variants,
+                "updates": {"log": {"sqlite": {}}},
             },
         }
     )
 
 
-def one_type(folder: Path) -> dict[str, Any]:
-    return {"npz": {"uri": write_npz(folder / "graph.npz", npz_arrays(planted_graph((2, 5, 7), nodes=300))).as_uri()}}
+@dataclass(frozen=True, slots=True)
+class Scene:
+    folder: Path
+    source: Source
+    service: GNNService
+    repository: Repository
+    published: RevisionManifest
+
+    @property
+    def variant(self) -> str:
+        return self.published.variants[0].name
+
+    def served(self) -> ServedRevision:
+        return served_revision(load_revision(self.repository, self.published.revision))
 
 
-def several_types(folder: Path) -> dict[str, Any]:
-    return {"typed": write_folder(folder / "graph", divided_shop())}
+@pytest.fixture(scope="module", params=[one_type, several_types])
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    folder = tmp_path_factory.mktemp("odd")
+    source: Source = request.param(folder)
+    asked, repository = service(source), Repository(folder / "repository", "default", "odd")
+    return Scene(folder, source, asked, repository, generate(asked, repository, HeardSteps()))
 
 
 def assert_told(folder: Path, published: RevisionManifest) -> None:
@@ -421,14 +154,13 @@ def assert_told(folder: Path, published: RevisionManifest) -> None:
     assert "accuracy" in build_page(build_report(subject, "gnnserve test"))
 
 
-@pytest.mark.parametrize("source", [one_type, several_types])
-def test_a_task_of_one_file_is_generated_found_and_reported(source: Any, tmp_path: Path) -> None:
-    asked, heard = service(source(tmp_path)), HeardSteps()
-    repository = Repository(tmp_path / "repository", "default", "odd")
-    published = generate(asked, repository, heard)
-    assert_told(tmp_path, published)
-    assert find(asked, repository) == published
-    assert published.training is not None and published.training.majority is None
+# --- what generation makes of it
+
+
+def test_a_task_of_one_file_is_generated_found_and_reported(scene: Scene) -> None:
+    assert_told(scene.folder, scene.published)
+    assert find(scene.service, scene.repository) == scene.published
+    assert scene.published.training is not None and scene.published.training.majority is None
 
 
 def test_a_search_goes_without_an_accuracy_that_is_worth_nothing(tmp_path: Path) -> None:
@@ -458,21 +190,21 @@ class OddWorker(FakeWorker):
         return self.served
 
 
-def test_a_task_of_one_file_answers_in_every_protocol(tmp_path: Path) -> None:
-    repository = Repository(tmp_path / "repository", "default", "odd")
-    published = generate(service(one_type(tmp_path), pruning={"factors": [1]}, storage=["float32"]), repository)
-    loaded = load_revision(repository, published.revision)
-    nodes, variant = [3, 1, 4, 1, 5], published.variants[0].name
+def test_a_task_of_one_file_answers_in_every_protocol(scene: Scene) -> None:
+    nodes, variant = [3, 1, 4, 1, 5], scene.variant
     wishes = {"seed": 7, "variant": variant}
     raw = np.array(nodes, "<i8").tobytes()
     told: dict[str, list[bool]] = {}
     codes: dict[str, str] = {}
 
     async def scenario() -> None:
-        async with running(OddWorker(served=served_revision(loaded))) as client, listening(client) as calls:
+        async with running(OddWorker(served=scene.served())) as client, listening(client) as calls:
             http, tensor = client.http, {"name": "nodes", "datatype": "INT64", "shape": [len(nodes)]}
             answer = await http.post("/v1/predict", json={"nodes": nodes, **wishes})
             told["JSON"] = answer.json()["odd"]
+            named = [scene.source.id_of(node) for node in nodes]
+            answer = await http.post("/v1/predict", json={"nodes": named, **wishes})
+            told["JSON by the ids of the type"] = answer.json()["odd"]
             headers = {"content-type": "application/octet-stream", "gnnserve-seed": "7", "gnnserve-variant": variant}
             answer = await http.post("/v1/predict?return=odd", content=raw, headers=headers)
             told["binary"] = np.frombuffer(answer.content, bool).tolist()
@@ -494,7 +226,8 @@ def test_a_task_of_one_file_answers_in_every_protocol(tmp_path: Path) -> None:
                 codes[path] = refused.json()["error"]["code"]
             explained = await http.post("/v1/explain", json={"node": 1})
             assert explained.json()["unexplained"] == "what is odd is not explained"
-            assert "OddAnswer" in (await http.get("/openapi.json")).text
+            schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
+            assert {"OddRequest", "OddAnswer"} <= schemas.keys()
             assert (await http.get("/v1/variants")).json()["classes"] == []
             assert (await http.get("/explore")).status_code == 200
 
@@ -502,3 +235,109 @@ def test_a_task_of_one_file_answers_in_every_protocol(tmp_path: Path) -> None:
     assert len(told["JSON"]) == len(nodes)
     assert {name for name, found in told.items() if found == told["JSON"]} == {*told}
     assert codes["/v1/predict"] == "InvalidValue"
+
+
+async def ask(client: Client, node: Any, **fields: Any) -> bool:
+    response = await client.http.post("/v1/predict", json={"nodes": [node], **fields})
+    assert response.status_code == 200, response.text
+    (odd,) = response.json()["odd"]
+    return bool(odd)
+
+
+def test_a_task_of_one_file_answers_about_nodes_that_requests_bring(scene: Scene) -> None:
+    source, new = scene.source, len(scene.source.labels)
+
+    async def scenario() -> dict[bool, bool]:
+        async with running(OddWorker(served=scene.served())) as client:
+            return {
+                odd: await ask(client, source.id_of(new), overlay=source.new(new, odd=odd)) for odd in (True, False)
+            }
+
+    assert asyncio.run(scenario()) == {True: True, False: False}
+
+
+def followed(scene: Scene, path: Path) -> tuple[ServedRevision, Updates]:
+    """The revision as a server opens it that follows a log, and what follows it."""
+    log = FollowedLog(UpdatesOptions(SqliteFile(path), UID, ROOM_BYTES))
+    revision = log.open(lambda room: load_revision(scene.repository, scene.published.revision, room), served_revision)
+    return revision, log.updates
+
+
+def test_a_task_of_one_file_follows_changes_and_their_compaction(scene: Scene, tmp_path: Path) -> None:
+    source, nodes = scene.source, len(scene.source.labels)
+    path = tmp_path / "log.sqlite"
+    revision, updates = followed(scene, path)
+
+    async def scenario() -> list[bool]:
+        worker = OddWorker(served=revision, updates=updates)  # type: ignore[arg-type]
+        async with running(worker, write_access=Access((WRITING,))) as client:
+            updates.start()
+            revision.changes.log.follow(updates)
+            told = []
+            for offset, odd in enumerate((True, False), start=1):
+                node = nodes + offset - 1
+                sent = await client.http.post("/v1/changes", json=source.new(node, odd=odd), headers=HEADERS)
+                assert sent.json()["offset"] == offset, sent.text
+                told.append(await ask(client, source.id_of(node), minOffset=offset))
+            assert "OddRequest" in (await client.http.get("/openapi.json")).json()["components"]["schemas"]
+            await updates.close()
+            return told
+
+    assert asyncio.run(scenario()) == [True, False]
+    for retrain in (False, True):
+        options = UpdatesOptions(SqliteFile(path), UID, ROOM_BYTES)
+        folded = compact(scene.service, scene.repository, options, scene.published.revision, retrain=retrain)
+        assert newest_version(scene.service.spec, scene.repository, UID) == folded.graph
+        loaded = load_revision(scene.repository, folded.revision)
+        assert loaded.made_of is not None and loaded.made_of.offset == 2
+        new = infer_batch(loaded, folded.variants[0].name, np.array([nodes, nodes + 1]), key=0)
+        assert (new.scores[:, 0] > 0).tolist() == [True, False]
+
+
+# --- beside another revision, and elsewhere
+
+
+def test_a_task_of_one_file_shares_requests_with_a_revision_of_its_own_task_alone(scene: Scene) -> None:
+    named = {name: plain_service().spec.routing_table(name) for name in (FIRST, SECOND)}
+
+    async def scenario(second: Callable[[], ServedRevision]) -> tuple[str | None, set[str]]:
+        async with running(OddWorker(served=scene.served())) as client:
+            canary = ServedCanary(
+                "digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, lambda _: None
+            )
+            canary.open(50)
+            canary.switch(second(), named[SECOND], 0.5)
+            answered = set()
+            for _ in range(4):
+                response = await client.http.post("/v1/predict", json={"nodes": [scene.source.id_of(1)]})
+                assert "odd" in response.json(), response.text
+                answered.add(response.json()["revision"])
+            return canary.route().problem, answered
+
+    def of_its_task() -> ServedRevision:
+        made = scene.served()
+        return replace(made, manifest=msgspec.structs.replace(made.manifest, revision=SECOND))
+
+    problem, answered = asyncio.run(scenario(of_its_task))
+    assert problem is None
+    assert answered == {scene.published.revision, SECOND}
+    problem, answered = asyncio.run(scenario(FakeWorker(SECOND).revision))
+    assert problem is not None and f"revision {SECOND} has another task" in problem
+    assert answered == {scene.published.revision}
+
+
+def test_a_task_of_one_file_is_exported(scene: Scene, tmp_path: Path) -> None:
+    loaded = load_revision(scene.repository, scene.published.revision, build=build_exact)
+
+    def export() -> ExportManifest:
+        return export_variant(loaded, "default/odd", scene.variant, [*ExportFormat], tmp_path / "out", "a test")
+
+    if scene.source.begins:  # as of every task over several types
+        with pytest.raises(InputError, match="programs are made of networks over"):
+            export()
+        return
+    written = export()
+    assert {check.format for check in written.checks} == {*ExportFormat}
+    (scores,) = [one for one in written.outputs if one.name == "scores"]
+    assert scores.meaning == "Above 0: the class of the node is odd."
+    assert "softmax" not in (tmp_path / "out" / "README.md").read_text()

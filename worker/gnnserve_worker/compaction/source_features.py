@@ -22,7 +22,8 @@ def features_of(
     source = service.spec.graph.source
     if made_of is not None:
         return [kind.features for kind in repository.read_graph(base.graph).types]
-    if source_digest(source) != base.graph:
+    task = task_of(service.spec)
+    if task.graph_digest(source_digest(source)) != base.graph:
         raise InputError(
             "spec.graph.source",
             f"holds another graph than the one that revision {base.revision} was made of",
@@ -30,6 +31,6 @@ def features_of(
         )
     progress(Progress("import graph", 0, 1))
     # The task is asked, since the order of types depends on which one it asks about.
-    types = task_of(service.spec).load(repository.downloads, progress).types
+    types = task.load(repository.downloads, progress).types
     progress(Progress("import graph", 1, 1))
     return [kind.features for kind in types]

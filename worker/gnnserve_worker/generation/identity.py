@@ -9,7 +9,6 @@ from msgspec import UNSET
 
 from gnnserve_api.edges import Direction
 from gnnserve_api.repository import GraphManifest, RevisionManifest
-from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
@@ -39,7 +38,7 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
     source's. InputError: a file is missing, or is not the pinned one."""
     weights = (*paths_of(spec.model, "spec.model"), *paths_of(spec.variants, "spec.variants"))
     require_all(weights if graph_version is not None else paths_of(spec))
-    graph = _graph_digest(spec) if graph_version is None else graph_version
+    graph = _graph_digest(spec, source_digest(spec.graph.source)) if graph_version is None else graph_version
     return RevisionIdentity(
         spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants), expected_digests(spec)
     )
@@ -50,27 +49,32 @@ def find_published(repository: Repository, identity: RevisionIdentity) -> Revisi
     return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected)
 
 
-def _graph_digest(spec: GNNServiceSpec) -> str:
-    return task_of(spec).graph_digest(source_digest(spec.graph.source))
+def _graph_digest(spec: GNNServiceSpec, source: str) -> str:
+    """Digest of what the task takes of a source's graph, which versions of it go back to. `source`: digest of the
+    source."""
+    return task_of(spec).graph_digest(source)
 
 
 def newest_version(spec: GNNServiceSpec, repository: Repository, log: str) -> str | None:
     """Digest of the newest graph that changes of a service's log are part of: of those that a revision of the spec is
     published over, or else of all. None: there is none, and the source's graph is the newest. `log`: uid of the
     service."""
-    versions = _versions(spec.graph.source, repository, log)
+    versions = _versions(spec, repository, log)
     recipe = spec.recipe()
     published = {manifest.graph for manifest in repository.revisions() if manifest.recipe == recipe}
     over = [version for version in versions if version.digest in published]
     return next((version.digest for version in (*over, *versions)), None)
 
 
-def _versions(source: GraphSource, repository: Repository, log: str) -> list[GraphManifest]:
+def _versions(spec: GNNServiceSpec, repository: Repository, log: str) -> list[GraphManifest]:
     """`Repository.graph_versions` of a source's graph."""
-    versions = repository.graph_versions(log, source_digest(source))
+    source = spec.graph.source
+    versions = repository.graph_versions(log, _graph_digest(spec, source_digest(source)))
     if versions or source.npz is None or source.npz.direction is None or not repository.graph_versions(log):
         return versions
+    undecided = undecided_digest(source)
+    assert undecided is not None  # noqa: S101  (the direction is stated)
     # To write down the direction that was decided must not lose what was compacted before: the graph is that one.
-    stated, before = Direction(source.npz.direction), repository.graph_versions(log, undecided_digest(source))
+    stated, before = Direction(source.npz.direction), repository.graph_versions(log, _graph_digest(spec, undecided))
     rules = [None if one.version is UNSET else one.version.edge_rules for one in before]
     return [one for one, its in zip(before, rules, strict=True) if its is not None and its.direction is stated]
