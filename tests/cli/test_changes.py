@@ -210,6 +210,55 @@ def test_without_a_column_of_relations_a_type_is_a_feature(tmp_path: Path) -> No
     assert server.asked[0].body == {"nodes": [{"id": 7, "features": {"type": 3}, "label": None}]}
 
 
+PAID = {
+    "edges": [["user/81", "buys", "item/3"], ["item/3", "has", "tag/sale"], ["user/4", "buys", "item/3"]],
+    "edgeFeatures": [[12.5], None, [-1]],
+    "edgeTimes": [1795000000000000, None, -7],
+}
+"""A batch whose edges have payload, but for those of one relation."""
+
+
+def test_rows_of_a_csv_file_give_features_and_times_of_edges(tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text(
+        "change,source,relation,target,edgeFeatures,edgeTime\nadd-edge,user/81,buys,item/3,[12.5],1795000000000000\n"
+        "add-edge,item/3,has,tag/sale,,\nadd-edge,user/4,buys,item/3,-1,-7\nremove-edge,user/4,knows,user/9,,\n",
+        encoding="utf-8",
+    )
+    with fake_server(answering()) as server:
+        result = run_apply(server, path)
+    assert result.exit_code == 0, result.stderr
+    assert server.asked[0].body == {**PAID, "removedEdges": [["user/4", "knows", "user/9"]]}
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", None])
+def test_rows_of_a_parquet_file_give_features_and_times_of_edges(tmp_path: Path, unit: str | None) -> None:
+    path = tmp_path / "new.parquet"
+    times = pa.array([1795000000000000, None, -7], pa.int64())
+    if unit is not None:
+        times = times.cast(pa.timestamp("us")).cast(pa.timestamp(unit, "UTC"))
+    features = pa.array([12.5, None, -1.0]) if unit is None else pa.array([[12.5], None, [-1.0]])
+    table = {"change": ["add-edge"] * 3, "edgeFeatures": features, "edgeTime": times}
+    for place, name in enumerate(("source", "relation", "target")):
+        table[name] = [edge[place] for edge in PAID["edges"]]
+    parquet.write_table(pa.table(table), path)
+    with fake_server(answering()) as server:
+        result = run_apply(server, path)
+    assert result.exit_code == 0, result.stderr
+    assert server.asked[0].body == PAID
+
+
+@pytest.mark.parametrize("field", ["edgeFeatures[1]", "edgeTimes[1]"])
+def test_a_refused_payload_of_an_edge_names_its_row(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("change,id,source,target,edgeTime\nadd-edge,,1,2,3\nremove-node,7,,,\nadd-edge,,2,3,4\n")
+    problem = "it is missing; edges of this graph have a time, at: give an integer for each edge"
+    with fake_server(lambda _: refusal(400, "MissingField", f"{field}: {problem}", field)) as server:
+        result = run_apply(server, path)
+    assert result.exit_code == 2
+    assert f"row 4, in batch 1: the server answered 400 MissingField: {field}: {problem}" in result.stderr
+
+
 def rows(*changes: tuple[str, str]) -> list[Change]:
     """Each a kind and its node, or its edge as `a-b`."""
     made = []
@@ -294,6 +343,37 @@ def test_places_of_the_servers_form_lead_back_to_rows() -> None:
             id="a feature called relation",
         ),
         pytest.param(
+            "change,source,target,edgeTime\nadd-edge,1,2,2026-11-29\n",
+            "'2026-11-29' in column 'edgeTime' is no integer of 64 bits; write times as integers",
+            id="a date as a time",
+        ),
+        pytest.param(
+            f"change,source,target,edgeTime\nadd-edge,1,2,{2**63}\n", "is no integer of 64 bits", id="a time too late"
+        ),
+        pytest.param(
+            "change,source,target,edgeFeatures\nadd-edge,1,2,nan\n",
+            "'nan' in column 'edgeFeatures' is not finite",
+            id="no number of an edge",
+        ),
+        pytest.param(
+            "change,source,target,edgeFeatures\nadd-edge,1,2,heavy\n",
+            "'heavy' in column 'edgeFeatures' cannot be read",
+            id="a text of an edge",
+        ),
+        pytest.param(
+            "change,source,target,edgeTime\nremove-edge,1,2,3\n", "remove-edge has no `edgeTime`", id="a time too much"
+        ),
+        pytest.param(
+            "change,id,edgeTime\nadd-node,1,3\n",
+            "if 'edgeTime' is a feature, give all features as a list in",
+            id="a feature called edgeTime",
+        ),
+        pytest.param(
+            "change,source,target,amount\nadd-edge,1,2,3\n",
+            "add-edge has no `amount`; leave the cell empty; if it is a feature of the edge, give all of its features",
+            id="a feature of an edge by its name",
+        ),
+        pytest.param(
             "change,id,type,source,relation,target\nadd-edge,,a,a/1,buys,b/2\n",
             "add-edge has no `type`",
             id="a type too much",
@@ -317,6 +397,9 @@ def test_a_file_is_refused_by_line_and_column(tmp_path: Path, text: str, problem
         pytest.param({"id": pa.array([[1]])}, "[1]' in column 'id' is not possible", id="a list"),
         pytest.param({"id": pa.array([1]), "a": pa.array(["x"])}, "'x' in column 'a'", id="a text as a feature"),
         pytest.param({"id": pa.array([1]), "features": pa.array([1.5])}, "give a list of numbers", id="no list"),
+        pytest.param({"edgeTime": pa.array([1.5])}, "give an integer of 64 bits, or a timestamp", id="half a time"),
+        pytest.param({"edgeTime": pa.array([2**63], pa.uint64())}, "give an integer of 64 bits", id="a time too late"),
+        pytest.param({"edgeFeatures": pa.array([[1.0, None]])}, "'[1.0, None]' in column 'edgeFeatures'", id="a hole"),
     ],
 )
 def test_a_parquet_file_is_refused_by_row_and_column(tmp_path: Path, columns: dict[str, Any], problem: str) -> None:

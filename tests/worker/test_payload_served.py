@@ -19,9 +19,11 @@ from tests.support.several_types import TypedParts, load_types, shop, typed_sour
 from tests.support.waiting import WAIT_S
 from tests.worker.test_networks_over_relations import service_of
 from tests.worker.test_overlays_over_relations import read
+from typer.testing import CliRunner
 
 from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_cli.main import app
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.compaction.compact import compact
@@ -298,8 +300,16 @@ def test_edges_have_their_features_and_times_from_files_to_a_compacted_graph(
         assert serving.bought(user) == expected_of(shop, first, user)
         answer = serving.client.post("/v1/predict", json={"nodes": [f"user/{new}"], "minOffset": 2})
         assert answer.status_code == 200, answer.text
+        rows = tmp_path / "rows.csv"
+        rows.write_text(
+            f"change,source,relation,target,edgeFeatures,edgeTime\nremove-edge,user/{new},buys,item/4,,\n"
+            f'add-edge,user/{new},buys,item/5,"[0.25, 1]",12\nadd-edge,user/{new},knows,user/{first},,\n'
+        )
+        url = str(serving.client.base_url)
+        applied = CliRunner().invoke(app, ["changes", "apply", str(rows), url, "--token-file", str(shop.tokens)])
+        assert applied.exit_code == 0, applied.stderr
         shop.return_(new, 4)
-        body = {"removedEdges": [[f"user/{new}", "buys", "item/4"]]}
-        sent(serving.client.post("/v1/changes", json=body, headers=HEADERS), 3)
+        shop.buy(new, 5, 0.25, 1.0, 12)
+        known["src"], known["dst"] = np.append(known["src"], new), np.append(known["dst"], first)
         assert_payload_is(serving.relations, shop.rebuilt())
-        assert serving.bought(f"user/{new}") == set()
+        assert serving.bought(f"user/{new}") == {(f"user/{new}", "item/5", 0.25, 1.0, 12)}

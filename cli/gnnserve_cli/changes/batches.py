@@ -18,12 +18,14 @@ from gnnserve_api.protocol import NodeFeatures
 from gnnserve_cli.changes.rows import Change, Kind, Label
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
-_PLACE = re.compile(r"(nodes|overrides|labels|edges|removedEdges|removedNodes)\[(\d+)\]")
+_PLACE = re.compile(r"(nodes|overrides|labels|edges|edgeFeatures|edgeTimes|removedEdges|removedNodes)\[(\d+)\]")
 _FIELDS = {
     "nodes": Kind.ADD_NODE,
     "overrides": Kind.SET_FEATURES,
     "labels": Kind.SET_LABEL,
     "edges": Kind.ADD_EDGE,
+    "edgeFeatures": Kind.ADD_EDGE,
+    "edgeTimes": Kind.ADD_EDGE,
     "removedEdges": Kind.REMOVE_EDGE,
     "removedNodes": Kind.REMOVE_NODE,
 }
@@ -127,11 +129,15 @@ def request_of(batch: Batch, kinds: TextKinds) -> ChangesRequest[Any]:
             for row in batch.of_kind(kind)
         )
 
+    added = batch.of_kind(Kind.ADD_EDGE)
+    features, times = (tuple(row.edge_features for row in added), tuple(row.edge_time for row in added))
     return ChangesRequest(
         nodes=tuple(NewNode(node(row, row.id), row.features, label(row)) for row in batch.of_kind(Kind.ADD_NODE)),
         overrides=tuple(NodeFeatures(node(row, row.id), row.features) for row in batch.of_kind(Kind.SET_FEATURES)),
         labels=tuple(NodeLabel(node(row, row.id), label(row)) for row in batch.of_kind(Kind.SET_LABEL)),
         edges=edges(Kind.ADD_EDGE),
+        edge_features=() if all(row is None for row in features) else features,
+        edge_times=() if all(time is None for time in times) else times,
         removed_edges=edges(Kind.REMOVE_EDGE),
         removed_nodes=tuple(node(row, row.id) for row in batch.of_kind(Kind.REMOVE_NODE)),
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, ResourceError, remedy_of
-from gnnserve_cli.changes.rows import TEXT_COLUMNS, Change, fixed_columns, read_change
+from gnnserve_cli.changes.rows import EDGE_FEATURES, EDGE_TIME, TEXT_COLUMNS, Change, fixed_columns, read_change
 from gnnserve_cli.printable import printable_line
 
 _BLOCK_BYTES = 1024 * 1024
@@ -24,6 +24,8 @@ _SHOWN_COLUMNS = 8
 """Columns of a file that a message shows."""
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(inf|infinity|nan)", re.IGNORECASE)
 """What is a number in a CSV file. `float()` would also accept underscores and digits of other scripts."""
+_INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
+_TIMES = range(-(2**63), 2**63)
 _IDS = frozenset({"id", "source", "target"})
 _labels = decoding.decoder(list[int | str])
 _numbers = decoding.decoder(list[float])
@@ -76,6 +78,8 @@ def _typed(cells: dict[str, str], where: str, texts: Set[str]) -> dict[str, Any]
 
 def _value(name: str, cell: str, where: str) -> Any:
     is_list = cell.startswith("[")
+    if name == EDGE_TIME:
+        return _time(cell.strip(), where)
     try:
         if name == "label":
             return _labels.decode(cell) if is_list else cell
@@ -89,7 +93,14 @@ def _value(name: str, cell: str, where: str) -> Any:
         ) from None
     if not math.isfinite(number):
         raise InputError(where, f"{cell!r} in column {name!r} is not finite", "give a number, or leave it empty")
-    return number
+    return [number] if name == EDGE_FEATURES else number
+
+
+def _time(cell: str, where: str) -> int:
+    if _INTEGER.fullmatch(cell) is None or int(cell) not in _TIMES:
+        problem = f"{cell[:40]!r} in column {EDGE_TIME!r} is no integer of 64 bits"
+        raise InputError(where, problem, "write times as integers, such as seconds since 1970")
+    return int(cell)
 
 
 def _number(cell: str) -> float:
@@ -121,14 +132,32 @@ def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
         number = 0
         with _readable(file), opened:
             for batch in opened.iter_batches(_ROWS_AT_ONCE):
-                for cells in batch.to_pylist():
+                for cells in _with_integer_times(batch, file).to_pylist():
                     number += 1
                     where = f"{file}: row {number:,}"
                     given = {name: value for name, value in cells.items() if value is not None}
                     _check_types(given, where, texts)
+                    if isinstance(features := given.get(EDGE_FEATURES), int | float):
+                        given[EDGE_FEATURES] = [features]
                     yield read_change(number, given, where, fixed)
 
     return rows(), opened.metadata.num_rows
+
+
+def _with_integer_times(batch: Any, file: Path) -> Any:
+    """The rows with timestamps of edges as integers, as importing takes them."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    from gnnserve_worker.graph.sources.table_columns import microseconds_of  # noqa: PLC0415
+
+    place = batch.schema.get_field_index(EDGE_TIME)
+    if place < 0 or not pa.types.is_timestamp(batch.schema.field(place).type):
+        return batch
+    try:
+        return batch.set_column(place, EDGE_TIME, microseconds_of(batch.column(place)))
+    except pa.ArrowInvalid:
+        problem = "holds a time that microseconds since 1970 in 64 bits do not reach"
+        raise InputError(f"{file}: column {EDGE_TIME!r}", problem, "write other times") from None
 
 
 def _check_types(cells: dict[str, Any], where: str, texts: Set[str]) -> None:
@@ -141,6 +170,9 @@ def _check_types(cells: dict[str, Any], where: str, texts: Set[str]) -> None:
             wanted = "an integer or a text"
         elif name in texts:
             fits, wanted = isinstance(value, str), "a text"
+        elif name == EDGE_TIME:
+            fits = isinstance(value, int) and not isinstance(value, bool) and value in _TIMES
+            wanted = "an integer of 64 bits, or a timestamp"
         else:
             fits = all(isinstance(entry, int | float) and math.isfinite(entry) for entry in entries)
             fits &= name != "features" or isinstance(value, list)

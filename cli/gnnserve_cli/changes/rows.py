@@ -1,9 +1,10 @@
 """Changes as a file has them, one in each row: what a row must say, in whatever format the file is.
 
 Columns are `change`, `id`, `source`, `target`, `label` and `features` (a list of all), and beside them the graph's own
-feature columns, by their names. A file with a column `relation` is of a graph of several types: an edge names its
-relation there, and ids name their types, `user/17`, or have them in `type`, `sourceType` and `targetType`. The header
-alone decides, so that files are read as they are sent: a feature of that name stands in `features`.
+feature columns, by their names. Where edges of the graph have features or a time, those of an edge that comes stand in
+`edgeFeatures` (a list of all) and `edgeTime`. A file with a column `relation` is of a graph of several types: an edge
+names its relation there, and ids name their types, `user/17`, or have them in `type`, `sourceType` and `targetType`.
+The header alone decides, so that files are read as they are sent: a feature of that name stands in `features`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _TYPE_OF = {"id": "type", "source": "sourceType", "target": "targetType"}
 """The column that may give the type of an id, by the column of the id."""
 TEXT_COLUMNS = frozenset({"change", RELATION, *_TYPE_OF.values()})
 """Columns of texts, besides ids and labels."""
-_ONE_TYPE = ("change", "id", "source", "target", "label", "features")
+EDGE_FEATURES, EDGE_TIME = "edgeFeatures", "edgeTime"
+_ONE_TYPE = ("change", "id", "source", "target", "label", "features", EDGE_FEATURES, EDGE_TIME)
 
 
 def fixed_columns(columns: Collection[str]) -> tuple[str, ...]:
@@ -60,6 +62,9 @@ class Change:
     relation: str | None = None
     """The relation of an edge; None: the file is of a graph of one type, or the row of no edge."""
     features: list[float] | dict[str, float | list[float]] = field(default_factory=dict)
+    edge_features: list[float] | None = None
+    """None: the row gives none."""
+    edge_time: int | None = None
 
 
 def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collection[str] = _ONE_TYPE) -> Change:
@@ -87,6 +92,8 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collec
         possible.add("label")
     if kind in _WITH_FEATURES:
         possible |= {"features", *named}
+    if kind is Kind.ADD_EDGE:
+        possible |= {EDGE_FEATURES, EDGE_TIME}
     for name in cells:
         if name not in possible:
             raise InputError(where, f"{kind} has no `{name}`", _remedy_of_needless(name, kind))
@@ -103,13 +110,17 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collec
         cells.get("label"),
         cells[RELATION] if has_types and kind in _EDGES else None,
         cells.get("features", named),
+        cells.get(EDGE_FEATURES),
+        cells.get(EDGE_TIME),
     )
 
 
 def _remedy_of_needless(name: str, kind: Kind) -> str:
     """What to do about a cell that changes of that kind do not have."""
-    if name == RELATION and kind in _WITH_FEATURES:
-        return f"leave the cell empty; if {RELATION!r} is a feature, give all features as a list in a column `features`"
+    if name in (RELATION, EDGE_FEATURES, EDGE_TIME) and kind in _WITH_FEATURES:
+        return f"leave the cell empty; if {name!r} is a feature, give all features as a list in a column `features`"
+    if kind is Kind.ADD_EDGE and name not in _ONE_TYPE:
+        return f"leave the cell empty; if it is a feature of the edge, give all of its features in `{EDGE_FEATURES}`"
     return "leave the cell empty"
 
 

@@ -119,6 +119,13 @@ def texts_of(array: Any) -> Texts:
     return Texts(np.frombuffer(utf8 if utf8 is not None else b"", dtype=np.uint8), begins)
 
 
+def microseconds_of(array: Any) -> Any:
+    """Timestamps as integers: microseconds since 1970 (UTC). Parts of a microsecond are left out; pa.ArrowInvalid: one
+    is beyond 64 bits."""
+    whole = array.cast(pa.timestamp("us", array.type.tz), safe=array.type.unit != "ns")
+    return whole.cast(pa.int64())
+
+
 def integers_of(array: Any) -> tuple[np.ndarray, int]:
     """An array of integers as int64, 0 where missing, without a copy where possible; and the first row that does not
     fit int64, or -1."""

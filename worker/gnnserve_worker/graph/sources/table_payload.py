@@ -16,6 +16,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     integers_of,
     is_number,
     is_text,
+    microseconds_of,
     missing_rows,
     parsed_integers,
     plain,
@@ -99,11 +100,10 @@ class PayloadColumns:
             return values
         if pa.types.is_timestamp(array.type):
             try:
-                whole = array.cast(pa.timestamp("us", array.type.tz), safe=array.type.unit != "ns")
+                return np.asarray(microseconds_of(array).to_numpy(zero_copy_only=False))
             except pa.ArrowInvalid as error:
                 problem = "holds a time that microseconds since 1970 in 64 bits do not reach"
                 raise InputError(f"{rows.path}: column {name!r}", problem, "write other times") from error
-            return np.asarray(whole.cast(pa.int64()).to_numpy(zero_copy_only=False))
         if not pa.types.is_integer(array.type):
             raise self._wrong_type(rows, name, array.type, "integers or timestamps")
         values, beyond = integers_of(array)
