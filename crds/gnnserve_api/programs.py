@@ -1,0 +1,203 @@
+"""Contract of a program: what each of its inputs and outputs is. It is kept in a revision beside the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+
+import msgspec
+
+from gnnserve_api.graph_schema import GraphSchema
+
+
+class InputRole(StrEnum):
+    """What an input is. Nodes of a sample are numbered by type, seeds first, then hop by hop; edges stand hop by hop.
+
+    The last four are those of a program that `gnnserve export` wrote; a program has these alone, or none of them.
+    """
+
+    FEATURES = "Features"
+    """float32 [nodes, columns], of a type"""
+    EDGES = "Edges"
+    """int64 [2, edges], of a relation: the node that is read, and the node that reads it"""
+    EDGE_FEATURES = "EdgeFeatures"
+    """float32 [edges, columns], of a relation"""
+    EDGE_TIMES = "EdgeTimes"
+    """int64 [edges], of a relation"""
+    NODES_PER_HOP = "NodesPerHop"
+    """int64 [hops + 1], of a type: how many nodes each hop adds, the seeds first"""
+    EDGES_PER_HOP = "EdgesPerHop"
+    """int64 [hops], of a relation"""
+    SEED_COUNT = "SeedCount"
+    """int64 []: how many of the first nodes are seeds"""
+    ROWS = "Rows"
+    """float32 [rows, columns]: of rows of the sample and of its leaves, a node perhaps several times"""
+    OWN_ROWS = "OwnRows"
+    """float32 [rows, columns]: of the rows alone, as they are read of nodes themselves"""
+    LAYER_EDGES = "LayerEdges"
+    """int64 [2, edges], of a layer: where each source is in the rows that it reads, and the number of its target"""
+    LAYER_TARGETS = "LayerTargets"
+    """int64 [targets], of a layer"""
+    NORMALISED_WEIGHTS = "NormalisedWeights"
+    """float32 [edges] or, `of_targets`, [targets]: what the sum over whole lists weighs each by"""
+
+    @property
+    def is_layered(self) -> bool:
+        return self in _LAYERED
+
+    @property
+    def is_of_layer(self) -> bool:
+        return self in _OF_LAYER
+
+    @property
+    def is_of_relation(self) -> bool:
+        return self in _OF_RELATION
+
+    @property
+    def is_of_type(self) -> bool:
+        return self in (InputRole.FEATURES, InputRole.NODES_PER_HOP)
+
+
+_OF_LAYER = frozenset({InputRole.LAYER_EDGES, InputRole.LAYER_TARGETS, InputRole.NORMALISED_WEIGHTS})
+_LAYERED = _OF_LAYER | {InputRole.ROWS, InputRole.OWN_ROWS}
+_OF_RELATION = frozenset({InputRole.EDGES, InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES, InputRole.EDGES_PER_HOP})
+_BY_HOPS = frozenset({InputRole.EDGES, InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES})
+_FLOATS = frozenset(
+    {InputRole.FEATURES, InputRole.EDGE_FEATURES, InputRole.ROWS, InputRole.OWN_ROWS, InputRole.NORMALISED_WEIGHTS}
+)
+
+
+class RelationKey(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A relation by its names; all are empty where all nodes are of one type."""
+
+    source: str = ""
+    name: str = ""
+    target: str = ""
+
+
+class ProgramInput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    name: str
+    role: InputRole = msgspec.field(name="is")
+    type: str = ""
+    """Of features and counts of nodes; empty: the only one."""
+    relation: RelationKey = RelationKey()
+    """Of edges, of what edges have, and of counts of edges."""
+    hops: int | None = None
+    """Edges that are read by nodes fewer than so many hops from a seed; None: all. A network that takes a list of edges
+    for each of its L layers reads L, L - 1, … 1."""
+    layer: int | None = None
+    """Of a layered role: the number of the layer, the first being 1."""
+    of_targets: bool = False
+    """Weights of the targets themselves, instead of their edges'."""
+    without_self: bool = False
+    """Edges from a node to itself are left out, since the layer adds the node itself; their weights too."""
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.role in _FLOATS else "int64"
+
+    @property
+    def rank(self) -> int:
+        match self.role:
+            case InputRole.FEATURES | InputRole.EDGES | InputRole.EDGE_FEATURES | InputRole.LAYER_EDGES:
+                return 2
+            case InputRole.ROWS | InputRole.OWN_ROWS:
+                return 2
+            case InputRole.SEED_COUNT:
+                return 0
+            case _:
+                return 1
+
+    @property
+    def free_axis(self) -> int | None:
+        """The axis that counts nodes or edges, whose size differs from call to call; None: sizes are the same."""
+        match self.role:
+            case InputRole.EDGES | InputRole.LAYER_EDGES:
+                return 1
+            case InputRole.SEED_COUNT | InputRole.NODES_PER_HOP | InputRole.EDGES_PER_HOP:
+                return None
+            case _:
+                return 0
+
+
+class ProgramOutput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """float32 [nodes or seeds, columns]: its first rows are those of the seeds."""
+
+    name: str
+    columns: int
+
+
+class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    file: str
+    sha256: str
+    hops: int
+    """Layers that read neighbours."""
+    inputs: tuple[ProgramInput, ...]
+    scores: ProgramOutput
+    embeddings: ProgramOutput | None = None
+    reads_degrees: bool = False
+    """Whether layers count the edges that they are given: right alone where lists are whole, and one hop deeper."""
+
+    @property
+    def sampled_hops(self) -> int:
+        return self.hops + self.reads_degrees
+
+    @property
+    def is_layered(self) -> bool:
+        return any(each.role.is_layered for each in self.inputs)
+
+    @property
+    def weighs_neighbours(self) -> bool:
+        return any(each.role is InputRole.NORMALISED_WEIGHTS for each in self.inputs)
+
+    @property
+    def reads_payload(self) -> bool:
+        return any(each.role in (InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES) for each in self.inputs)
+
+    @property
+    def outputs(self) -> tuple[ProgramOutput, ...]:
+        return (self.scores,) if self.embeddings is None else (self.scores, self.embeddings)
+
+
+def contract_problems(program: ProgramManifest, schema: GraphSchema) -> list[str]:
+    """What is wrong with the contract over such a graph, a sentence each with the next step."""
+    inputs = program.inputs
+    problems = [
+        f"{name!r} is given {count} times; give each input of the program once"
+        for name, count in Counter(each.name for each in inputs).items()
+        if count > 1
+    ]
+    layered = [each.name for each in inputs if each.role.is_layered]
+    if layered and len(layered) < len(inputs):
+        problems.append(
+            f"{', '.join(layered)} are by layer as gnnserve export writes them, and others are not; give inputs of one "
+            "kind"
+        )
+    if program.hops < 0:
+        problems.append(f"hops is {program.hops}; give the number of layers that read neighbours")
+    for each in inputs:
+        problems += _problems_of_input(each, program, schema)
+    return problems
+
+
+def _problems_of_input(each: ProgramInput, program: ProgramManifest, schema: GraphSchema) -> list[str]:
+    problems = []
+    types = [kind.name for kind in schema.types]
+    if each.role.is_of_type and each.type not in types:
+        problems.append(f"{each.name} is of type {each.type!r}; the graph has {_listed(types)}")
+    relations = {RelationKey(one.source, one.name, one.target): one.key for one in schema.relations}
+    if each.role.is_of_relation and each.relation not in relations:
+        wanted = " ".join((each.relation.source, each.relation.name, each.relation.target))
+        problems.append(f"{each.name} is of relation {wanted!r}; the graph has {_listed(list(relations.values()))}")
+    if each.hops is not None and (each.role not in _BY_HOPS or not 1 <= each.hops <= program.sampled_hops):
+        problems.append(
+            f"{each.name} has hops {each.hops}; edges and what they have may have 1 to {program.sampled_hops}, others "
+            "none: leave it out"
+        )
+    if each.role.is_of_layer and not 1 <= (each.layer or 0) <= program.sampled_hops:
+        problems.append(f"{each.name} is {each.role} of layer {each.layer}; give a layer, 1 to {program.sampled_hops}")
+    return problems
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)

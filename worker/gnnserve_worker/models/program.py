@@ -1,0 +1,109 @@
+"""A program that people bring, as a network: rows of all nodes of a sample go in, scores of the seeds come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.programs import ProgramManifest, ProgramOutput
+from gnnserve_worker.models.network import Activations, copy_rows
+from gnnserve_worker.programs.contract import LaidOut, Payload, lay_out
+from gnnserve_worker.programs.runner import ProgramRunner
+from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.tables.table import Rows, RowsBehind, Table
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramNetwork:
+    """What `inference/batch.py` asks of `Network`, computed by another process.
+
+    Samples name leaves (`names_leaves`), and positions where the program reads what edges have.
+    """
+
+    program: ProgramManifest
+    schema: GraphSchema
+    runner: ProgramRunner
+    columns: tuple[int, ...]
+    """Columns of the table that a node of each type has."""
+    layers: tuple[Any, ...] = ()
+    """None that anything could look into."""
+    classes: int = field(init=False)
+    hidden: int = field(init=False)
+    """Width of the embeddings; 0: the program gives none."""
+    bytes_per_row: int = field(init=False)
+    weighs_neighbours: bool = field(init=False)
+    """Whether samples must have weights (`sampling/normalised.py`)."""
+
+    def __post_init__(self) -> None:
+        program = self.program
+        object.__setattr__(self, "classes", program.scores.columns)
+        object.__setattr__(self, "hidden", 0 if program.embeddings is None else program.embeddings.columns)
+        object.__setattr__(self, "bytes_per_row", 4 * max(self.columns))
+        object.__setattr__(self, "weighs_neighbours", program.weighs_neighbours)
+
+    def gather(
+        self,
+        table: Table,
+        sample: NeighbourSample,
+        scratch: Activations,
+        behind: RowsBehind | None = None,
+        payload: Payload = (),
+    ) -> LaidOut:
+        """Lay out all inputs, rows of the table's nodes among them."""
+        del scratch
+
+        def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
+            rows = table.own if own else table.rows
+            return _decoded(rows, names, self.columns[kind], *_behind(behind, own=own and table.own is not table.rows))
+
+        return lay_out(self.program, self.schema, sample, read, payload)
+
+    def infer(
+        self,
+        aggregated: LaidOut,
+        sample: NeighbourSample,
+        scratch: Activations,
+        scores: np.ndarray,
+        embeddings: np.ndarray | None = None,
+    ) -> None:
+        """Compute `scores`, and `embeddings` if wanted, as `Network.infer`. ProgramFailedError."""
+        del sample, scratch
+        seeds = aggregated.seeds
+        outputs: Sequence[ProgramOutput] = (self.program.scores,)
+        wanted = [scores]
+        if embeddings is not None and self.program.embeddings is not None:
+            outputs, wanted = self.program.outputs, [scores, embeddings]
+        rows = int(seeds.max(initial=-1)) + 1
+        for found, out in zip(self.runner.run(aggregated.arrays, outputs, rows), wanted, strict=True):
+            copy_rows(found, seeds, out)
+
+
+def _behind(behind: RowsBehind | None, *, own: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if behind is None:
+        return None, None
+    return (behind.own_values, behind.own_scales) if own else (behind.values, behind.scales)
+
+
+def _decoded(
+    rows: Rows, names: np.ndarray, columns: int, more: np.ndarray | None, more_scales: np.ndarray | None
+) -> np.ndarray:
+    """Rows of nodes as float32 [nodes, columns]; those of names behind the table's from `more`."""
+    stored = len(rows.values)
+    is_stored = names < stored
+    if is_stored.all():
+        return _of(rows, rows.values, rows.scales, names, columns)
+    if more is None:
+        raise ValueError(f"node {names.max()} has no row in a table of {stored}")
+    found = np.empty((len(names), columns), np.float32)
+    found[is_stored] = _of(rows, rows.values, rows.scales, names[is_stored], columns)
+    found[~is_stored] = _of(rows, more, more_scales, names[~is_stored] - stored, columns)
+    return found
+
+
+def _of(rows: Rows, values: np.ndarray, scales: np.ndarray | None, places: np.ndarray, columns: int) -> np.ndarray:
+    own_scales = scales[places] if rows.format.has_scales and scales is not None else None
+    return rows.format.decode(values[places, :columns], own_scales)

@@ -1,0 +1,283 @@
+"""What a program may be: read from its file before anything runs it. Needs onnx, which is of an extra."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.programs import ProgramInput, ProgramManifest, ProgramOutput
+
+OLDEST_OPSET, NEWEST_OPSET = 13, 23
+MOST_FILE_BYTES = (2 << 30) - 1
+"""What a protobuf may have at most."""
+MOST_WEIGHT_BYTES = 8 << 30
+MOST_OPERATORS = 100_000
+
+_FIELD = "model.program"
+_DYNAMO = "torch.onnx.export(model, args, dynamo=True, dynamic_shapes=…)"
+_STANDARD_DOMAINS = ("", "ai.onnx")
+
+OPERATORS = frozenset(
+    """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization BitwiseAnd BitwiseNot
+    BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat Constant ConstantOfShape Conv Cos Cosh CumSum
+    DepthToSpace DequantizeLinear Det Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather
+    GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization
+    HardSigmoid HardSwish Hardmax Identity If InstanceNormalization IsInf IsNaN LSTM LayerNormalization LeakyRelu Less
+    LessOrEqual Log LogSoftmax Loop LpNormalization MatMul Max MaxPool Mean MeanVarianceNormalization Min Mish Mod Mul
+    Neg NonZero Not OneHot Or PRelu Pad Pow QuantizeLinear RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2
+    ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape
+    ReverseSequence Round Scan Scatter ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice
+    Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK Transpose
+    Trilu Unique Unsqueeze Where Xor
+    """.split()
+)
+"""Arithmetic on tensors, and control over it. Not among them: what draws, reads files, images or text, or holds lists
+of tensors."""
+_DRAWING = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+def check_program_file(file: Path, program: ProgramManifest) -> None:
+    """InputError: the file is no program that may be run, or another one than the contract describes."""
+    model = _read(file)
+    _check_operators(model)
+    _check_weights(model, file)
+    _check_inputs(model, program)
+    _check_outputs(model, program)
+
+
+def _read(file: Path) -> Any:
+    import onnx  # noqa: PLC0415 - of an extra
+
+    try:
+        size = file.stat().st_size
+        if size > MOST_FILE_BYTES:
+            raise InputError(
+                f"{_FIELD}.uri", f"{file.name} has {size:,} bytes, more than the {MOST_FILE_BYTES:,} that a file of "
+                "ONNX may have", "write its weights beside it: onnx.save(…, save_as_external_data=True)",
+            )  # fmt: skip
+        model = onnx.load(file, load_external_data=False)
+    except OSError as error:
+        raise InputError(f"{_FIELD}.uri", f"{file} cannot be read: {error.strerror}", "correct the address") from error
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{_FIELD}.uri", f"{file.name} is no file of ONNX", f"write one by {_DYNAMO} and save"
+        ) from error
+    if not model.graph.node:
+        raise InputError(f"{_FIELD}.uri", f"{file.name} has no operators", f"write it again by {_DYNAMO}")
+    return model
+
+
+def _check_operators(model: Any) -> None:
+    versions = {each.domain: each.version for each in model.opset_import}
+    standard = max((versions[domain] for domain in _STANDARD_DOMAINS if domain in versions), default=0)
+    if not OLDEST_OPSET <= standard <= NEWEST_OPSET:
+        raise InputError(
+            f"{_FIELD}.uri", f"the program is of opset {standard}; {OLDEST_OPSET} to {NEWEST_OPSET} are run",
+            f"export it with opset_version=18, or convert it by onnx.version_converter",
+        )  # fmt: skip
+    own = {(each.domain, each.name) for each in model.functions}
+    count = 0
+    for node in _nodes_of(model):
+        count += 1
+        if count > MOST_OPERATORS:
+            raise InputError(
+                f"{_FIELD}.uri", f"the program has more than {MOST_OPERATORS:,} operators",
+                "a loop over data was probably unrolled: write it as one operation on tensors",
+            )  # fmt: skip
+        if (node.domain, node.op_type) not in own:
+            _check_operator(node)
+
+
+def _check_operator(node: Any) -> None:
+    where = f"{_FIELD}.uri"
+    if node.domain not in _STANDARD_DOMAINS:
+        raise InputError(
+            where, f"operator {node.op_type} is of {node.domain}, and custom operators are not run",
+            "write that part of the model by operations of torch alone, and export it again",
+        )  # fmt: skip
+    if node.op_type in _DRAWING:
+        raise InputError(
+            where, f"operator {node.op_type} draws random numbers, so that scores would differ from call to call",
+            "export the module in evaluation mode (model.eval()), and draw nothing in forward",
+        )  # fmt: skip
+    if node.op_type not in OPERATORS:
+        raise InputError(
+            where, f"operator {node.op_type} is not among those that programs may have",
+            "write that part of the model by other operations of torch, and export it again",
+        )  # fmt: skip
+
+
+def _graphs_of(model: Any) -> Iterator[Any]:
+    """The graph, those of its functions, and those in them."""
+    left = [model.graph, *model.functions]
+    while left:
+        graph = left.pop()
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                left += [each for each in (attribute.g, *attribute.graphs) if each.node or each.initializer]
+
+
+def _nodes_of(model: Any) -> Iterator[Any]:
+    for graph in _graphs_of(model):
+        yield from graph.node
+
+
+def _tensors_of(model: Any) -> Iterator[Any]:
+    for graph in _graphs_of(model):
+        # Functions have none.
+        yield from getattr(graph, "initializer", ())
+        for sparse in getattr(graph, "sparse_initializer", ()):
+            yield sparse.values
+            yield sparse.indices
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
+
+
+def _check_weights(model: Any, file: Path) -> None:
+    import onnx  # noqa: PLC0415 - of an extra
+
+    total = 0
+    folder = file.parent.resolve()
+    for tensor in _tensors_of(model):
+        if tensor.data_type:
+            total += _bytes_of(tensor)
+        if total > MOST_WEIGHT_BYTES:
+            raise InputError(
+                f"{_FIELD}.uri", f"weights have more than {MOST_WEIGHT_BYTES:,} bytes",
+                "keep tables of embeddings as features of nodes, not in the program",
+            )  # fmt: skip
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _check_external(tensor, folder)
+
+
+def _bytes_of(tensor: Any) -> int:
+    import onnx  # noqa: PLC0415 - of an extra
+
+    count = 1
+    for size in tensor.dims:
+        if size < 0:
+            raise InputError(f"{_FIELD}.uri", f"weights {tensor.name!r} have a size below 0", "write the file again")
+        count *= size
+    try:
+        item = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{_FIELD}.uri", f"weights {tensor.name!r} are of an unknown type", "export the program in float32"
+        ) from error
+    return count * int(item)
+
+
+def _check_external(tensor: Any, folder: Path) -> None:
+    given = {entry.key: entry.value for entry in tensor.external_data}
+    location = given.get("location", "")
+    data = Path(os.path.normpath(folder / location))
+    if not location or Path(location).is_absolute() or data.parent != folder or data.is_symlink():
+        raise InputError(
+            f"{_FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, outside the program's own folder",
+            "write them into the program (save(…, external_data=False)), or into a file beside it",
+        )  # fmt: skip
+    if not data.is_file():
+        raise InputError(
+            f"{_FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, which is not there",
+            "copy that file beside the program",
+        )  # fmt: skip
+    wanted = _number(given.get("offset", "0"), tensor) + _number(given.get("length", str(_bytes_of(tensor))), tensor)
+    if wanted > data.stat().st_size:
+        raise InputError(
+            f"{_FIELD}.uri", f"{location} has {data.stat().st_size:,} bytes, and weights {tensor.name!r} end at "
+            f"{wanted:,}", "copy the whole file beside the program",
+        )  # fmt: skip
+
+
+def _number(text: str, tensor: Any) -> int:
+    if not text.isdecimal():
+        raise InputError(
+            f"{_FIELD}.uri", f"weights {tensor.name!r} are at {text!r}, not a number of bytes", "write the file again"
+        )
+    return int(text)
+
+
+def _check_inputs(model: Any, program: ProgramManifest) -> None:
+    weights = {each.name for each in model.graph.initializer}
+    found = {each.name: each for each in model.graph.input if each.name not in weights}
+    described = {each.name: each for each in program.inputs}
+    missing, unknown = sorted(found.keys() - described.keys()), sorted(described.keys() - found.keys())
+    if missing or unknown:
+        raise InputError(
+            f"{_FIELD}.inputs",
+            f"the program takes {_listed(found)}, and the contract describes {_listed(described)}",
+            "describe each input once; an input that the model does not use is not in an export",
+        )
+    for name, each in described.items():
+        _check_input(each, found[name].type)
+
+
+def _check_input(each: ProgramInput, kind: Any) -> None:
+    import onnx  # noqa: PLC0415 - of an extra
+
+    field = f"{_FIELD}.inputs.{each.name}"
+    wanted = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}[each.dtype]
+    if kind.tensor_type.elem_type != wanted:
+        told = onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
+        raise InputError(
+            field, f"the program takes {told}, and {each.role} are {each.dtype}", f"export it with {each.dtype}"
+        )
+    sizes = kind.tensor_type.shape.dim
+    if len(sizes) != each.rank:
+        raise InputError(
+            field, f"the program takes {len(sizes)} axes, and {each.role} have {each.rank}",
+            "correct the role, or the example that it was exported with",
+        )  # fmt: skip
+    if each.free_axis is not None and sizes[each.free_axis].HasField("dim_value"):
+        fixed = sizes[each.free_axis].dim_value
+        raise InputError(
+            field, f"axis {each.free_axis} has the fixed size {fixed} of the example, and differs from call to call",
+            f"export it by {_DYNAMO} with a torch.export.Dim for that axis",
+        )  # fmt: skip
+
+
+def _check_outputs(model: Any, program: ProgramManifest) -> None:
+    found = {each.name: each for each in model.graph.output}
+    for each in program.outputs:
+        if each.name not in found:
+            raise InputError(
+                f"{_FIELD}.outputs", f"the program gives {_listed(found)}, and no {each.name!r}", "name one of these"
+            )
+        _check_output(each, found[each.name].type)
+
+
+def _check_output(each: ProgramOutput, kind: Any) -> None:
+    import onnx  # noqa: PLC0415 - of an extra
+
+    field = f"{_FIELD}.outputs.{each.name}"
+    sizes = kind.tensor_type.shape.dim
+    if kind.tensor_type.elem_type != onnx.TensorProto.FLOAT or len(sizes) != 2:  # noqa: PLR2004
+        told = onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
+        raise InputError(
+            field, f"the program gives {told} of {len(sizes)} axes; expected float32 [nodes, columns]",
+            "return a matrix with a row for each node",
+        )  # fmt: skip
+    if sizes[0].HasField("dim_value"):
+        raise InputError(
+            field, f"it has always {sizes[0].dim_value} rows; expected one for each node or seed",
+            f"export it by {_DYNAMO} with a torch.export.Dim for the number of nodes",
+        )  # fmt: skip
+    if sizes[1].HasField("dim_value") and sizes[1].dim_value != each.columns:
+        raise InputError(
+            field, f"it has {sizes[1].dim_value} columns, and the contract says {each.columns}",
+            f"say {sizes[1].dim_value}",
+        )  # fmt: skip
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names)) or "nothing"
