@@ -33,7 +33,7 @@ OPERATORS = frozenset(
     ReverseSequence Round Scan Scatter ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice
     Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK Transpose
     Trilu Unique Unsqueeze Where Xor
-    """.split()
+    """.split()  # noqa: SIM905 - one a line would take two pages
 )
 """Arithmetic on tensors, and control over it. Not among them: what draws, reads files, images or text, or holds lists
 of tensors."""
@@ -56,20 +56,19 @@ def _read(file: Path) -> Any:
 
     try:
         size = file.stat().st_size
-        if size > MOST_FILE_BYTES:
-            raise InputError(
-                f"{_FIELD}.uri", f"{file.name} has {size:,} bytes, more than the {MOST_FILE_BYTES:,} that a file of "
-                "ONNX may have", "write its weights beside it: onnx.save(…, save_as_external_data=True)",
-            )  # fmt: skip
-        model = onnx.load(file, load_external_data=False)
+        model = onnx.load(file, load_external_data=False) if size <= MOST_FILE_BYTES else None
     except OSError as error:
         raise InputError(f"{_FIELD}.uri", f"{file} cannot be read: {error.strerror}", "correct the address") from error
-    except InputError:
-        raise
     except Exception as error:
         raise InputError(
             f"{_FIELD}.uri", f"{file.name} is no file of ONNX", f"write one by {_DYNAMO} and save"
         ) from error
+    if model is None:
+        raise InputError(
+            f"{_FIELD}.uri",
+            f"{file.name} has {size:,} bytes, more than the {MOST_FILE_BYTES:,} that a file of ONNX may have",
+            "write its weights beside it: onnx.save(…, save_as_external_data=True)",
+        )
     if not model.graph.node:
         raise InputError(f"{_FIELD}.uri", f"{file.name} has no operators", f"write it again by {_DYNAMO}")
     return model
@@ -81,13 +80,11 @@ def _check_operators(model: Any) -> None:
     if not OLDEST_OPSET <= standard <= NEWEST_OPSET:
         raise InputError(
             f"{_FIELD}.uri", f"the program is of opset {standard}; {OLDEST_OPSET} to {NEWEST_OPSET} are run",
-            f"export it with opset_version=18, or convert it by onnx.version_converter",
+            "export it with opset_version=18, or convert it by onnx.version_converter",
         )  # fmt: skip
     own = {(each.domain, each.name) for each in model.functions}
-    count = 0
-    for node in _nodes_of(model):
-        count += 1
-        if count > MOST_OPERATORS:
+    for count, node in enumerate(_nodes_of(model)):
+        if count == MOST_OPERATORS:
             raise InputError(
                 f"{_FIELD}.uri", f"the program has more than {MOST_OPERATORS:,} operators",
                 "a loop over data was probably unrolled: write it as one operation on tensors",
@@ -261,7 +258,7 @@ def _check_output(each: ProgramOutput, kind: Any) -> None:
 
     field = f"{_FIELD}.outputs.{each.name}"
     sizes = kind.tensor_type.shape.dim
-    if kind.tensor_type.elem_type != onnx.TensorProto.FLOAT or len(sizes) != 2:  # noqa: PLR2004
+    if kind.tensor_type.elem_type != onnx.TensorProto.FLOAT or len(sizes) != 2:
         told = onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
         raise InputError(
             field, f"the program gives {told} of {len(sizes)} axes; expected float32 [nodes, columns]",

@@ -89,7 +89,7 @@ def _run(session: Any, question: Question, memory: memoryview) -> Answer:
 
 def _write(wanted: Placed, found: Any, memory: memoryview) -> None:
     rows, columns = wanted.shape
-    is_met = isinstance(found, np.ndarray) and found.dtype == np.float32 and found.ndim == 2  # noqa: PLR2004
+    is_met = isinstance(found, np.ndarray) and found.dtype == np.float32 and found.ndim == 2
     if not is_met or found.shape[1] != columns or len(found) < rows:
         told = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
         raise ValueError(

@@ -55,7 +55,7 @@ class ProgramLimits:
 class ProgramRunner:
     """One program; asked from any thread, as many at a time as `lanes`."""
 
-    def __init__(self, file: Path, lanes: int, limits: ProgramLimits = ProgramLimits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, file: Path, lanes: int, limits: ProgramLimits = ProgramLimits()) -> None:
         self.limits = limits
         self._file = file
         self._lanes = lanes
@@ -202,7 +202,7 @@ class _Process:
         self._free = SimpleQueue[_Lane | None]()
         self._control, control = socket.socketpair()
         passed = [(lane.other_end.fileno(), lane.descriptor) for lane in made]
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
             [
                 sys.executable, "-m", "gnnserve_worker.programs.process", str(file), str(limits.memory_bytes),
                 str(control.fileno()), ",".join(f"{asked}:{memory}" for asked, memory in passed),

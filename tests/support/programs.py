@@ -1,0 +1,125 @@
+"""Programs as people bring them: exported by torch, or put together operator by operator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper
+from torch.export import Dim
+
+from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
+
+GRAPH_INPUTS = (ProgramInput("x", InputRole.FEATURES), ProgramInput("edge_index", InputRole.EDGES))
+
+
+def manifest_of(
+    inputs: Sequence[ProgramInput] = GRAPH_INPUTS,
+    *,
+    hops: int = 2,
+    columns: int = 3,
+    scores: str = "scores",
+    embeddings: ProgramOutput | None = None,
+    reads_degrees: bool = False,
+) -> ProgramManifest:
+    return ProgramManifest(
+        "model.onnx", "", hops, tuple(inputs), ProgramOutput(scores, columns), embeddings, reads_degrees
+    )
+
+
+def export(
+    module: torch.nn.Module, example: Mapping[str, np.ndarray], free: Mapping[str, Mapping[int, str]], path: Path,
+    outputs: Sequence[str] = ("scores",),
+) -> Path:  # fmt: skip
+    """`free`: names of the sizes of each input's axes that differ from call to call."""
+    dims = {name: Dim(name) for axes in free.values() for name in axes.values()}
+    with _quietly():
+        made = torch.onnx.export(
+            module.eval(),
+            (),
+            kwargs={name: torch.tensor(array) for name, array in example.items()},
+            dynamo=True,
+            dynamic_shapes={name: {axis: dims[size] for axis, size in free.get(name, {}).items()} for name in example},
+            output_names=list(outputs),
+            verbose=False,
+        )
+    assert made is not None
+    made.save(path, external_data=False)
+    return path
+
+
+def export_over_graph(module: torch.nn.Module, columns: int, path: Path, outputs: Sequence[str] = ("scores",)) -> Path:
+    """A module of x and edge_index."""
+    random = np.random.default_rng(0)
+    example = {
+        "x": random.normal(size=(7, columns)).astype(np.float32),
+        "edge_index": random.integers(0, 7, (2, 11)).astype(np.int64),
+    }
+    return export(module, example, {"x": {0: "nodes"}, "edge_index": {1: "edges"}}, path, outputs)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def write_mischief(path: Path) -> Path:
+    """A program of `x` alone, float32 [nodes, 2], whose scores are `x`. By its first node it counts as far as the first
+    column says, and fills as many numbers as the second one says."""
+    number = TensorProto.INT64
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["goes_on"], ["goes_on_still"]),
+            helper.make_node("Add", ["counted", "one"], ["counted_more"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("step", number, []),
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("counted", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on_still", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("counted_more", TensorProto.FLOAT, []),
+        ],
+    )
+    nodes = [
+        helper.make_node("Gather", ["x", "first"], ["own"], axis=0),
+        helper.make_node("Cast", ["own"], ["sizes"], to=number),
+        helper.make_node("Gather", ["sizes", "first"], ["steps"], axis=0),
+        helper.make_node("Gather", ["sizes", "second"], ["wanted"], axis=0),
+        helper.make_node("Loop", ["steps", "", "zero"], ["counted_all"], body=body),
+        helper.make_node("ConstantOfShape", ["wanted"], ["filled"]),
+        helper.make_node("ReduceSum", ["filled"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["counted_all", "zero"], ["nothing"]),
+        helper.make_node("Add", ["sum", "nothing"], ["less"]),
+        helper.make_node("Add", ["x", "less"], ["scores"]),
+    ]
+    weights = [
+        helper.make_tensor("first", number, [], [0]),
+        helper.make_tensor("second", number, [1], [1]),
+        helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0]),
+        helper.make_tensor("one", TensorProto.FLOAT, [], [1.0]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mischief",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["nodes", 2])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["nodes", 2])],
+        weights,
+    )
+    save(graph, path)
+    return path
+
+
+def save(graph: onnx.GraphProto, path: Path, *, opset: int = 18, domains: Sequence[str] = ()) -> Path:
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path

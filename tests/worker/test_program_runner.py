@@ -1,0 +1,181 @@
+"""Programs that crash, hang or take too much memory fail alone, and the next question is answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.programs import write_mischief
+
+from gnnserve_api.programs import ProgramOutput
+from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.race import check_repeats
+from gnnserve_worker.programs.runner import ProgramFailedError, ProgramLimits, ProgramRunner
+
+SCORES = (ProgramOutput("scores", 2),)
+ENDLESS, HUGE = 1e18, 1e11
+
+
+@pytest.fixture(scope="module")
+def mischief(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_mischief(tmp_path_factory.mktemp("programs") / "model.onnx")
+
+
+@pytest.fixture
+def runner(mischief: Path) -> Iterator[ProgramRunner]:
+    made = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, time_s=60))
+    yield made
+    made.close()
+
+
+def ask(runner: ProgramRunner, *first: float, nodes: int = 3) -> np.ndarray:
+    x = np.arange(2 * nodes, dtype=np.float32).reshape(nodes, 2)
+    x[0] = first or (0, 0)
+    (scores,) = runner.run({"x": x}, SCORES, nodes)
+    return scores - x
+
+
+def children() -> list[int]:
+    """Processes of programs that this one has started."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text(encoding="ascii").split():
+            if b"gnnserve_worker.programs.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found
+
+
+def test_answers_are_the_programs_for_any_size(runner: ProgramRunner) -> None:
+    for nodes in (1, 5000, 3):
+        assert not ask(runner, nodes=nodes).any()
+    assert runner.restarts == {}
+
+
+def test_many_threads_ask_one_process(runner: ProgramRunner) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        assert not any(found.any() for found in threads.map(lambda n: ask(runner, nodes=n), range(1, 200)))
+    assert len(children()) == 1
+    assert runner.restarts == {}
+
+
+def test_a_program_that_hangs_is_ended_and_the_next_question_is_answered(mischief: Path) -> None:
+    runner = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, time_s=20))
+    ask(runner)
+    runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=0.3)
+    (before,) = children()
+    with pytest.raises(ProgramFailedError, match=r"took longer than 0\.3 s; .*fewer nodes") as raised:
+        ask(runner, ENDLESS, 0)
+    assert raised.value.failure is Failure.TIME_OUT
+    assert before not in children()
+    runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=20)
+    assert not ask(runner).any()
+    assert runner.restarts == {Failure.TIME_OUT: 1}
+    runner.close()
+
+
+def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(mischief: Path) -> None:
+    """One lane: the second question waits for it while the first one hangs."""
+    runner = ProgramRunner(mischief, 1, ProgramLimits(memory_bytes=1 << 30, time_s=20))
+    ask(runner)
+    failed = threading.Event()
+
+    def hang() -> None:
+        runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=1)
+        with pytest.raises(ProgramFailedError):
+            ask(runner, ENDLESS, 0)
+        failed.set()
+
+    process = runner._process  # noqa: SLF001
+    assert process is not None
+    with ThreadPoolExecutor(2) as threads:
+        hanging = threads.submit(hang)
+        while not process._free.empty():  # noqa: SLF001
+            pass
+        runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=20)
+        assert not threads.submit(ask, runner).result().any()
+        hanging.result()
+    assert failed.is_set()
+    assert runner.restarts == {Failure.TIME_OUT: 1}
+    runner.close()
+
+
+def test_a_program_that_takes_too_much_memory_is_told(runner: ProgramRunner) -> None:
+    with pytest.raises(ProgramFailedError, match="more memory") as raised:
+        ask(runner, 0, HUGE)
+    assert raised.value.failure is Failure.MEMORY
+    assert not ask(runner).any()
+    assert runner.restarts == {Failure.MEMORY: 1}
+
+
+def test_memory_is_counted_over_the_limit_of_the_service(runner: ProgramRunner) -> None:
+    """2 GiB, which the machine has, where 1 GiB is allowed."""
+    with pytest.raises(ProgramFailedError) as raised:
+        ask(runner, 0, float(1 << 29))
+    assert raised.value.failure is Failure.MEMORY
+
+
+def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: ProgramRunner) -> None:
+    ask(runner)
+    (pid,) = children()
+    with ThreadPoolExecutor(1) as threads:
+        hanging = threads.submit(ask, runner, ENDLESS, 0)
+        process = runner._process  # noqa: SLF001
+        assert process is not None
+        while process._free.qsize() == 2:  # noqa: SLF001
+            pass
+        os.kill(pid, signal.SIGSEGV)
+        with pytest.raises(ProgramFailedError, match="ended its process, with status -11; a new process") as raised:
+            hanging.result()
+    assert raised.value.failure is Failure.CRASH
+    assert not ask(runner).any()
+    assert runner.restarts == {Failure.CRASH: 1}
+
+
+def test_a_process_that_ended_between_questions_is_replaced(runner: ProgramRunner) -> None:
+    ask(runner)
+    (pid,) = children()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ProgramFailedError):
+        ask(runner)
+    assert not ask(runner).any()
+
+
+def test_outputs_of_another_shape_are_told(runner: ProgramRunner) -> None:
+    x = np.zeros((3, 2), np.float32)
+    for outputs, rows in (((ProgramOutput("scores", 5),), 3), (SCORES, 4)):
+        with pytest.raises(ProgramFailedError, match=r"output scores is float32 \[3, 2\], expected float32") as raised:
+            runner.run({"x": x}, outputs, rows)
+        assert raised.value.failure is Failure.REFUSED
+    assert runner.restarts == {}
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no program")
+    runner = ProgramRunner(tmp_path / "model.onnx", 1)
+    with pytest.raises(ProgramFailedError, match="cannot be read"):
+        runner.run({}, SCORES, 1)
+    assert runner.restarts == {Failure.REFUSED: 1}
+    assert children() == []
+    runner.close()
+
+
+def test_nothing_is_left_of_a_closed_runner(runner: ProgramRunner) -> None:
+    ask(runner)
+    files = len(os.listdir("/proc/self/fd"))
+    runner.close()
+    assert children() == []
+    assert len(os.listdir("/proc/self/fd")) < files
+    with pytest.raises(ProgramFailedError, match="not served any more"):
+        ask(runner)
+
+
+def test_twenty_runs_are_equal_over_thousands_of_rows(runner: ProgramRunner) -> None:
+    x = np.random.default_rng(0).random((4000, 2)).astype(np.float32)
+    (scores,) = check_repeats(runner, {"x": x}, SCORES, 4000)
+    np.testing.assert_array_equal(scores, x)
