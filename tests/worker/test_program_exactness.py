@@ -59,9 +59,7 @@ CONVOLUTIONS = {
 
 def sample_of(program: ProgramManifest, seeds: np.ndarray, *, share: bool, graph: Graph = GRAPH) -> NeighbourSample:
     fanouts = (FULL_NEIGHBOURHOOD,) * program.sampled_hops
-    return sample_neighbours(
-        graph.indptr, graph.indices, seeds, fanouts, 0, Scratch(), share=share, names_leaves=True
-    )
+    return sample_neighbours(graph.indptr, graph.indices, seeds, fanouts, 0, Scratch(), share=share, names_leaves=True)
 
 
 class Served:
