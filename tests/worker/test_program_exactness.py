@@ -99,7 +99,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize(
     "seeds", [SEEDS, SEEDS[:1], np.arange(NODES), np.array([4, 9, 4])], ids=["several", "one", "all", "repeated"]
 )
-def test_scores_are_those_of_the_whole_graph(served: Served, seeds: np.ndarray, share: bool) -> None:  # noqa: FBT001
+def test_scores_are_those_of_the_whole_graph(served: Served, seeds: np.ndarray, share: bool) -> None:
     scores, embeddings = served.infer(seeds.astype(np.int64), share=share)
     assert_close(scores, served.scores[seeds])
     assert_close(embeddings, served.embeddings[seeds])

@@ -91,11 +91,11 @@ def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(misc
             ask(runner, ENDLESS, 0)
         failed.set()
 
-    process = runner._process  # noqa: SLF001
+    process = runner._process
     assert process is not None
     with ThreadPoolExecutor(2) as threads:
         hanging = threads.submit(hang)
-        while not process._free.empty():  # noqa: SLF001
+        while not process._free.empty():
             pass
         runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=20)
         assert not threads.submit(ask, runner).result().any()
@@ -125,9 +125,9 @@ def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: Program
     (pid,) = children()
     with ThreadPoolExecutor(1) as threads:
         hanging = threads.submit(ask, runner, ENDLESS, 0)
-        process = runner._process  # noqa: SLF001
+        process = runner._process
         assert process is not None
-        while process._free.qsize() == 2:  # noqa: SLF001
+        while process._free.qsize() == 2:
             pass
         os.kill(pid, signal.SIGSEGV)
         with pytest.raises(ProgramFailedError, match="ended its process, with status -11; a new process") as raised:

@@ -14,10 +14,10 @@ import numpy as np
 
 from gnnserve_api.export import ExportCheck, ExportFormat
 from gnnserve_worker.export.inputs import Inputs, draw_inputs, join_inputs, pad_inputs, shuffle_edges
-from gnnserve_worker.export.modules import ROWS
 from gnnserve_worker.export.programs import Program
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.programs.layered import ROWS
 
 TOLERANCE = 1e-4
 LARGE_BATCHES, LEAST_ROWS, MOST_ROWS = 20, 2000, 8000

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gnnserve_api.export import ExportedArray
-from gnnserve_worker.export.modules import (
+from gnnserve_worker.models.network import Layer
+from gnnserve_worker.opening.loaded import LoadedVariant
+from gnnserve_worker.programs.layered import (
     EDGE_WEIGHTS,
     EDGES,
     EMBEDDINGS,
@@ -15,8 +17,6 @@ from gnnserve_worker.export.modules import (
     SCORES,
     TARGETS,
 )
-from gnnserve_worker.models.network import Layer
-from gnnserve_worker.opening.loaded import LoadedVariant
 from gnnserve_worker.tables.gather import Aggregator
 
 _EDGES_MEAN = (

@@ -6,9 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gnnserve_worker.export.modules import EDGE_WEIGHTS, EDGES, OWN_ROWS, OWN_WEIGHTS, ROWS, TARGETS
 from gnnserve_worker.inference.batch import draw_sample
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.programs.layered import (
+    EDGE_WEIGHTS,
+    EDGES,
+    OWN_ROWS,
+    OWN_WEIGHTS,
+    ROWS,
+    TARGETS,
+    counted_edges,
+    edges_of_layer,
+    nodes_and_leaves,
+    targets_of_layer,
+)
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.tables.gather import Aggregator, is_attention, is_weighted
@@ -24,38 +35,25 @@ def draw_inputs(revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndar
     own, columns = variant.table.own, variant.columns
     if variant.network.layers[0].aggregation.aggregator is Aggregator.NONE:
         return {ROWS: _decode(own, sample.nodes, columns)}
-    first_leaf = sample.starts[_targets_of(sample, 2)] if len(sample.ends) > 1 else 0
-    leaves = sample.neighbours[first_leaf:]
-    inputs = {ROWS: _decode(variant.table.rows, np.concatenate([sample.nodes, leaves]), columns)}
+    inputs = {ROWS: _decode(variant.table.rows, nodes_and_leaves(sample), columns)}
     if own is not variant.table.rows:
         inputs[OWN_ROWS] = _decode(own, sample.nodes, columns)
-    sources = sample.children[: len(sample.neighbours)].astype(np.int64)
-    sources[first_leaf:] = len(sample.nodes) + np.arange(len(leaves))
     for number, layer in enumerate(variant.network.layers, start=1):
-        inputs |= _inputs_of_layer(sample, sources, number, layer.aggregation.aggregator)
+        inputs |= _inputs_of_layer(sample, number, layer.aggregation.aggregator)
     return inputs
 
 
-def _inputs_of_layer(
-    sample: NeighbourSample, sources: np.ndarray, number: int, aggregator: Aggregator
-) -> dict[str, np.ndarray]:
-    count = _targets_of(sample, number)
-    rows = np.repeat(np.arange(count), np.diff(sample.starts[: count + 1]))
-    edges = np.stack([sources[: len(rows)], rows])
-    counted = np.full(len(rows), fill_value=True)
+def _inputs_of_layer(sample: NeighbourSample, number: int, aggregator: Aggregator) -> dict[str, np.ndarray]:
+    edges, count = edges_of_layer(sample, number), targets_of_layer(sample, number)
+    counted = np.full(edges.shape[1], fill_value=True)
     if is_attention(aggregator) or is_weighted(aggregator):
         # A node counts once in such a sum, whether it is in its own list or not.
-        counted = sample.neighbours[: len(rows)] != sample.nodes[rows]
+        counted = counted_edges(sample, edges)
     inputs = {f"{EDGES}_{number}": edges[:, counted], f"{TARGETS}_{number}": np.arange(count)}
     if is_weighted(aggregator) and sample.weights is not None:
-        inputs[f"{EDGE_WEIGHTS}_{number}"] = sample.weights.of_neighbours[: len(rows)][counted]
+        inputs[f"{EDGE_WEIGHTS}_{number}"] = sample.weights.of_neighbours[: edges.shape[1]][counted]
         inputs[f"{OWN_WEIGHTS}_{number}"] = sample.weights.of_itself[:count].copy()
     return inputs
-
-
-def _targets_of(sample: NeighbourSample, number: int) -> int:
-    """Rows that the layer of this number writes: the first one writes all rows of the sample."""
-    return sample.ends[len(sample.ends) - number]
 
 
 def _decode(rows: Rows, nodes: np.ndarray, columns: int) -> np.ndarray:

@@ -18,14 +18,18 @@ from torch import Tensor, nn
 
 from gnnserve_worker.models.dense import Linear, PerHead, Product
 from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.programs.layered import (
+    EDGE_WEIGHTS,
+    EDGES,
+    EMBEDDINGS,
+    OWN_ROWS,
+    OWN_WEIGHTS,
+    ROWS,
+    SCORES,
+    TARGETS,
+)
 from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.gather import Aggregator
-
-ROWS, OWN_ROWS = "rows", "own_rows"
-"""Inputs of the first layer alone."""
-EDGES, TARGETS, EDGE_WEIGHTS, OWN_WEIGHTS = "edges", "targets", "edge_weights", "own_weights"
-"""Inputs of a layer; behind each stand `_` and the layer's number, the first being 1."""
-SCORES, EMBEDDINGS = "scores", "embeddings"
 
 
 @dataclass(frozen=True, slots=True)

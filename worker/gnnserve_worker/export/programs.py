@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 
 from gnnserve_api.export import ExportedArray, ExportFormat
 from gnnserve_worker.export.inputs import Inputs
-from gnnserve_worker.export.modules import SCORES
+from gnnserve_worker.programs.layered import SCORES
 
 Program = Callable[[Inputs], np.ndarray]
 """A program that was written and read back: from inputs to scores, float32 [targets, classes]."""

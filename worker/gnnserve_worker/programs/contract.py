@@ -10,10 +10,9 @@ import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, RelationKey
-from gnnserve_worker.programs.layered import counted_edges, edges_of_layer, targets_of_layer
+from gnnserve_worker.programs.layered import counted_edges, edges_of_layer, nodes_and_leaves, targets_of_layer
 from gnnserve_worker.programs.numbering import (
     NumberedSample,
-    first_leaf_of,
     number_sample,
     relations_of,
     seed_rows,
@@ -130,7 +129,7 @@ _OF_GRAPH: Mapping[InputRole, Callable[[ProgramInput, _Source], np.ndarray]] = {
 
 def _rows(each: ProgramInput, sample: NeighbourSample, read: ReadRows) -> np.ndarray:
     del each
-    return read(np.concatenate([sample.nodes, sample.neighbours[first_leaf_of(sample) :]]).astype(np.int64), 0)
+    return read(nodes_and_leaves(sample).astype(np.int64), 0)
 
 
 def _own_rows(each: ProgramInput, sample: NeighbourSample, read: ReadRows) -> np.ndarray:

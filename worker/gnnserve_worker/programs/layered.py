@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_worker.programs.numbering import sources_of
+from gnnserve_worker.programs.numbering import first_leaf_of, sources_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample
+
+ROWS, OWN_ROWS = "rows", "own_rows"
+"""Inputs of the first layer alone."""
+EDGES, TARGETS, EDGE_WEIGHTS, OWN_WEIGHTS = "edges", "targets", "edge_weights", "own_weights"
+"""Inputs of a layer; behind each stand `_` and the layer's number, the first being 1."""
+SCORES, EMBEDDINGS = "scores", "embeddings"
+
+
+def nodes_and_leaves(sample: NeighbourSample) -> np.ndarray:
+    """Names of the nodes that the first layer reads: of the sample's rows, and of its leaves one for each edge."""
+    return np.concatenate([sample.nodes, sample.neighbours[first_leaf_of(sample) :]])
 
 
 def targets_of_layer(sample: NeighbourSample, number: int) -> int:
