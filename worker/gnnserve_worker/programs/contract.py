@@ -90,25 +90,30 @@ def _features(each: ProgramInput, source: _Source) -> np.ndarray:
 
 
 def _edges(each: ProgramInput, source: _Source) -> np.ndarray:
-    return source.numbered.edges[source.place_of_relation(each)][:, : source.edges_within(each)]
+    laid: np.ndarray = source.numbered.edges[source.place_of_relation(each)][:, : source.edges_within(each)]
+    return laid
 
 
 def _edge_features(each: ProgramInput, source: _Source) -> np.ndarray:
     found, rows = source.payload_of(each)
-    return found.features[rows]
+    laid: np.ndarray = found.features[rows]
+    return laid
 
 
 def _edge_times(each: ProgramInput, source: _Source) -> np.ndarray:
     found, rows = source.payload_of(each)
-    return found.times[rows]
+    laid: np.ndarray = found.times[rows]
+    return laid
 
 
 def _nodes_per_hop(each: ProgramInput, source: _Source) -> np.ndarray:
-    return source.numbered.nodes_per_hop[source.place_of_type(each)]
+    laid: np.ndarray = source.numbered.nodes_per_hop[source.place_of_type(each)]
+    return laid
 
 
 def _edges_per_hop(each: ProgramInput, source: _Source) -> np.ndarray:
-    return source.numbered.edges_per_hop[source.place_of_relation(each)]
+    laid: np.ndarray = source.numbered.edges_per_hop[source.place_of_relation(each)]
+    return laid
 
 
 def _seed_count(each: ProgramInput, source: _Source) -> np.ndarray:
