@@ -38,6 +38,7 @@ class FakeNetwork:
     projected: bool
     compute: Compute
     weighs_neighbours: bool = False
+    names_leaves: bool = False
 
 
 def build_fake(

@@ -261,7 +261,8 @@ def draw_sample(
 ) -> NeighbourSample:  # fmt: skip
     """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
-    names_leaves = view is not None and (is_weighed or (variant.rows is not None and variant.rows.names_leaves))
+    of_rows = variant.rows is not None and variant.rows.names_leaves
+    names_leaves = view is not None and (variant.network.names_leaves or of_rows)
     sample = revision.sample(
         graph.indptr, graph.indices, seeds, variant.relation_fanouts or variant.fanouts, key, scratch, share=share,
         view=view, names_leaves=names_leaves,

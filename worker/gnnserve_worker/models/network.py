@@ -168,6 +168,8 @@ class Network(Generic[AnyLayer_co]):
     """Bytes that the first layer's products read and write for a row."""
     weighs_neighbours: bool = field(init=False)
     """Whether samples must have weights (`sampling/normalised.py`)."""
+    names_leaves: bool = field(init=False)
+    """Whether leaves must have the names that they have in the view of a request, since lists of theirs are read."""
     hidden: int = field(init=False)
     """Width of the last hidden layer; 0 for a one-layer network."""
     gather: Gather = field(init=False, repr=False, compare=False)
@@ -177,6 +179,7 @@ class Network(Generic[AnyLayer_co]):
         first, last = self.layers[0], self.layers[-1]
         object.__setattr__(self, "bytes_per_row", first.bytes_per_row)
         object.__setattr__(self, "weighs_neighbours", any(layer.weighs_neighbours for layer in self.layers))
+        object.__setattr__(self, "names_leaves", self.weighs_neighbours)
         object.__setattr__(self, "hidden", last.inputs if len(self.layers) > 1 else 0)
         object.__setattr__(self, "gather", first.gather)
 

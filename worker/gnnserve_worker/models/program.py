@@ -21,7 +21,7 @@ from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 class ProgramNetwork:
     """What `inference/batch.py` asks of `Network`, computed by another process.
 
-    Samples name leaves (`names_leaves`), and positions where the program reads what edges have.
+    Samples have positions where the program reads what edges have.
     """
 
     program: ProgramManifest
@@ -37,6 +37,8 @@ class ProgramNetwork:
     bytes_per_row: int = field(init=False)
     weighs_neighbours: bool = field(init=False)
     """Whether samples must have weights (`sampling/normalised.py`)."""
+    names_leaves: bool = True
+    """A leaf that is a row too is one node, and found by its name."""
 
     def __post_init__(self) -> None:
         program = self.program
