@@ -167,10 +167,10 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_closed_runner(runner: ProgramRunner) -> None:
     ask(runner)
-    files = len(os.listdir("/proc/self/fd"))
+    files = len(list(Path("/proc/self/fd").iterdir()))
     runner.close()
     assert children() == []
-    assert len(os.listdir("/proc/self/fd")) < files
+    assert len(list(Path("/proc/self/fd").iterdir())) < files
     with pytest.raises(ProgramFailedError, match="not served any more"):
         ask(runner)
 
