@@ -32,7 +32,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.changed_features import KnownFeatures, UnknownFeatures
 from gnnserve_worker.asking.features import GivenFeatures
-from gnnserve_worker.asking.overlay import FeatureStandIns, GraphOverlays, NoOverlays, Overlays, OverlaySupport
+from gnnserve_worker.asking.overlay import GraphOverlays, NoOverlays, Overlays, OverlaySupport, StandIn
 from gnnserve_worker.asking.overlay_ids import IdsAlone
 from gnnserve_worker.asking.served_graph import ServedGraph, plain_graph
 from gnnserve_worker.graph.ids import NodeIds
@@ -249,12 +249,16 @@ def with_compute(revision: ServedRevision, **parts: Any) -> ServedRevision:
     return replace(revision, compute=replace(revision.compute, **parts))
 
 
+def _no_stand_in(node: int) -> StandIn:
+    raise AssertionError(f"nothing stands for node {node} of a made-up graph")
+
+
 def _overlays_of(support: OverlaySupport | None, graph: ServedGraph, why: str = "") -> Overlays:
     """Of nodes without a type. None: requests bring nothing, and `why`."""
     if support is None:
         return NoOverlays(why)
     types = (GivenFeatures(support.columns, support.features_of),)
-    return GraphOverlays(IdsAlone(graph.naming), types, support, FeatureStandIns(support, graph.nodes))
+    return GraphOverlays(IdsAlone(graph.naming), types, support, _no_stand_in)
 
 
 def with_overlays(revision: ServedRevision, support: OverlaySupport | None, why: str = "") -> ServedRevision:

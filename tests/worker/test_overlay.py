@@ -24,6 +24,9 @@ from tests.support.statistics import is_uniform
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.overlay import overlay_arranger
+from gnnserve_worker.graph.places import places_of_one_type
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.models.rows import RowMaker
@@ -64,6 +67,53 @@ def test_rows_are_scaled_and_rounded_as_the_tables_are(storage: Storage, method:
         # Rows of features are the very same numbers.
         close = CLOSE[storage] if variant in {"projected", "stored1"} else 1e-5
         np.testing.assert_allclose(found, expected, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_node_that_stands_for_a_stored_one_is_answered_as_it_is(architecture: str, storage: Storage) -> None:
+    world = World(8, RULES[-1])
+    # Rows of L2-normalised features do not tell the features.
+    scaling, order = scaling_of(world.features, Normalization.L2_ROW_NORMALIZE), np.arange(FEATURES)[::-1]
+    stored = revision_over(architecture, world.graph, world.features, scaling, storage, order)
+    for variant in stored.variants:
+        found = np.concatenate([_standing_for(world, stored, variant, node) for node in range(8)])
+        expected = infer_batch(stored, variant, np.arange(8), 1).scores
+        close = CLOSE[storage] if variant == "stored1" else 1e-5
+        np.testing.assert_allclose(found, expected, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("rules", [RULES[0], RULES[2]], ids=lambda rules: str(rules.direction))
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN", "GAT"])
+def test_a_node_without_an_edge_reads_all_others_and_its_neighbours_what_they_read(
+    architecture: str, rules: EdgeRules
+) -> None:
+    world, node = World(9, rules), 3
+    left_out = int(world.graph.list_of(node)[0])
+    scaling, order = scaling_of(world.features, Normalization.STANDARDIZE), np.arange(FEATURES)
+    stored = revision_over(architecture, world.graph, world.features, scaling, Storage.FLOAT32, order)
+    without = revision_over(
+        architecture, _without(world.graph, node, left_out), world.features, scaling, Storage.FLOAT32, order
+    )
+    for variant in stored.variants:
+        found = _standing_for(world, stored, variant, node, left_out)
+        expected = infer_batch(without, variant, np.array([node]), 1).scores
+        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def _standing_for(world: World, loaded: LoadedRevision, variant: str, node: int, left_out: int = -1) -> np.ndarray:
+    """Scores of a new node in place of a stored one, which reads all that this does but one node."""
+    listed = world.graph.list_of(node).astype(np.int64)
+    arranger = overlay_arranger(world.graph, places_of_one_type(NODES, world.rules))
+    overlay, seeds = arranger.stand_in(node, FEATURES, [listed[listed != left_out]])
+    view = view_of(NODES, [Part(1, overlay, None)], seeds)
+    return infer_batch(loaded, variant, seeds, 1, view=view).scores
+
+
+def _without(graph: Graph, reader: int, sender: int) -> Graph:
+    keeps = ~((graph.targets() == reader) & (graph.indices == sender))
+    counts = np.bincount(graph.targets()[keeps], minlength=graph.nodes)
+    return Graph(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), graph.indices[keeps])
 
 
 @settings(max_examples=60, deadline=None)

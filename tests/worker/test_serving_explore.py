@@ -26,6 +26,7 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_types, publ
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.security.credentials import Credentials
 
@@ -56,24 +57,21 @@ def softmax(scores: list[float]) -> np.ndarray:
 
 def test_an_influence_is_what_the_answer_loses_without_the_edge(repository: Repository) -> None:
     revision = load(repository)
-    stored = revision.compute.overlays.stored
-    assert stored is not None and stored.features_of is not None
     assert revision.graph.neighbours_of is not None
-    features = stored.features_of(np.array([17]))[0].tolist()
-    neighbours = np.unique(revision.graph.neighbours_of(17)).tolist()
+    listed = revision.graph.neighbours_of(17)
+    neighbours = np.unique(listed).tolist()
 
-    def without(left_out: int | None) -> tuple[str, dict[str, Any]]:
-        edges = [[each, 5000] for each in neighbours if each != left_out]
-        overlay = {"nodes": [{"id": 5000, "features": features}], "edges": edges}
-        asked = {"nodes": [5000], "overlay": overlay, "return": ["scores"], "variant": "x1", "seed": 0}
-        return "/v1/predict", asked
+    def without(left_out: int) -> np.ndarray:
+        arrange = revision.compute.overlays.stand_in(17)
+        assert not isinstance(arrange, str)
+        overlay, seeds = arrange([listed[listed != left_out]])
+        view = view_of(revision.graph.nodes, [Part(1, overlay, 0)], seeds)
+        return softmax(revision.compute.infer("x1", seeds, 0, view=view).scores[0].tolist())
 
-    told, *parts = ask(
-        revision, ("/v1/explain", {"node": 17, "variant": "x1"}), without(None), *map(without, neighbours)
-    )
+    (told,) = ask(revision, ("/v1/explain", {"node": 17, "variant": "x1"}))
     assert told.status_code == 200, told.text
     answer = told.json()
-    whole, *rest = (softmax(part.json()["scores"][0]) for part in parts)
+    whole, *rest = map(without, (-1, *neighbours))
     best = int(whole.argmax())
     expected = {each: whole[best] - one[best] for each, one in zip(neighbours, rest, strict=True)}
     assert answer["class"] == revision.task.classes[best]

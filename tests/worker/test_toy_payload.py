@@ -23,7 +23,7 @@ from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES, GraphTypes
 from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures
-from gnnserve_worker.asking.overlay import FeatureStandIns, GraphOverlays, OverlaySupport
+from gnnserve_worker.asking.overlay import GraphOverlays, OverlaySupport, StandIn
 from gnnserve_worker.asking.overlay_ids import IdsAlone, IdsWithTypes
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, decode_batch, encode_batch
 from gnnserve_worker.graph.edges import EdgeList
@@ -128,6 +128,10 @@ class Toy:
         return self.named(origin) if origin >= 0 else "new"
 
 
+def _nothing_stands_in(node: int) -> StandIn:
+    raise AssertionError(f"nothing stands for node {node} here")
+
+
 def opened(data: GraphData) -> Toy:
     lists = [relation.lists for relation in data.relations]
     graph = Graph(*merged_lists(data.schema, lists), data.schema, merged_payload_rows(data.schema, lists))
@@ -137,7 +141,7 @@ def opened(data: GraphData) -> Toy:
     support = OverlaySupport(COLUMN, arranger.arrange, None, EdgePayloads(schema.relations))
     ids = IdsWithTypes(called.ids) if schema.has_names else IdsAlone(called.naming)
     types = [GivenFeatures(COLUMN) for _ in schema.types]
-    overlays = GraphOverlays(ids, types, support, FeatureStandIns(support, graph.nodes))
+    overlays = GraphOverlays(ids, types, support, _nothing_stands_in)
     return Toy(data, graph, overlays, TypedOverlay if schema.has_names else RequestOverlay[int])
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -26,7 +25,7 @@ from gnnserve_worker.asking.overlay_ids import BRING_IT, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import ALL_OF_FIRST, EdgeRows, Overlay, OverlayArranger
+from gnnserve_worker.graph.overlay import ALL_OF_FIRST, EdgeRows, Overlay
 
 MOST_FEATURE_BYTES = 16 * 1024 * 1024
 """Features of one request's new nodes and overrides, as float32."""
@@ -115,8 +114,8 @@ def check_finite(features: np.ndarray, new_nodes: int) -> None:
 
 
 StandIn = Callable[[Sequence[np.ndarray]], tuple[Overlay, np.ndarray]]
-"""Arranges a new node that is like a stored one and has these lists (numbers of nodes, int64, ascending), one for each
-of the stored one's; the new node is the seed."""
+"""Arranges a new node that has the rows of a stored one and these lists (numbers of nodes, int64, ascending), one for
+each of the stored one's; the new node is the seed."""
 
 
 class Arrange(Protocol):
@@ -243,13 +242,13 @@ class GraphOverlays:
         ids: OverlayIds,
         types: Sequence[TypeFeatures],
         support: OverlaySupport,
-        stand_ins: StandIns,
+        stand_in: Callable[[int], StandIn],
         schemas: OverlaySchemas = overlay_schemas.PLAIN,
         hint: str = BRING_IT,
         no_arrays: str = "",
     ) -> None:
-        """`types`: features of each type of nodes. `hint`: as of `Overlays`. `no_arrays`: why other forms than JSON
-        bring nothing; empty: they do."""
+        """`types`: features of each type of nodes. `stand_in`, `hint`: as of `Overlays`. `no_arrays`: why other forms
+        than JSON bring nothing; empty: they do."""
         self._ids = ids
         self._types = types
         self._support = support
@@ -257,7 +256,7 @@ class GraphOverlays:
         self.schemas = schemas
         self.hint = hint
         self.stored = support if support.features_of is not None else None
-        self.stand_in = stand_ins.of
+        self.stand_in = stand_in
         self.takes_arrays = not no_arrays
         self.features = max(one.width for one in types)
         self.lists = max(one.lists for one in types)
@@ -303,49 +302,6 @@ class GraphOverlays:
         check_edge_bytes(edges, payloads.width)
         read = payloads.read_lists(overlay.edge_features, overlay.edge_times, relations, edges, PAYLOAD)
         return read if payloads.takes_any else None
-
-
-class StandIns(Protocol):
-    def of(self, node: int) -> StandIn | str:
-        """As `Overlays.stand_in`."""
-
-
-class FeatureStandIns:
-    """Nodes with the features of stored ones, over a graph whose nodes have one list each."""
-
-    def __init__(self, support: OverlaySupport, first_new: int) -> None:
-        """`first_new`: the number of a request's first new node."""
-        self._support = support
-        self._first_new = first_new
-
-    def of(self, node: int) -> StandIn | str:
-        support = self._support
-        if support.features_of is None:
-            return (
-                "the revision does not keep the features of its nodes as they were, which leaving out an edge needs: "
-                "store a variant as Float32 with all columns, without normalisation by rows"
-            )
-        features = np.ascontiguousarray(support.features_of(np.array([node], np.int64)), np.float32)
-        new = np.array([self._first_new], np.int64)
-
-        def arrange(lists: Sequence[np.ndarray]) -> tuple[Overlay, np.ndarray]:
-            (neighbours,) = map(np.unique, lists)
-            edges = np.stack([neighbours, np.broadcast_to(new, neighbours.shape)], axis=1)
-            return support.arrange(features, np.empty(0, np.int64), np.ascontiguousarray(edges), new)
-
-        return arrange
-
-
-class RowStandIns:
-    """Nodes whose rows of tables are copies of those of stored ones."""
-
-    def __init__(self, arranger: OverlayArranger, width: int) -> None:
-        """`width`: columns of a row of features."""
-        self._arranger = arranger
-        self._width = width
-
-    def of(self, node: int) -> StandIn:
-        return partial(self._arranger.stand_in, node, self._width)
 
 
 def _none_taken(why: str, limits: OverlayLimits) -> RequestError:

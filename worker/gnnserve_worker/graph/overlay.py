@@ -144,8 +144,10 @@ class OverlayArranger:
         overlay, and as the one seed (int64).
 
         `width`: columns of a row of features. `lists`: numbers of stored nodes, ascending, for each relation that the
-        type of `node` reads, in their order.
+        type of `node` reads, in their order. Where it reads itself, the new one does.
         """
+        new = self.graph.nodes
+        lists = [np.concatenate((one[one != node], np.full(np.count_nonzero(one == node), new))) for one in lists]
         stride, kind = self.stride, int(self.places.kinds_of(np.array([node]))[0])
         lengths = [len(listed) for listed in lists] + [0] * (stride - len(lists))
         origins = np.full(stride, -1, np.int64)
@@ -155,7 +157,7 @@ class OverlayArranger:
         packed = np.concatenate([header, origins, [0], np.cumsum(lengths), *lists]).astype(np.int64)
         features, stands_for = np.zeros((1, width), np.float32), np.array([node], np.int64)
         overlay = Overlay(1, features, packed, stride, entries, stride, stands_for)
-        return overlay, np.array([self.graph.nodes], np.int64)
+        return overlay, np.array([new], np.int64)
 
     def smallest(self, width: int) -> Overlay:
         """One new node of the first type, and an edge to it by each relation that it reads; for kernels that are to be

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,21 +15,19 @@ from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures, LearntFeatures, TypeFeatures
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.overlay import (
-    FeatureStandIns,
     GraphOverlays,
     NoOverlays,
     Overlays,
     OverlaySupport,
-    RowStandIns,
-    StandIns,
+    StandIn,
 )
 from gnnserve_worker.asking.overlay_ids import BRING_IT, IdsAlone, IdsWithTypes, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import TypedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import OverlayArranger, overlay_arranger
-from gnnserve_worker.models.rows import FeaturesOf, MakesRows
+from gnnserve_worker.graph.overlay import overlay_arranger
+from gnnserve_worker.models.rows import FeaturesOf
 from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
 
 _NO_COLUMNS = FeatureColumns(0, ())
@@ -77,11 +75,15 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     arranger = overlay_arranger(loaded.graph, loaded.places)
     payloads = EdgePayloads(loaded.graph.schema.relations)
     support = OverlaySupport(loaded.type_rows[0].columns or _NO_COLUMNS, arranger.arrange, features_of, payloads)
+
+    def stand_in(node: int) -> StandIn:
+        return partial(arranger.stand_in, node, loaded.input_width)
+
     return GraphOverlays(
         form.ids(graph),
         types,
         support,
-        _stand_ins(makers, arranger, support, loaded),
+        stand_in,
         form.schemas,
         # An id without a type, where ids may have one, is one of the stored nodes, whose own message says enough.
         "" if graph.described else BRING_IT,
@@ -102,14 +104,6 @@ def _features_of(name: str, recipe: TypeRowRecipe, features_of: FeaturesOf | Non
         return GivenFeatures(recipe.columns, features_of)
     assert recipe.default is not None  # noqa: S101  (nodes come with features, or with a default)
     return LearntFeatures(name, recipe.default)
-
-
-def _stand_ins(
-    makers: Sequence[MakesRows], arranger: OverlayArranger, support: OverlaySupport, loaded: LoadedRevision
-) -> StandIns:
-    if any(maker.copies_rows for maker in makers):
-        return RowStandIns(arranger, loaded.input_width)
-    return FeatureStandIns(support, loaded.graph.nodes)
 
 
 def _why_none(loaded: LoadedRevision, manifest: RevisionManifest) -> str:

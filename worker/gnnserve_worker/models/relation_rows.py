@@ -18,7 +18,7 @@ from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.relational import RelationalLayer
-from gnnserve_worker.models.rows import FeaturesOf, RenewedRows, encode_rows
+from gnnserve_worker.models.rows import FeaturesOf, RenewedRows, copy_rows, encode_rows
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample
@@ -40,8 +40,6 @@ class RelationRowMaker:
     """The product of each relation."""
     own: Sequence[Linear]
     """That of each type with its own weights."""
-
-    copies_rows: bool = True
 
     @property
     def names_leaves(self) -> bool:
@@ -75,8 +73,8 @@ class RelationRowMaker:
         first_nodes, sources = unpack_layout(self.reads.layout)[2], np.array(self.reads.sources, np.int64)
         stored = stand_ins[read[1]]
         moved = self.reads.first_rows[read[0]] - first_nodes[sources[read[0]]]
-        _copy_rows(self.table.rows, np.where(stored < 0, -1, stored + moved), made.values, made.scales)
-        _copy_rows(self.table.own, stand_ins[own_read[1]], made.own_values, made.own_scales)
+        copy_rows(self.table.rows, np.where(stored < 0, -1, stored + moved), made.values, made.scales)
+        copy_rows(self.table.own, stand_ins[own_read[1]], made.own_values, made.own_scales)
 
     def rows_of_type(self, kind: int) -> int:
         return [*self.reads.sources].count(kind)
@@ -120,15 +118,6 @@ class RelationRowMaker:
 
 
 _NO_ROWS = np.zeros((2, 0), np.int64)
-
-
-def _copy_rows(rows: Rows, places: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
-    """`places`: for each of `values` the row that takes its place, int64; -1: it stays."""
-    is_copied = places >= 0
-    if values is not None:
-        values[is_copied] = rows.values[places[is_copied]]
-    if scales is not None and len(scales):
-        scales[is_copied] = rows.scales[places[is_copied]]
 
 
 def relation_row_maker(

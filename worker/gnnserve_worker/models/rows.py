@@ -47,11 +47,6 @@ class MakesRows(Protocol):
         """Whether samples must name leaves that only gain neighbours."""
         ...  # pragma: no cover
 
-    @property
-    def copies_rows(self) -> bool:
-        """Whether nodes of a view may stand for stored ones, whose rows they then have (`BatchView.stand_ins`)."""
-        ...  # pragma: no cover
-
     def kept_features(self, features: int) -> FeaturesOf | None:
         """What reads features of stored nodes from the table; None: it does not hold all of the source, as many as
         given, to the precision of float32."""
@@ -60,7 +55,8 @@ class MakesRows(Protocol):
     def behind(
         self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool
     ) -> RowsBehind | None:  # pragma: no cover
-        """Rows of what the sample reads of the view, named in the sample from then on; None: it reads nothing.
+        """Rows of what the sample reads of the view, named in the sample from then on; None: it reads nothing. Nodes
+        that stand for stored ones (`BatchView.stand_ins`) have these ones' rows.
 
         Of a table of features the leading `columns` are made at least. `apart`: rows of neighbours and of nodes
         themselves may be numbered apart where they are others, and be made for what is read of either.
@@ -97,7 +93,6 @@ class RowMaker:
     itself where they are others. Empty: it stores features."""
     nonzero: tuple[NonzeroProduct | None, ...]
     """For each of `products`, how mostly empty features are multiplied; None: features are narrow."""
-    copies_rows: bool = False
 
     @property
     def names_leaves(self) -> bool:
@@ -109,7 +104,18 @@ class RowMaker:
         if view.features is None:
             return None
         named = name_rows(view, sample, self.table.nodes, apart=apart and self.has_own_rows)
-        return self.make(view.features, named.neighbours, named.own, columns)
+        return self.make_of(view, named.neighbours, named.own, columns)
+
+    def make_of(self, view: BatchView, read: np.ndarray, own_read: np.ndarray, columns: int) -> RowsBehind:
+        """Rows of a view's features as of `make`, or of the stored nodes that its nodes stand for."""
+        if view.features is None:
+            raise ValueError("the view brings nothing")
+        made = self.make(view.features, read, own_read, columns)
+        if view.stand_ins is not None:
+            copy_rows(self.table.rows, view.stand_ins[read], made.values, made.scales)
+            if self.has_own_rows:
+                copy_rows(self.table.own, view.stand_ins[own_read], made.own_values, made.own_scales)
+        return made
 
     def keeps_features(self, features: int) -> bool:
         """Whether the table holds all features of the source, as many as given, to the precision of float32."""
@@ -232,6 +238,16 @@ def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         made = made.clip(-largest, largest)
     values, scales = rows.format.encode(made)
     return values, NO_SCALES if scales is None else scales
+
+
+def copy_rows(rows: Rows, places: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
+    """Put rows in place of `values`, which are of the same format. `places`: the row for each of them, int64; -1: it
+    stays."""
+    is_copied = places >= 0
+    if values is not None:
+        values[is_copied] = rows.values[places[is_copied]]
+    if scales is not None and len(scales):
+        scales[is_copied] = rows.scales[places[is_copied]]
 
 
 def keeper_of(makers: Iterable[RowMaker], features: int) -> RowMaker | None:

@@ -45,8 +45,6 @@ class StoredRowMaker:
     """Whether the layer that reads the table sums rows of neighbours without weights: then one product is made of all
     altered neighbours that a row of a sample reads, in place of one of each."""
 
-    copies_rows: bool = False
-
     @property
     def names_leaves(self) -> bool:
         """A node that gains neighbours has another output, also where it is a leaf."""
@@ -94,7 +92,7 @@ class StoredRowMaker:
         read, own = np.nonzero(is_read)[0], np.nonzero(is_read_own)[0]
         if not has_own:
             read = own = np.nonzero(is_read | is_read_own)[0]
-        made, _, own_made, _ = self.products.make(view.features, read, own, table.columns)
+        made, _, own_made, _ = self.products.make_of(view, read, own, table.columns)
         places, own_places = np.zeros(count, np.int64), np.zeros(count, np.int64)
         places[read], own_places[own] = np.arange(len(read)), np.arange(len(own))
         aggregation = layer.aggregation
