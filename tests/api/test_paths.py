@@ -46,6 +46,10 @@ SPECS: dict[str, dict[str, Any]] = {
         **DIGITS,
         "model": {"checkpoint": {"uri": "file:///m.safetensors"}, "expected": {"uri": "a"}},
     },
+    "model.program.uri": {
+        **DIGITS,
+        "model": {"program": {"uri": "a"}, "expected": {"uri": "file:///e.npz"}},
+    },
     "variants.given[0].checkpoint.uri": {
         **DIGITS,
         "variants": {"given": [{"checkpoint": {"uri": "a"}, "columns": [0]}]},

@@ -21,6 +21,13 @@ ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 CASCADE = {"first": "x8", "then": "x1"}
 GIVEN = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": ["fee", 0]}
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
+PROGRAM = {"program": {"uri": "data/model"}, "expected": {"uri": "data/expected.npz"}}
+CONTRACT = {
+    "uri": "data/model.onnx",
+    "hops": 2,
+    "inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"}],
+    "scores": {"name": "logits", "columns": 10},
+}
 
 TYPED = {"graph": {"source": {"typed": {"npz": {"uri": "file:///graph"}}}}}
 
@@ -35,9 +42,64 @@ def node_affinity(**requirement: Any) -> dict[str, Any]:
 POOLED = {"poolRef": {"name": "shared"}}
 CANARY = {"canary": {"revision": "0123456789ab", "percent": 5}}
 BREAKS_RULE = {
-    "expected may be given with a checkpoint only: scores of a network that is trained here are not known before": {
+    "expected may be given with a checkpoint or a program only: scores of a network that is trained here are not known "
+    "before": {
         **MINIMAL,
         "model": {"expected": {"uri": "data/expected.npz"}},
+    },
+    "expected must be given with a program: only scores that the model gave tell that it is computed right. "
+    "gnnserve-describe writes them, and docs/models.md has the lines that do": {
+        **MINIMAL,
+        "model": {"program": {"uri": "data/model"}},
+    },
+    "checkpoint must be left out with a program, which has its weights in it": {
+        **MINIMAL,
+        "model": {**PROGRAM, "checkpoint": {"uri": "file:///a.safetensors"}},
+    },
+    "architecture, hidden, mlpHidden, heads, outputHeads, negativeSlope, hops, bases, fanouts and relationFanouts must "
+    "be left out with a program, whose layers are in its file: program.fanouts says how many neighbours are sampled": {
+        **MINIMAL,
+        "model": {**PROGRAM, "architecture": "GIN"},
+    },
+    "hops, inputs and scores must be given together, and embeddings and readsDegrees beside them only; all are left "
+    "out where uri is a folder that gnnserve-describe or gnnserve export wrote": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {"uri": "data/model", "hops": 2}},
+    },
+    "fanouts must be left out with readsDegrees: the layers count edges, which are right over whole lists alone": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {**CONTRACT, "readsDegrees": True, "fanouts": [5, 5]}},
+    },
+    "fanouts must be one number for each of hops": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5]}},
+    },
+    "model.program must not be given with graph.source.typed: programs are served over graphs of one type so far": {
+        **TYPED,
+        "model": PROGRAM,
+    },
+    "model.program must not be given with task.links: programs give classes of nodes so far": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "task": {"links": {}},
+    },
+    "variants.given, stored, channels and search must be left out with model.program, whose layers are not looked "
+    "into: storage, fanouts, oneRow and cascades are there": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "variants": {"stored": [1]},
+    },
+    "variants.fanouts must be one number for each of model.program.hops, and be left out with "
+    "model.program.readsDegrees: layers that count edges are right over whole lists alone": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": CONTRACT},
+        "variants": {"fanouts": [[5]]},
+    },
+    "each of variants.fanouts must be smaller than model.program.fanouts: as many numbers, none above it, one "
+    "below it": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5, 5]}},
+        "variants": {"fanouts": [[5, 6]]},
     },
     "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
     "edges that training learns from": {
@@ -191,7 +253,8 @@ BREAKS_RULE = {
         **MINIMAL,
         "variants": {"pruning": {"method": "Random", "stabilitySeeds": 2}},
     },
-    "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint, beside which nothing is trained": {
+    "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint or model.program, beside which nothing is "
+    "trained": {
         **MINIMAL,
         "model": {"checkpoint": {"uri": "file:///a.safetensors"}},
         "variants": {"pruning": {"stabilitySeeds": 2}},

@@ -72,6 +72,29 @@ def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:
     assert "weights        file:///a.safetensors, not trained, compared with file:///e.npz" in understood
 
 
+def test_a_program_is_told_with_what_it_reads_and_samples_and_may_take(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    text = DIGITS.read_text()
+    model = """  model:
+    program:
+      uri: file:///model.onnx
+      hops: 2
+      readsDegrees: true
+      inputs: [{name: x, is: Features}, {name: edge_index, is: Edges}]
+      scores: {name: logits, columns: 10}
+    expected: {uri: file:///e.npz}
+"""
+    manifest.write_text(text[: text.index("  model:")] + model)
+    told = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert (
+        "model          program, 2 hops and one more, since layers count edges, every neighbour, of x (Features), "
+        "edge_index (Edges); at most 2Gi and 10 s a run\n" in told
+    )
+    assert "program        file:///model.onnx, not trained, compared with file:///e.npz\n" in told
+    assert "variants       x1, the program over all columns\n" in told
+    assert "training" not in told
+
+
 def test_given_variants_are_named() -> None:
     manifest = DIGITS.parent / "given-variants" / "given-variants.yaml"
     alone = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"})

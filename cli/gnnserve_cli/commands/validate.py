@@ -19,8 +19,10 @@ from gnnserve_cli.exits import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gnnserve_api.spec.model import Model
     from gnnserve_api.spec.paths import DataPath, PathBase
     from gnnserve_api.spec.pool import GNNWorkerPool
+    from gnnserve_api.spec.program import Program
     from gnnserve_api.spec.service import GNNService, GNNServiceSpec
     from gnnserve_api.spec.variants import Variants
     from gnnserve_api.spec.worker import Worker
@@ -131,12 +133,16 @@ def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _facts(service: GNNService) -> list[tuple[str, str]]:
+def _model_facts(model: Model) -> list[tuple[str, str]]:
+    """Rows of what the network is, and where its weights come from where they are given."""
     from gnnserve_api.spec.model import says_hops  # noqa: PLC0415
     from gnnserve_cli.render import count  # noqa: PLC0415
 
-    spec = service.spec
-    model, objective = spec.model, spec.objective
+    compared = "" if model.expected is None else f", compared with {model.expected.uri}"
+    if (program := model.program) is not None:
+        contract = _contract(program) if program.has_contract else "inputs and scores as its folder says"
+        limits = f"at most {program.limits.memory} and {program.limits.seconds:g} s a run"
+        return [("model", f"program, {contract}; {limits}"), ("program", f"{program.uri}, not trained{compared}")]
     fanouts = "every neighbour" if model.fanouts[0] < 0 else "fan-outs " + ", ".join(map(str, model.fanouts))
     layers = f"{count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"
     network = model.network(classes=1)
@@ -146,6 +152,24 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     if network.hops is not None:
         shape = f"{count(network.layers, 'layer')}, hidden {model.hidden}, " * (network.layers > 1)
         layers = shape + says_hops(network)
+    weights = [] if model.checkpoint is None else [("weights", f"{model.checkpoint.uri}, not trained{compared}")]
+    return [("model", f"{model.architecture}, {layers}"), *weights]
+
+
+def _contract(program: Program) -> str:
+    from gnnserve_cli.render import count  # noqa: PLC0415
+
+    sampled = "every neighbour" if program.fanouts is None else f"fan-outs {', '.join(map(str, program.fanouts))}"
+    reach = " and one more, since layers count edges" if program.reads_degrees else ""
+    inputs = ", ".join(f"{each.name} ({each.role})" for each in program.inputs)
+    return f"{count(program.hops or 0, 'hop')}{reach}, {sampled}, of {inputs}"
+
+
+def _facts(service: GNNService) -> list[tuple[str, str]]:
+    from gnnserve_api.spec.made_variants import made_variants  # noqa: PLC0415
+
+    spec = service.spec
+    model, objective = spec.model, spec.objective
     wanted = [
         *([f"latency within {objective.latency_ms:,.10g} ms"] if objective.latency_ms is not None else []),
         *(
@@ -159,24 +183,20 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("source", spec.graph.source.described()),
         *_file_facts(spec),
         ("normalization", spec.graph.normalization),
-        ("model", f"{model.architecture}, {layers}"),
-        (
-            (
-                "weights",
-                f"{model.checkpoint.uri}, not trained"
-                + ("" if model.expected is None else f", compared with {model.expected.uri}"),
-            )
-            if model.checkpoint is not None
-            else ("training", "none: every variant is given")
+        *_model_facts(model),
+        *(
+            []
+            if model.is_given
+            else [("training", "none: every variant is given")]
             if spec.variants.are_all_given
-            else ("training", f"{_epochs(model.training.epochs)}, {model.training.scope}")
+            else [("training", f"{_epochs(model.training.epochs)}, {model.training.scope}")]
         ),
         (
             "variants",
             "; ".join(_listed(spec))
             + "".join(f"; each with fan-outs {', '.join(map(str, fewer))} as well" for fewer in spec.variants.fanouts),
         ),
-        ("tables", _tables(spec.variants)),
+        ("tables", _tables(made_variants(spec))),
         ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),
         ("device", _device(spec.worker)),
         ("in a cluster", ", ".join(_cluster_facts(spec))),
@@ -195,7 +215,8 @@ def _file_facts(spec: GNNServiceSpec) -> list[tuple[str, str]]:
 
 def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     """Variants of one storage and the model's fan-outs."""
-    from gnnserve_api.spec.heterogeneous_rules import made_variants, reads_products  # noqa: PLC0415
+    from gnnserve_api.spec.heterogeneous_rules import reads_products  # noqa: PLC0415
+    from gnnserve_api.spec.made_variants import made_variants  # noqa: PLC0415
 
     variants = made_variants(spec)
     pruning = variants.pruning
@@ -205,7 +226,9 @@ def _listed(spec: GNNServiceSpec) -> Iterator[str]:
         return
     if reads_products(spec):
         yield f"{projected_name()}, of products of each relation"
-    if pruning.factors:
+    if spec.model.program is not None:
+        yield f"{variant_name(1)}, the program over all columns"
+    elif pruning.factors:
         decided = ", those that are worth it" if variants.optional_factors else ""
         names = ", ".join(variant_name(factor) for factor in sorted(pruning.factors))
         yield f"{names}, ranked by {pruning.method}{decided}"
@@ -241,7 +264,7 @@ def _device(worker: Worker) -> str:
 
 
 def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
-    from gnnserve_api.spec.heterogeneous_rules import made_variants  # noqa: PLC0415
+    from gnnserve_api.spec.made_variants import made_variants  # noqa: PLC0415
 
     for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(made_variants(spec))):
         print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)

@@ -103,8 +103,8 @@ class GraphSource(ApiModel):
 
 class Normalization(StrEnum):
     AUTO = "Auto"
-    """Standardize dense features, RowNormalize sparse ones; Disabled with a model.checkpoint or variants.given, whose
-    weights expect the features that they were trained on."""
+    """Standardize dense features, RowNormalize sparse ones; Disabled with a model.checkpoint, a model.program or
+    variants.given, whose weights expect the features that they were trained on."""
     STANDARDIZE = "Standardize"
     """Zero mean and unit deviation per column, from the nodes that training may see. Sparse features become
     dense: at most 16 GiB."""

@@ -34,7 +34,7 @@ def _listed(architectures: tuple[Architecture, ...]) -> str:
 
 
 @rule(
-    f"!{_TYPED} || self.model.architecture in {_listed(_OF_TYPES)}",
+    f"!{_TYPED} || has(self.model.program) || self.model.architecture in {_listed(_OF_TYPES)}",
     f"model.architecture must be {', '.join(_OF_TYPES)} with graph.source.typed",
 )
 def architecture_is_of_types(spec: _Spec) -> bool | str:
@@ -123,13 +123,3 @@ def typed_layers_stay(spec: _Spec) -> bool:
 def reads_products(spec: _Spec) -> bool:
     """Whether variants read products of each relation: not LightGCN's, which read embeddings."""
     return is_typed(spec) and not spec.model.learns_embeddings
-
-
-def made_variants(spec: _Spec) -> Variants:
-    """Variants whose names are possible. Where all read products none is made for factors of pruning; where links are
-    scored, what the last layer gives is always stored, a row for each node."""
-    if not reads_products(spec):
-        return spec.variants
-    pruning = spec.variants.pruning.model_copy(update={"factors": ()})
-    stored = spec.task.asked().stored_layers(spec.variants.stored, len(spec.model.fanouts))
-    return spec.variants.model_copy(update={"pruning": pruning, "stored": stored})

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from gnnserve_api.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, with_defaults
 from gnnserve_api.spec.paths import ScoresPath, TensorsPath
+from gnnserve_api.spec.program import MOST_PROGRAM_PERMILLE, Program
 from gnnserve_api.spec.relation_fanouts import RelationFanouts, relations_sample_fewer
 from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
@@ -21,6 +22,8 @@ _ONE_ROW_LAYERS = (0, 0)
 """Fan-outs of one-row variants: two layers, the first of which is stored."""
 _HEADS, _NEGATIVE_SLOPE, _HOPS, _LIGHT_HOPS = 1, 0.2, 2, 3
 _HIDDEN = 128
+MODEL_IS_GIVEN = "(has(self.model.checkpoint) || has(self.model.program))"
+"""CEL over a spec: no network of all columns is trained."""
 MAX_TREE_NODES = 1_000_000
 """Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
 
@@ -182,7 +185,7 @@ class ExpectedScores(ApiModel):
     """Kind of the expected scores."""
     tolerance_permille: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Largest difference of a score, in permille of the largest absolute expected score. A larger one ends generation,
-    and nothing is published."""
+    and nothing is published. With a program it is 0.01 at most, whatever is given."""
 
 
 def _sampled_nodes() -> str:
@@ -195,6 +198,11 @@ def _sampled_nodes() -> str:
 
 
 Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
+_OF_LAYERS = (
+    "architecture", "hidden", "mlp_hidden", "heads", "output_heads", "negative_slope", "hops", "bases", "fanouts",
+    "relation_fanouts",
+)  # fmt: skip
+"""Fields that say what layers are like, which a program has in its file."""
 
 
 class Model(ApiModel):
@@ -230,16 +238,52 @@ class Model(ApiModel):
     trained beside it."""
     checkpoint: Checkpoint | None = None
     """Weights that are served in place of a trained model. Absent: the model is trained."""
+    program: Program | None = None
+    """Program that is served as the model, whatever layers are inside, in place of an architecture. It needs
+    `expected`; of the other fields only training counts, for one-row variants beside it. Absent: the model is of
+    `architecture`."""
     expected: ExpectedScores | None = None
-    """Scores that the checkpoint's model gave, compared before anything is published. Absent: what a file of weights
-    does not tell is assumed."""
+    """Scores that the given model gave, compared before anything is published. Absent: what a file of weights does not
+    tell is assumed. A program must have them."""
 
     @rule(
-        "!has(self.expected) || has(self.checkpoint)",
-        "expected may be given with a checkpoint only: scores of a network that is trained here are not known before",
+        "!has(self.expected) || has(self.checkpoint) || has(self.program)",
+        "expected may be given with a checkpoint or a program only: scores of a network that is trained here are not "
+        "known before",
     )
-    def _expected_scores_are_of_a_checkpoint(self) -> bool:
-        return self.expected is None or self.checkpoint is not None
+    def _expected_scores_are_of_a_given_model(self) -> bool:
+        return self.expected is None or self.is_given
+
+    @rule(
+        "!has(self.program) || has(self.expected)",
+        "expected must be given with a program: only scores that the model gave tell that it is computed right. "
+        "gnnserve-describe writes them, and docs/models.md has the lines that do",
+    )
+    def _programs_have_expected_scores(self) -> bool:
+        return self.program is None or self.expected is not None
+
+    @rule(
+        "!has(self.program) || !has(self.checkpoint)",
+        "checkpoint must be left out with a program, which has its weights in it",
+    )
+    def _programs_have_their_weights(self) -> bool:
+        return self.program is None or self.checkpoint is None
+
+    @rule(
+        "!has(self.program) || (self.architecture == 'GraphSAGE' && self.hidden == 128 && self.fanouts == [25, 10] && "
+        "!has(self.mlpHidden) && !has(self.heads) && !has(self.outputHeads) && !has(self.negativeSlope) && "
+        "!has(self.hops) && !has(self.bases) && (!has(self.relationFanouts) || size(self.relationFanouts) == 0))",
+        "architecture, hidden, mlpHidden, heads, outputHeads, negativeSlope, hops, bases, fanouts and relationFanouts "
+        "must be left out with a program, whose layers are in its file: program.fanouts says how many neighbours are "
+        "sampled",
+    )
+    def _programs_have_their_layers(self) -> bool | str:
+        fields = type(self).model_fields
+        found = [fields[name].alias or name for name in _OF_LAYERS if getattr(self, name) != fields[name].get_default()]
+        if self.program is None or not found:
+            return True
+        sampled = ": program.fanouts says how many neighbours are sampled" if found[0] == "fanouts" else ""
+        return f"{found[0]} must be left out with a program, whose layers are in its file{sampled}"
 
     @rule(
         "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1) || self.fanouts.all(f, f == 0)",
@@ -364,6 +408,17 @@ class Model(ApiModel):
         if self.architecture is not Architecture.SGC or self.hops != 0:
             return True
         return "hops 0 must be at least 1 with architecture SGC: use SIGN for a network on the features alone"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the network of all columns comes from a file, and is not trained."""
+        return self.checkpoint is not None or self.program is not None
+
+    @property
+    def expected_permille(self) -> float:
+        """Largest difference from the expected scores, in permille of the largest."""
+        stated = 1000.0 if self.expected is None else self.expected.tolerance_permille
+        return stated if self.program is None else min(stated, MOST_PROGRAM_PERMILLE)
 
     @property
     def reads_one_row(self) -> bool:

@@ -207,6 +207,7 @@ TablePath = Annotated[DataPath, PathField("data/nodes.parquet")]
 FolderPath = Annotated[DataPath, PathField("data/graph")]
 MirrorPath = Annotated[DataPath, PathField("https://mirror/ogb or data/ogb", takes_addresses=True)]
 ScoresPath = Annotated[DataPath, PathField("data/expected.npz")]
+ProgramPath = Annotated[DataPath, PathField("data/model.onnx")]
 HeteroDataPath = Annotated[
     DataPath,
     PathField(

@@ -13,6 +13,7 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec import canary, pooled
 from gnnserve_api.spec import heterogeneous_rules as over_types
+from gnnserve_api.spec import program_rules as programs
 from gnnserve_api.spec import task as task_rules
 from gnnserve_api.spec.audience import Audience, selection
 from gnnserve_api.spec.cascade import MAX_PERCENTS
@@ -30,7 +31,8 @@ from gnnserve_api.spec.fields import (
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
-from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.made_variants import made_variants
+from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.paths import RECIPE_CONTEXT, relative_paths_have_a_volume
 from gnnserve_api.spec.recipe import digest_of_recipe
@@ -104,15 +106,16 @@ class GNNServiceSpec(ApiModel):
     """Stop generation and every worker, and keep the data."""
 
     @rule(
-        "!has(self.model.checkpoint) || self.variants.pruning.stabilitySeeds == 0",
-        "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint, beside which nothing is trained",
+        f"!{MODEL_IS_GIVEN} || self.variants.pruning.stabilitySeeds == 0",
+        "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint or model.program, beside which nothing is "
+        "trained",
     )
     def _stability_is_of_trained_masters(self) -> bool | str:
         seeds = self.variants.pruning.stability_seeds
-        if self.model.checkpoint is None or seeds == 0:
+        if not self.model.is_given or seeds == 0:
             return True
         field = "variants.pruning.stabilitySeeds"
-        return f"{field} {seeds} must be 0 with a model.checkpoint, beside which nothing is trained"
+        return f"{field} {seeds} must be 0 with a model.checkpoint or model.program, beside which nothing is trained"
 
     @rule(
         "!has(self.worker.topologySpreadConstraints) || size(self.worker.topologySpreadConstraints) == 0 || "
@@ -125,12 +128,15 @@ class GNNServiceSpec(ApiModel):
         return not self.worker.topology_spread_constraints or self.repository.may_be_on_several_nodes
 
     @rule(
-        "!has(self.variants.fanouts) || self.variants.fanouts.all(one, size(one) == size(self.model.fanouts) && "
+        "has(self.model.program) || !has(self.variants.fanouts) || "
+        "self.variants.fanouts.all(one, size(one) == size(self.model.fanouts) && "
         "one != self.model.fanouts && [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one) || i >= size(self.model.fanouts) "
         "|| self.model.fanouts[i] < 0 || one[i] <= self.model.fanouts[i]))",
         "each of variants.fanouts must be smaller than model.fanouts: as many numbers, none above it, one below it",
     )
     def _variants_sample_fewer(self) -> bool | str:
+        if self.model.program is not None:
+            return True
         most = self.model.fanouts
         for fanouts in self.variants.fanouts:
             is_smaller = len(fanouts) == len(most) and all(
@@ -273,6 +279,10 @@ class GNNServiceSpec(ApiModel):
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
+    _programs_are_of_one_type = programs.programs_are_of_one_type
+    _programs_classify_nodes = programs.programs_classify_nodes
+    _programs_are_not_looked_into = programs.programs_are_not_looked_into
+    _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer
     _pods_are_the_pools = pooled.pods_are_the_pools
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
     _canaries_do_not_follow_changes = canary.canaries_do_not_follow_changes
@@ -308,13 +318,13 @@ class GNNServiceSpec(ApiModel):
         """Variants that `routing` names and that generation may leave out. With `revision` nothing is generated."""
         if self.revision is not None:
             return ()
-        certain = () if self.variants.is_searched else over_types.made_variants(self).listed_names()
+        certain = () if self.variants.is_searched else made_variants(self).listed_names()
         uncertain = {*self.possible_variants()}.difference(certain)
         return tuple(name for name in self.routing.named_variants if name in uncertain)
 
     def possible_variants(self) -> tuple[str, ...]:
         """All variants that a revision may have."""
-        variants = over_types.made_variants(self)
+        variants = made_variants(self)
         if not variants.is_searched:
             return (*variants.listed_names(), *variants.optional_names())
         return tuple(name for searched in self._rounds() for name in searched.names)
@@ -326,11 +336,7 @@ class GNNServiceSpec(ApiModel):
     def trains_networks(self) -> bool:
         """Whether anything is trained: not where all weights are given."""
         variants = self.variants
-        return (
-            bool(variants.one_row)
-            or variants.is_searched
-            or (self.model.checkpoint is None and not variants.are_all_given)
-        )
+        return bool(variants.one_row) or variants.is_searched or not (self.model.is_given or variants.are_all_given)
 
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training. With `revision` it depends on that

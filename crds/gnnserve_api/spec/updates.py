@@ -11,6 +11,7 @@ from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text, with_defaults
+from gnnserve_api.spec.model import MODEL_IS_GIVEN
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.variants import SOME_ARE_MADE
 from gnnserve_api.spec.worker import Worker
@@ -154,7 +155,7 @@ _MADE = SOME_ARE_MADE.replace("self.", "self.variants.")
     "!has(self.updates) || !has(self.updates.compaction.retrain) || !self.updates.compaction.retrain || "
     "(has(self.variants.oneRow) && size(self.variants.oneRow) > 0) || "
     "(has(self.variants.search) && self.variants.search == 'Auto') || "
-    f"(!has(self.model.checkpoint) && ({_MADE}))",
+    f"(!{MODEL_IS_GIVEN} && ({_MADE}))",
     "updates.compaction.retrain must not be true where all weights are given: there is nothing to train",
 )
 def something_is_retrained(spec: _Spec) -> bool:

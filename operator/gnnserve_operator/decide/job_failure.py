@@ -29,6 +29,7 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
     files = [
         *(["graph's"] if _is_of_files(spec.graph.source) else []),
         *(["checkpoint's"] if spec.model.checkpoint is not None or spec.variants.given else []),
+        *(["program's"] if spec.model.program is not None else []),
     ]
     if bad_input and files and spec.graph.volume is None:
         words.append(

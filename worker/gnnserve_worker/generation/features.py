@@ -37,7 +37,7 @@ def normalization_of(spec: GNNServiceSpec) -> Normalization:
     LightGCN's embeddings are never scaled."""
     if spec.model.learns_embeddings:
         return Normalization.DISABLED
-    if (spec.model.checkpoint is not None or spec.variants.given) and spec.graph.normalization is Normalization.AUTO:
+    if (spec.model.is_given or spec.variants.given) and spec.graph.normalization is Normalization.AUTO:
         return Normalization.DISABLED
     return spec.graph.normalization
 

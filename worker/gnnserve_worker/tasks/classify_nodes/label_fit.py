@@ -37,7 +37,7 @@ def label_misfits(
 
 
 def _is_given(spec: GNNServiceSpec, name: str) -> bool:
-    if spec.model.checkpoint is not None:
+    if spec.model.is_given:
         return True
     given: Collection[str] = spec.variants.given_names()
     return any(name == one or name.startswith(f"{one}-") for one in given)

@@ -1,0 +1,102 @@
+"""`model.program` in a manifest: what is refused, in whose words, and what follows from what is given."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
+from gnnserve_api.spec.program import Program
+from gnnserve_api.spec.service import GNNServiceSpec
+
+PROGRAM: dict[str, Any] = {
+    "uri": "data/model.onnx",
+    "hops": 2,
+    "inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"}],
+    "scores": {"name": "logits", "columns": 10},
+}
+SPEC: dict[str, Any] = {
+    "graph": {"source": {"builtin": "Digits"}},
+    "model": {"program": PROGRAM, "expected": {"uri": "data/expected.npz"}},
+}
+
+
+def spec_with(*, program: dict[str, Any] | None = None, **parts: Any) -> GNNServiceSpec:
+    given = deepcopy(SPEC)
+    given["model"]["program"] |= program or {}
+    given["model"] |= parts.pop("model", {})
+    return GNNServiceSpec.model_validate({**given, **parts})
+
+
+def test_the_contract_of_a_manifest_is_the_one_that_a_revision_keeps() -> None:
+    program = spec_with(program={"embeddings": {"name": "h", "columns": 64}, "readsDegrees": True}).model.program
+    assert program is not None
+    inputs = (ProgramInput("x", InputRole.FEATURES), ProgramInput("edge_index", InputRole.EDGES))
+    outputs = ProgramOutput("logits", 10), ProgramOutput("h", 64)
+    assert program.contract("model.onnx", "ab") == ProgramManifest("model.onnx", "ab", 2, inputs, *outputs, True)
+
+
+def test_a_folder_says_the_contract_in_its_place() -> None:
+    program = Program.model_validate({"uri": "file:///made/"})
+    assert not program.has_contract
+    with pytest.raises(ValueError, match="in its folder"):
+        program.contract("model.onnx", "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"model": {"fanouts": [5, 5]}}, "fanouts must be left out with a program.*program.fanouts says how many"),
+        ({"model": {"architecture": "GCN"}}, "architecture must be left out with a program"),
+        ({"model": {"mlpHidden": 8, "architecture": "GIN"}}, "architecture must be left out with a program"),
+        ({"program": {"fanouts": [5]}}, r"fanouts \[5\] must be one number for each of hops, which is 2"),
+        ({"program": {"limits": {"memory": "lots"}}}, "must be a size|should match pattern"),
+        ({"program": {"limits": {"seconds": 0}}}, "greater than 0"),
+        ({"variants": {"channels": [{"factor": 2}]}}, "variants.channels must be left out with model.program"),
+        ({"variants": {"search": "Auto"}}, "variants.search must be left out with model.program"),
+        (
+            {"variants": {"fanouts": [[5, 5]]}, "program": {"readsDegrees": True}},
+            r"variants.fanouts \[5, 5\] must be left out with model.program.readsDegrees",
+        ),
+        ({"variants": {"fanouts": [[5]]}}, r"variants.fanouts \[5\] must be one number for each of .*, which is 2"),
+        (
+            {"variants": {"fanouts": [[5, 6]]}, "program": {"fanouts": [5, 5]}},
+            r"variants.fanouts \[5, 6\] must be smaller than model.program.fanouts \[5, 5\]",
+        ),
+        ({"variants": {"pruning": {"stabilitySeeds": 2}}}, "stabilitySeeds 2 must be 0 with a model.checkpoint or"),
+    ],
+)
+def test_what_a_program_excludes_is_said_with_its_value(parts: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        spec_with(**parts)
+
+
+def test_a_program_has_one_variant_of_all_columns_and_those_beside_it_that_look_at_scores_alone() -> None:
+    variants = {
+        "storage": ["float32", "int8"],
+        "fanouts": [[5, 5]],
+        "oneRow": [{"hops": 0}],
+        "cascades": [{"first": "mlp0", "then": "x1", "passOnPercents": [10]}],
+    }
+    spec = spec_with(variants=variants)
+    names = {"x1", "x1-int8", "x1-f5x5", "x1-int8-f5x5", "mlp0", "mlp0-int8"}
+    assert {name for name in spec.possible_variants() if "then" not in name} == names
+    assert spec.trains_networks
+    assert not spec_with().trains_networks
+
+
+def test_what_does_nothing_to_a_program_makes_no_other_revision() -> None:
+    recipe = spec_with().recipe()
+    assert spec_with(model={"training": {"epochs": 5}}).recipe() == recipe
+    assert spec_with(program={"limits": {"memory": "2Gi", "seconds": 10}}).recipe() == recipe
+    assert spec_with(program={"limits": {"seconds": 5}}).recipe() != recipe
+    assert spec_with(program={"hops": 3}).recipe() != recipe
+
+
+def test_scores_of_a_program_are_held_to_what_float32_leaves() -> None:
+    assert spec_with().model.expected_permille == 0.01
+    closer = {"expected": {"uri": "data/expected.npz", "tolerancePermille": 0.001}}
+    assert spec_with(model=closer).model.expected_permille == 0.001
