@@ -46,6 +46,7 @@ from rich.console import Console
 from tests.support.gpu_twin import Twin
 from tests.support.graphs import dense_features, random_graph, table_of
 from tests.support.interpreter import patch_language_once, skip_overflow_checks
+from tests.support.lacks import needs_no_gpu
 from tests.support.pyg import explicit_sample, module_of, scores_of
 
 from gnnserve_worker.caching import sharding
@@ -220,7 +221,7 @@ def test_the_most_telling_parts_come_first() -> None:
     assert list(FILES)[:2] == ["kernels", "answers"]
 
 
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU of this machine")
+interpreted = needs_no_gpu("kernels are compiled for the GPU of this machine")
 
 
 def over_a_twin(test: Callable[[], None]) -> Callable[[], None]:

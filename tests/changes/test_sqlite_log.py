@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.lacks import needs_root
 from tests.support.logs import UID, LogPlace, entries, entry, read_all, sqlite_place
 from tests.support.small_disk import small_disk
 
@@ -84,7 +85,7 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         place.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a program as another user")
+@needs_root("only root may run a program as another user")
 @pytest.mark.parametrize("mode", [0o755, 0o700], ids=["not writable", "closed"])
 def test_a_user_that_may_not_write_the_file_is_told_by_its_number(mode: int) -> None:
     program = (
@@ -101,7 +102,7 @@ def test_a_user_that_may_not_write_the_file_is_told_by_its_number(mode: int) -> 
         command = [*as_user, sys.executable, "-c", program, str(folder / "log.sqlite")]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Permission denied" in ended.stderr:
-        pytest.skip(f"another user cannot run {sys.executable}")
+        pytest.fail(f"another user cannot run {sys.executable}: let all read and enter its folders")
     assert f"the log of changes {folder}/log.sqlite cannot be" in ended.stdout
     assert "runs as user 1000680000 and group 0 (and 1000680000), and" in ended.stdout
     assert f"{folder} belongs to user 65532 and group 65532 with mode {mode:o}" in ended.stdout

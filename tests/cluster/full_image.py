@@ -12,6 +12,7 @@ from tests.cluster.harness import images
 from tests.cluster.harness.client import Cluster, Namespace
 from tests.cluster.harness.installation import Installation, example
 from tests.cluster.harness.services import Service
+from tests.support.lacks import lacks_own_node
 
 FULL_IMAGE = "localhost/gnnserve/worker:full"
 
@@ -19,7 +20,7 @@ FULL_IMAGE = "localhost/gnnserve/worker:full"
 @pytest.mark.timeout(3600)
 def test_the_full_image_serves_the_example(cluster: Cluster, operator: Installation, namespace: Namespace) -> None:
     if cluster.node is None:
-        pytest.skip("about an image that the harness builds; KUBECONFIG names another cluster")
+        lacks_own_node("about an image that the harness builds")
     layout = cluster.node.layout
     images.build(layout, FULL_IMAGE, "worker")
     images.load(layout, FULL_IMAGE)

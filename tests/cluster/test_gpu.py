@@ -10,6 +10,7 @@ import uuid
 import pytest
 from tests.cluster.harness.client import Cluster, Namespace
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.lacks import lacks_own_node
 
 from gnnserve_api.errors import NO_GPU
 
@@ -20,7 +21,7 @@ def test_workers_wait_for_a_gpu_and_tell_where_they_cannot_compute_on_it(
     cluster: Cluster, namespace: Namespace
 ) -> None:
     if cluster.node is None:
-        pytest.skip("about a node that can be changed; KUBECONFIG names another cluster")
+        lacks_own_node("about a node that can be changed")
     gpu = f"gnnserve.dev/gpu-{uuid.uuid4().hex[:4]}"
     service = Service(namespace, "on-gpu")
     worker = {"gpu": {"resourceName": gpu}, "gpuMemory": "1Gi", "cache": {"policy": "LFU"}}

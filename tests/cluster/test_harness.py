@@ -12,6 +12,7 @@ from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.images import OPERATOR_IMAGE, size
 from tests.cluster.harness.layout import NODE, STORAGE_CLASS
 from tests.cluster.harness.pods import python_pod
+from tests.support.lacks import lacks_own_node
 
 IMPORTS = """
 import json, importlib.metadata, sys
@@ -54,7 +55,7 @@ WRITE = "open('/data/kept', 'a').write('x'); print(len(open('/data/kept').read()
 @pytest.fixture
 def own_node(cluster: Cluster) -> None:
     if cluster.node is None:
-        pytest.skip("about the harness's own node; KUBECONFIG names another cluster")
+        lacks_own_node("about the harness's own node")
 
 
 @pytest.mark.usefixtures("own_node")

@@ -20,6 +20,7 @@ from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.cluster.test_service import versions as of_all
+from tests.support.lacks import lacks_own_node
 
 TIMES = {"leaseSeconds": 8, "renewDeadlineSeconds": 6, "retrySeconds": 1}
 TAKEOVER_LIMIT_S = 60
@@ -30,7 +31,7 @@ LOST_LEADERSHIP = 3
 @pytest.fixture(scope="module")
 def operators(cluster: Cluster, operator: Installation) -> Iterator[Installation]:
     if cluster.node is None:
-        pytest.skip("stops and kills processes of the node, which must be this machine")
+        lacks_own_node("stops and kills processes of the node, which must be this machine")
     with operator.alone():
         operator.upgrade({"replicas": 2, "leaderElection": TIMES})
         yield operator

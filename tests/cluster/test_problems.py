@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.lacks import lacks_own_node
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -37,7 +38,7 @@ def write_graph(path: Path) -> None:
 def test_a_graph_of_ones_own_waits_for_its_claim(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> None:
     """With the longest name there is, which every child's name is made of."""
     if cluster.node is None:
-        pytest.skip("about a folder of this machine; KUBECONFIG names another cluster")
+        lacks_own_node("about a folder of this machine")
     service = Service(namespace, LONG_NAME)
     service.apply(
         {
@@ -70,7 +71,7 @@ def test_a_graph_of_ones_own_waits_for_its_claim(cluster: Cluster, namespace: Na
 
 def test_a_taken_name_and_a_missing_gpu_are_named_and_overcome(cluster: Cluster, namespace: Namespace) -> None:
     if cluster.node is None:
-        pytest.skip("about a node that can be changed; KUBECONFIG names another cluster")
+        lacks_own_node("about a node that can be changed")
     gpu = f"gnnserve.dev/gpu-{uuid.uuid4().hex[:4]}"
     namespace.kubectl("create", "service", "clusterip", "taken", "--tcp=80")
     service = Service(namespace, "taken")

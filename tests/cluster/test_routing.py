@@ -22,6 +22,7 @@ from tests.cluster.harness.load import OpenLoad
 from tests.cluster.harness.prometheus import Prometheus
 from tests.cluster.harness.services import Service
 from tests.cluster.test_monitoring import expressions
+from tests.support.lacks import lacks_own_node
 
 GRAPH = Communities(nodes=4_000, links=100_000, features=2048, classes=4, train=1_000, validation=500, test=500)
 ACCURATE, FAST = "x1", "x32"
@@ -40,7 +41,7 @@ SEEDS_EACH = 256
 @pytest.fixture(scope="module")
 def service(cluster: Cluster, operator: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     if cluster.node is None:
-        pytest.skip("about a Prometheus and a graph of this machine; KUBECONFIG names another cluster")
+        lacks_own_node("about a Prometheus and a graph of this machine")
     folder = tmp_path_factory.mktemp("graphs")
     for parent in (folder, *folder.parents[:2]):
         parent.chmod(0o755)

@@ -6,7 +6,6 @@ No cluster is needed. Whether the metrics in them exist is in test_monitoring.py
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.prometheus import RULES, unpack
 from tests.support.helm import ROOT, HelmError, render
+from tests.support.lacks import lacks_root
 from tests.support.pages import anchors
 
 WORKER = 'namespace="team",service="digits",pod="w1",instance="10.0.0.1:8080"'
@@ -36,9 +36,7 @@ def promtool() -> Path:
     try:
         return unpack(Layout.of_this_machine()) / "promtool"
     except HarnessError as error:
-        if os.geteuid() == 0:
-            raise
-        pytest.skip(f"promtool is needed: {error}")
+        lacks_root(f"promtool is needed: {error}")
 
 
 def groups() -> list[dict[str, Any]]:

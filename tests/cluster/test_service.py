@@ -19,6 +19,7 @@ from tests.cluster.harness.installation import Installation
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.lacks import lacks_own_node
 from typer.testing import CliRunner
 
 from gnnserve_cli.main import app
@@ -192,7 +193,7 @@ def test_going_back_finds_the_revision_that_is_there(service: Service) -> None:
 
 def test_an_image_rolls_out_without_a_failed_request(service: Service, cluster: Cluster) -> None:
     if cluster.node is None:
-        pytest.skip("about an image that the harness makes; KUBECONFIG names another cluster")
+        lacks_own_node("about an image that the harness makes")
     other = WORKER_IMAGE.replace(":test", ":again")
     cluster.node.tag(WORKER_IMAGE, other)
     pods = service.worker_pod_names()

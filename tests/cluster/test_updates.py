@@ -16,6 +16,7 @@ from tests.cluster.harness.installation import Installation
 from tests.cluster.harness.layout import HOST_IP, POD_CIDR
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.lacks import lacks_own_node
 from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
 
 TOKEN = "a-token-that-writes-0123456789"  # noqa: S105 - of the tests
@@ -107,7 +108,7 @@ def test_a_worker_that_comes_anew_begins_with_what_is_compacted(service: Service
 def database(service: Service) -> Iterator[PostgresServer]:
     """A server with pgvector on this machine, whose address is in the Secret `vectors`."""
     if service.namespace.cluster.node is None:
-        pytest.skip("about a server on this machine; KUBECONFIG names a cluster on others")
+        lacks_own_node("about a server on this machine")
     with postgres_server(programs_with_pgvector()) as server:
         uri = server.listen(HOST_IP, POD_CIDR)
         server.stop()

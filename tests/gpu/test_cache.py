@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from tests.support.graphs import random_graph
+from tests.support.lacks import lacks_gpu
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching import sharding
@@ -377,7 +378,7 @@ def captured(work, device):
 @pytest.mark.gpu
 def test_a_gpus_slots_hold_the_rows_and_counts_are_taken(monkeypatch, device):
     if device.type != "cuda":
-        pytest.skip("torch sees no GPU on this machine")
+        lacks_gpu()
     monkeypatch.setattr(cache_module, "COUNTERS_AT_ONCE", 100)
     on_host = rows_of()
     rows = host(on_host.values, device)

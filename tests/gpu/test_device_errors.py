@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.lacks import needs_gpu
 
 from gnnserve_worker.gpu.device_errors import KNOWN_ERRORS, Consequence, advice_on, consequence_of
 
@@ -122,7 +123,7 @@ for provoke in (lack_memory, reach_astray):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+@needs_gpu()
 def test_a_gpus_own_errors_are_told_apart(tmp_path: Path) -> None:
     """In a process of its own, whose context does not live on."""
     program = tmp_path / "provoked.py"  # Triton reads a kernel's source from its file

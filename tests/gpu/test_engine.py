@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import (
     NODES,
     WIDTH,
@@ -27,6 +26,7 @@ from tests.support.gpu_twin import Twin
 from tests.support.graphs import network_manifest, random_tensors
 from tests.support.interposed import Interposed
 from tests.support.interpreter import skip_overflow_checks
+from tests.support.lacks import needs_gpu, needs_no_gpu
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError
@@ -46,7 +46,7 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tables.table import map_array
 
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
-only_twins = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
+only_twins = needs_no_gpu("kernels are compiled for the GPU of this machine")
 
 LARGE_NODES, LARGE_WIDTH = 20_000, 160
 """A table of 12.8 MB: a cache of it has room for what it needs beside its slots."""
@@ -533,7 +533,7 @@ def _with_variants(loaded: LoadedRevision, other: LoadedRevision) -> LoadedRevis
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not ON_GPU, reason="torch sees no GPU on this machine")
+@needs_gpu()
 class TestOnGpu:
     def test_graphs_of_two_engines_run_at_once(self) -> None:
         """While one is warmed up, which captures, the other answers."""

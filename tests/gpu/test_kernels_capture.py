@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.graphs import dense_features, random_graph, table_of
+from tests.support.lacks import needs_gpu
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceGraph, DeviceRows, PaddedTree, tensor_over
@@ -16,7 +17,7 @@ from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+@needs_gpu()
 def test_a_captured_batch_answers_for_the_seeds_and_key_of_each_replay() -> None:
     gpu = torch.device("cuda", 0)
     graph = random_graph(300, seed=1, mean_degree=12)

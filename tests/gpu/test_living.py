@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import means, use_small_chunks
 from tests.support.gpu_twin import Twin
 from tests.support.interpreter import skip_overflow_checks
+from tests.support.lacks import needs_no_gpu
 from tests.support.living import DEEPER, FEATURES, MODELS, ROOM_BYTES, VARIANTS, PlainGraph, batch_of, generated
 from tests.support.overlays import arrange_overlay
 
@@ -40,7 +40,7 @@ from gnnserve_worker.sampling.batch_view import Part, view_of
 NODES = 40
 UNDIRECTED = EdgeRules(Direction.UNDIRECTED)
 DIRECTED = EdgeRules(Direction.DIRECTED)
-only_twins = pytest.mark.skipif(ON_GPU, reason="a GPU's memory is larger than that of these tests")
+only_twins = needs_no_gpu("a GPU's memory is larger than that of these tests")
 
 
 @pytest.fixture(autouse=True)

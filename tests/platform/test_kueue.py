@@ -10,6 +10,7 @@ from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.kueue import kueue
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.cluster.test_queue import QUEUE, job_of, runs
+from tests.support.lacks import lacks_own_node
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -24,7 +25,7 @@ def test_a_jobs_queue_is_kueues_affair_and_its_service_says_so(
     cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     if cluster.node is None:
-        pytest.skip("runs Kueue on this machine; KUBECONFIG names another cluster")
+        lacks_own_node("runs Kueue on this machine")
     # A node selector of the spec beside the flavor's, which Kueue adds to the Job's pod template.
     spec: dict[str, Any] = {**SMALL_SPEC, "generation": {"nodeSelector": {"kubernetes.io/hostname": "node1"}}}
     with kueue(cluster, namespace, tmp_path) as queues:

@@ -18,6 +18,7 @@ from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.platform.admission import mutating, validating
+from tests.support.lacks import lacks_own_node
 
 USER = 1_000_680_000
 TOKEN = "a-token-that-writes-0123456789"  # noqa: S105 - of the tests
@@ -93,7 +94,7 @@ def test_every_pod_runs_as_the_user_that_the_platform_gives_it_trains_answers_an
     namespace: Namespace, operator: Installation, cluster: Cluster
 ) -> None:
     if cluster.node is None:
-        pytest.skip("about files of a volume on this machine; KUBECONFIG names a cluster on others")
+        lacks_own_node("about files of a volume on this machine")
     service = Service(namespace, "digits")
     with operator.alone(), platform(namespace, operator.namespace):
         service.apply(SPEC)

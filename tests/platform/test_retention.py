@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.installation import Installation
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.lacks import lacks_own_node
 
 TOKEN = "a-token-that-writes-0123456789"  # noqa: S105 - of the tests
 FIRST_NEW, CHANGES = 5000, 20
@@ -120,7 +121,7 @@ def test_a_claim_that_was_bound_is_released_by_the_operator_that_begins(
 ) -> None:
     """As after an upgrade, and the service is deleted as soon as the operator answers."""
     if cluster.node is None:
-        pytest.skip("about an operator that is stopped; KUBECONFIG names another cluster")
+        lacks_own_node("about an operator that is stopped")
     namespace = service.namespace
     service.apply(SMALL_SPEC)
     service.wait_until_ready()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.lacks import lacks_own_node
 
 from gnnserve_api.quantity import parse_quantity
 
@@ -33,7 +34,7 @@ def ready_of(namespace: Namespace) -> dict[str, Any]:
 
 def test_a_pool_that_fills_its_node_says_how_its_pods_can_be_replaced(cluster: Cluster, namespace: Namespace) -> None:
     if cluster.node is None:
-        pytest.skip("about the only node; KUBECONFIG names another cluster")
+        lacks_own_node("about the only node")
     (node,) = cluster.get("nodes")["items"]
     cores = parse_quantity(node["status"]["allocatable"]["cpu"])
     assert cores is not None

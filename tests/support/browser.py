@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.lacks import lacks_root
+
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _ANSWER_S = 60.0
 
@@ -135,7 +137,8 @@ def _above_nine(descriptor: int) -> int:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    assert PROGRAM is not None
+    if PROGRAM is None:
+        lacks_root("no Chromium on the path; `apt-get install chromium`")
     to_chromium, send = map(_above_nine, os.pipe())
     receive, from_chromium = map(_above_nine, os.pipe())
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:

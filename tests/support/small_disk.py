@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.lacks import lacks_root
 
 
 class SmallDisk:
@@ -34,7 +35,7 @@ class SmallDisk:
 @contextmanager
 def small_disk(folder: Path, kib: int) -> Iterator[SmallDisk]:
     if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
+        lacks_root("only root can mount a small disk")
     path = folder / "small-disk"
     path.mkdir()
     mounted = subprocess.run(

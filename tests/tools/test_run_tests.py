@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+from tools import run_tests as run_tests_module
 from tools.run_tests import (
     ALONE,
     CLUSTER,
@@ -104,11 +106,18 @@ def test_how_busy_the_processors_were_is_told() -> None:
     assert str(after.since(before)) == "1,300 s; processors were busy for 2,200 s of 2,600"
 
 
-def test_what_the_system_tells_grows() -> None:
-    first, second = Spent.so_far(), Spent.so_far()
-    if first is None or second is None:
-        pytest.skip("this system does not tell")
-    assert second.since(first).busy_s >= 0
+def test_what_the_system_tells_is_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(run_tests_module, "_STAT", stat)
+    assert Spent.so_far() is None
+    ticks = os.sysconf("SC_CLK_TCK")
+    told = []
+    for busy in (1, 3):
+        stat.write_text(f"cpu  {busy * ticks} 0 0 99 99 0 0 0 0 0\ncpu0 7 7\n")
+        told.append(Spent.so_far())
+    first, second = told
+    assert first is not None and second is not None
+    assert second.since(first).busy_s == 2
 
 
 def test_what_is_held_ends_after_what_is_run_with_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from tests.support.lacks import needs_gpu
 from tests.support.learning import labels_of
 from tests.support.several_types import TypedParts, divided_shop, load_types, shop, typed_source, write_folder
 from tests.support.steps import HeardSteps
@@ -77,7 +78,7 @@ def gradients_of(
     return found
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+@needs_gpu()
 @pytest.mark.parametrize("batches", BOTH)
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_a_step_on_a_gpu_is_that_of_the_cpu_but_for_rounding(

@@ -134,9 +134,9 @@ def test_training_with_kernels_compiled_ahead_compiles_nothing(architecture: str
 def test_sums_of_rows_compile_for_other_levels_of_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only kernels with vectors are compiled here: LLVM has to express those in what the level has. `make test`
     compiles all kernels for one level."""
-    others = [name for name in levels() if name != level()]
-    if not others:
-        pytest.skip("this kind of machine has one level")
+    # A kind of machine may have one level alone.
+    others = [name for name in levels() if name != level()] or levels()
+    assert others
     told = [("gnnserve_worker.tables.gather._gather", _gather_types(storage)) for storage in Storage]
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     for name in others:

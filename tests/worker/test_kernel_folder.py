@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.kernel_source import ONES, Source, kernel_root, source
+from tests.support.lacks import needs_root
 
 from gnnserve_worker import kernel_folder
 from gnnserve_worker.kernel_folder import can_be_written, folder_for, folder_name, make, why_distrusted
@@ -17,7 +18,7 @@ from gnnserve_worker.kernel_folder import can_be_written, folder_for, folder_nam
 __all__ = ["kernel_root", "source"]
 
 STRANGER = 12345
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+AS_ROOT = needs_root("only root can give files away")
 
 
 class Harmful:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.configmap_server import ConfigMapServer, configmap_server
+from tests.support.lacks import needs_no_gpu_files
 from tests.support.living import ROOM_BYTES, PlainGraph, generated
 from tests.support.pods import publish_answering, table_of, worker_pod
 from tests.support.repository import load_fake, publish, repository_in
@@ -172,7 +173,7 @@ def test_a_worker_that_may_do_without_answers_on_the_cpu(tmp_path: Path, api: Co
     assert line["level"] == "WARNING"
 
 
-@pytest.mark.skipif(why_no_gpu({}, Path("/dev")) is None, reason="a GPU is seen on this machine")
+@needs_no_gpu_files("a GPU is seen on this machine")
 def test_where_there_is_simply_no_gpu_the_log_does_not_warn(tmp_path: Path, api: ConfigMapServer) -> None:
     api.put(table_of(publish_answering(tmp_path / "repository", "recipe", 3)))
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.support import fork_server
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.lacks import needs_root
 from tests.support.pods import ROOT
 from tests.support.profiles import revision_manifest
 from tests.support.waiting import WAIT_S
@@ -264,10 +265,10 @@ def run_as_user(folder: Path, manifest: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a program as another user")
+@needs_root("only root may run a program as another user")
 def test_a_user_without_a_name_is_told_what_it_may_not_write_and_trains_where_it_may() -> None:
     if subprocess.run([*AS_USER, sys.executable, "-c", "pass"], capture_output=True, check=False).returncode != 0:
-        pytest.skip(f"another user cannot run {sys.executable}")
+        pytest.fail(f"another user cannot run {sys.executable}: let all read and enter its folders")
     # Not below pytest's folders, which are its user's alone.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.missing_data import DATASETS, REASON
+from tests.support.lacks import needs_graphs
+from tests.support.missing_data import DATASETS
 
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.service import GNNService
@@ -14,7 +15,7 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository.repository import Repository
 
-pytestmark = pytest.mark.skipif(not DATASETS.is_dir(), reason=REASON)
+pytestmark = needs_graphs
 
 SHAPES = {
     # nodes, edges, features, classes, multi-label, and train/validation/test nodes with a label

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from tests.support.graphs import planted_graph
+from tests.support.lacks import needs_gpu
 from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
@@ -21,7 +22,7 @@ from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 DATA = planted_graph((2, 5, 7))
 GPU = torch.device("cuda", 0)
-NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+NEEDS_GPU = needs_gpu()
 
 
 @pytest.fixture(params=list(OF_ONE_TYPE))

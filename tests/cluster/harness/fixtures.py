@@ -16,6 +16,7 @@ from tests.cluster.harness.client import Cluster, Namespace
 from tests.cluster.harness.diagnosis import diagnose
 from tests.cluster.harness.installation import MIRROR, Installation, installed_operator
 from tests.cluster.harness.session import running_cluster, why_not
+from tests.support.lacks import lacks_root
 
 from gnnserve_api.pods import MIRROR_VARIABLE
 
@@ -45,7 +46,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def cluster() -> Iterator[Cluster]:
     reason = why_not()
     if reason:
-        pytest.skip(reason)
+        lacks_root(reason)
     with running_cluster() as running:
         yield running
 
