@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.support.payload_lists import lists_with_payload
 from tests.support.serving import FakeWorker
 
 from gnnserve_api.changes import TypedChangesRequest
@@ -40,7 +41,6 @@ from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
 from gnnserve_worker.graph.store import Graph, Relation
 from gnnserve_worker.inference.served import ServedRevision

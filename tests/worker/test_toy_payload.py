@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.support.payload_lists import lists_with_payload
 from tests.support.samplers import sampler_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
@@ -26,13 +27,12 @@ from gnnserve_worker.asking.features import GivenFeatures
 from gnnserve_worker.asking.overlay import GraphOverlays, OverlaySupport, StandIn
 from gnnserve_worker.asking.overlay_ids import IdsAlone, IdsWithTypes
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, decode_batch, encode_batch
-from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows, parted_lists
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble
@@ -237,35 +237,37 @@ def test_changes_bring_edges_of_several_types_with_their_payload_and_take_them_a
     assert toy.sampled(nodes=[6]) == {("user/6", "item/3", 100.0, 8)}
 
 
+@pytest.mark.parametrize("has_times", [True, False])
 @pytest.mark.parametrize(
     "rules",
     [EdgeRules(*each) for each in itertools.product(Direction, Duplicates, SelfLoops)],
     ids=lambda rules: rules.in_words,
 )
-def test_lists_with_payload_are_those_without(rules: EdgeRules) -> None:
+def test_lists_with_payload_are_those_without_and_their_rows_those_of_a_plain_sort(
+    rules: EdgeRules, has_times: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnnserve_worker.graph.edges._PIECE_EDGES", 64)
     draw = np.random.default_rng(1)
-    ends = draw.integers(0, 12, (2, 80))
-    payload = EdgePayload((), np.zeros((80, 0), np.float32), "at", draw.integers(0, 5, 80))
+    ends = draw.integers(0, 12, (2, 300))
+    times = draw.integers(0, 5, 300 if has_times else 0)
+    payload = EdgePayload((), np.zeros((300, 0), np.float32), "at" if has_times else "", times)
 
-    built = lists_with_payload(ends[0], ends[1], 12, rules, payload)
+    def built(*, has_payload: bool) -> tuple[Graph, EdgeCounts]:
+        edges = EdgeList(12, rules.direction, rules.duplicates, rules.self_loops, has_payload=has_payload)
+        dangling = np.array([[12, 3], [4, -1]])
+        edges.add(*dangling)  # which have no row
+        edges.add(*ends[:, :100])
+        edges.add(*ends[:, 100:])
+        return edges.to_graph(payload if has_payload else None)
 
-    edges = EdgeList(12, rules.direction, rules.duplicates, rules.self_loops)
-    edges.add(*ends)
-    expected, _ = edges.to_graph()
-    np.testing.assert_array_equal(built.indptr, expected.indptr)
-    np.testing.assert_array_equal(built.indices, expected.indices)
-    for reader, position in zip(built.targets().tolist(), range(built.edges), strict=True):
-        row, sender = int(built.payload_rows[position]), int(built.indices[position])
-        equal = [k for k in range(80) if ends[:, k].tolist() == ends[:, row].tolist()]
-        if rules.direction is Direction.UNDIRECTED:
-            equal = [k for k in range(80) if sorted(ends[:, k].tolist()) == sorted((reader, sender))]
-        assert sorted(ends[:, row].tolist()) == sorted((reader, sender))
-        if rules.duplicates is Duplicates.MERGE:
-            assert row == max(equal)
-    if rules.duplicates is Duplicates.KEEP:
-        order = zip(built.targets(), built.indices, payload.times[built.payload_rows], built.payload_rows, strict=True)
-        stands = [tuple(map(int, one)) for one in order]
-        assert stands == sorted(stands)
+    (found, counts), (bare, expected_counts) = built(has_payload=True), built(has_payload=False)
+    assert counts == expected_counts
+    assert not len(bare.payload_rows)
+    expected = lists_with_payload(ends[0], ends[1], 12, rules, payload)
+    for graph in (found, bare):
+        np.testing.assert_array_equal(graph.indptr, expected.indptr)
+        np.testing.assert_array_equal(graph.indices, expected.indices)
+    np.testing.assert_array_equal(found.payload_rows, expected.payload_rows)
 
 
 def test_lists_of_each_relation_are_parted_with_their_rows() -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.edges import Direction, EdgeRules, SelfLoops
 from gnnserve_worker.graph.edges import row_blocks
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
@@ -194,10 +194,6 @@ def entries_of_edges(edges: np.ndarray, rules: EdgeRules) -> EdgeEntries:
     both = np.stack((there, there[:, ::-1]), axis=1).reshape(-1, 2)
     is_entry = np.stack((np.ones_like(is_loop), ~is_loop), axis=1).ravel()
     return EdgeEntries(both[is_entry], np.repeat(numbers, 2)[is_entry])
-
-
-def merges(rules: EdgeRules) -> bool:
-    return rules.duplicates is Duplicates.MERGE
 
 
 def reversed_lists(indptr: np.ndarray, indices: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,6 @@ from gnnserve_api.graph_schema import AS_LISTED
 from gnnserve_api.spec.heterogeneous import ReverseRelations, TypedSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.sources.checks import check_node_count, unread_edge_data
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.store import EdgeSplits, Finding, Graph, GraphData, NodeType, Relation, Splits
@@ -238,10 +237,10 @@ def _lists(
     sources: np.ndarray, targets: np.ndarray, sizes: tuple[int, int], rules: EdgeRules, payload: EdgePayload | None
 ) -> tuple[Graph, list[tuple[str, int]]]:
     """Lists of the targets, ascending. `sizes`: nodes of the source's type and of the target's."""
-    edges = EdgeList(max(sizes), rules.direction, rules.duplicates, rules.self_loops)
+    has_payload = payload is not None
+    edges = EdgeList(max(sizes), rules.direction, rules.duplicates, rules.self_loops, has_payload=has_payload)
     edges.add(sources, targets)
-    graph, counts = edges.to_graph()
+    graph, counts = edges.to_graph(payload)
+    indptr = np.ascontiguousarray(graph.indptr[: sizes[1] + 1])
     told = [(finding.what, finding.count) for finding in counts.findings()]
-    if payload is not None:
-        return lists_with_payload(sources, targets, sizes[1], rules, payload), told
-    return Graph(np.ascontiguousarray(graph.indptr[: sizes[1] + 1]), graph.indices), told
+    return Graph(indptr, graph.indices, payload_rows=graph.payload_rows), told

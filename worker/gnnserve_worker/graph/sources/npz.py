@@ -13,9 +13,8 @@ import numpy as np
 from gnnserve_api.edges import Direction, Duplicates, EdgeColumns, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import NpzDirection, NpzSource
-from gnnserve_worker.graph.edges import BothDirections
+from gnnserve_worker.graph.edges import BothDirections, EdgeList
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, NODE_ARRAYS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.checks import check_node_count
@@ -82,8 +81,9 @@ def _with_payload(given: Graph, graph: Graph, payload: EdgePayload) -> Graph:
             f"{FIELD}.direction", f"is Undirected, and {graph.edges - given.edges:,} edges are listed one way, whose "
             "other direction has neither edge_attr nor edge_time", "list these edges both ways, or set it to Directed",
         )  # fmt: skip
-    as_listed = EdgeRules(Direction.DIRECTED, Duplicates.KEEP)
-    return lists_with_payload(given.indices, given.targets(), given.nodes, as_listed, payload)
+    edges = EdgeList(given.nodes, Direction.DIRECTED, Duplicates.KEEP, has_payload=True)
+    edges.add(given.indices, given.targets())
+    return edges.to_graph(payload)[0]
 
 
 def _with_direction(graph: Graph, stated: NpzDirection | None) -> tuple[Graph, EdgeRules, tuple[Finding, ...]]:

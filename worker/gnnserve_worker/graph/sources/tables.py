@@ -6,16 +6,14 @@ Both are read once, in batches. Nodes are kept as arrays; an edge takes 8 bytes,
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.spec.tables import CsvSource, EdgeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.sources.checks import unread_edge_data
-from gnnserve_worker.graph.sources.table_edges import End, EndPairs, payload_columns, read_ends, unread_columns
+from gnnserve_worker.graph.sources.table_edges import End, payload_columns, read_ends, unread_columns
 from gnnserve_worker.graph.sources.table_files import SourceTable
 from gnnserve_worker.graph.sources.table_formats import file_digests, format_of
 from gnnserve_worker.graph.sources.table_ids import NodeOrder
@@ -66,21 +64,14 @@ def load(
 def _read_edges(
     table: SourceTable, options: EdgeTable, order: NodeOrder, progress: ProgressListener
 ) -> tuple[Graph, EdgePayload | None, list[Finding]]:
-    edges = EdgeList(order.nodes, options.direction, options.duplicates, options.self_loops)
     source, target = End("source", options.source, order), End("target", options.target, order)
-    columns, pairs = payload_columns(table, source, target, options), EndPairs(order.nodes, order.nodes)
-
-    def add(sources: np.ndarray, targets: np.ndarray) -> int:
-        if columns.names:
-            pairs.add(sources, targets)
-        return edges.add(sources, targets)
-
-    dropped = read_ends(table, source, target, options.dangling, add, progress, columns)
+    columns = payload_columns(table, source, target, options)
+    rules = EdgeRules(options.direction, options.duplicates, options.self_loops)
+    edges = EdgeList(order.nodes, rules.direction, rules.duplicates, rules.self_loops, has_payload=bool(columns.names))
+    dropped = read_ends(table, source, target, options.dangling, edges.add, progress, columns)
     progress(Progress("sort edges", 0, 1))
-    graph, counts = edges.to_graph()
-    if (payload := columns.joined()) is not None:
-        rules = EdgeRules(options.direction, options.duplicates, options.self_loops)
-        graph = lists_with_payload(*pairs.joined(), order.nodes, rules, payload)
+    payload = columns.joined()
+    graph, counts = edges.to_graph(payload)
     progress(Progress("sort edges", 1, 1, f"{graph.edges:,} edges"))
     findings = [*counts.findings(), *unread_edge_data(unread_columns(table, source, target, columns))]
     if dropped is not None:

@@ -1,15 +1,11 @@
-"""Neighbour lists of edges that have payload: each entry knows the row of its edge.
-
-This is a plain way, by sorting all entries at once, which relations with payload alone take; lists of others are built
-by counting (`edges.py`), and are the same.
-"""
+"""Neighbour lists of edges that have payload, made the plain way: by sorting all entries at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.edges import EdgeRules
-from gnnserve_worker.graph.living_lists import entries_of_edges, merges
+from gnnserve_api.edges import Duplicates, EdgeRules
+from gnnserve_worker.graph.living_lists import entries_of_edges
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 
@@ -23,12 +19,13 @@ def lists_with_payload(
     are merged the last one listed counts, where edges go both ways whichever end is listed first; those that are kept
     stand in the order of time, then as they are listed.
     """
+    merges = rules.duplicates is Duplicates.MERGE
     entries, rows = entries_of_edges(np.stack((sources, targets), axis=1).astype(np.int64, copy=False), rules)
     readings, senders = entries[:, 0], entries[:, 1]
-    times = payload.times[rows] if payload.time_column and not merges(rules) else np.zeros(len(rows), np.int64)
+    times = payload.times[rows] if payload.time_column and not merges else np.zeros(len(rows), np.int64)
     order = np.lexsort((rows, times, senders, readings))
     senders, readings, rows = senders[order], readings[order], rows[order]
-    if merges(rules):
+    if merges:
         is_last = np.ones(len(rows), bool)
         is_last[:-1] = (senders[1:] != senders[:-1]) | (readings[1:] != readings[:-1])
         senders, readings, rows = senders[is_last], readings[is_last], rows[is_last]
