@@ -38,6 +38,10 @@ def _renamed(state: Tensors, pattern: str, new: Any) -> Tensors:
     return {re.sub(pattern, new, key): tensor for key, tensor in state.items()}
 
 
+def _attributes(state: Tensors) -> Tensors:
+    return _renamed(state, r"convs\.(\d)\.convs", lambda found: f"conv{int(found[1]) + 1}.convs")
+
+
 def _to_hetero(state: Tensors) -> Tensors:
     return _renamed(
         state, r"convs\.(\d)\.convs\.<(\w+?)___(\w+?)___(\w+?)>",
@@ -47,19 +51,16 @@ def _to_hetero(state: Tensors) -> Tensors:
 
 _FILES: dict[str, tuple[Callable[[GraphData], Tensors], str]] = {
     "as it is": (lambda data: _state(HeteroModel(data), data), ""),
-    "a prefix": (
-        lambda data: {f"module.{key}": tensor for key, tensor in _state(HeteroModel(data), data).items()},
-        "rename module.convs.* to convs.*, module.embeddings.* to embeddings.*",
+    "attributes and too few fan-outs": (
+        lambda data: _attributes(_state(HeteroModel(data, layers=3), data)),
+        "give 3 fan-outs, one per layer",
     ),
-    "attributes in place of a list": (
+    "names that tell no order": (
         lambda data: _renamed(
-            _state(HeteroModel(data), data), r"convs\.(\d)\.convs", lambda found: f"conv{int(found[1]) + 1}.convs"
+            _state(HeteroModel(data), data), r"convs\.(\d)\.convs", lambda found: ("first", "second")[int(found[1])]
         ),
-        "rename conv1.* to convs.0.*, conv2.* to convs.1.*",
-    ),
-    "to_hetero": (
-        lambda data: _to_hetero(_state(HeteroModel(data), data)),
-        "rename conv1.",
+        "its layers are called first, second, which tells no order; rename the keys by the order in which the model "
+        "applies its layers, as in first.* to convs.0.*, second.* to convs.1.*",
     ),
     "attention": (
         lambda data: _state(AttentionModel(data), data),
@@ -105,6 +106,31 @@ def _check(state: Tensors, data: GraphData, fields: dict[str, Any]) -> Tensors:
     network = model.network(CLASSES)
     shape = RelationalShape(data.schema, model.hidden, CLASSES, network.layers, model.bases, network.attention)
     return check_relations(state, relational_spec_of(model.architecture), shape, model)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model.", "encoder."])
+@pytest.mark.parametrize("rename", [dict, _attributes, _to_hetero])
+def test_names_are_read_over_types_as_over_one(
+    data: GraphData, prefix: str, rename: Callable[[Tensors], Tensors]
+) -> None:
+    state = _state(HeteroModel(data), data)
+    read = _check({f"{prefix}{key}": tensor for key, tensor in rename(state).items()}, data, {})
+    assert read.keys() == state.keys()
+    assert all(read[key] is state[key] for key in state)
+
+
+def test_two_tensors_of_one_name_are_refused(data: GraphData) -> None:
+    state = _state(HeteroModel(data), data)
+    twice = {f"model.{key}": one for key, one in state.items() if key.startswith("embeddings.")}
+    with pytest.raises(InputError, match=r"has model\.embeddings\."):
+        _check({**state, **twice}, data, {})
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model."])
+def test_a_prefix_of_rgcn_is_read(data: GraphData, prefix: str) -> None:
+    state = _state(RelationalModel(data, 2), data)
+    read = _check({f"{prefix}{key}": one for key, one in state.items()}, data, {"architecture": "RGCN", "bases": 2})
+    assert read.keys() == state.keys()
 
 
 @pytest.mark.parametrize("name", _FILES)

@@ -45,7 +45,7 @@ def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
     """Recognise the layers by their keys, which are all of that architecture. LayoutError: their order is unclear."""
     found = sorted(keys)
     recognised = spec_of(architecture).recognise(found)
-    order = _in_order({known.layer for known in recognised.values()})
+    order = in_order({known.layer for known in recognised.values()})
     names = {}
     for key in found:
         known = recognised.get(key)
@@ -53,7 +53,8 @@ def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
     return Layout(tuple(order), names)
 
 
-def _in_order(layers: Iterable[str]) -> list[str]:
+def in_order(layers: Iterable[str]) -> list[str]:
+    """Layers by their numbers. LayoutError: they have none, or differ in more."""
     found = sorted(layers)
     if len(found) == 1:
         return found

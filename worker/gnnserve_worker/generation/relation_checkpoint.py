@@ -20,80 +20,89 @@ from gnnserve_worker.generation.checkpoint_description import (
     steps_of,
     typed_architecture_of,
 )
+from gnnserve_worker.generation.checkpoint_layout import LayoutError, in_order
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 
 _SHOWN = 12
-_LAYER = re.compile(r"(?:^|.*\.)(?P<stem>[A-Za-z_]+\.?)(?P<number>\d+)$")
 
 
 def check_relations(tensors: Tensors, architecture: RelationalSpec, shape: RelationalShape, model: Model) -> Tensors:
-    """The tensors that the architecture has. InputError says what the file looks like, and all that would have to
-    change."""
+    """The tensors under the architecture's names, whatever the file's prefix is and however its layers are numbered.
+    InputError says what the file looks like, and all that would have to change."""
     found = {key: tensor.shape for key, tensor in tensors.items()}
-    if found == dict(architecture.shapes(shape)):
+    expected = dict(architecture.shapes(shape))
+    if found == expected:
         return tensors
+    description = describe(found)
+    try:
+        names, unclear = _names_here(description), None
+    except LayoutError as error:
+        names, unclear = {}, error
+    renamed = {names.get(key, key): size for key, size in found.items()}
+    if renamed == expected:
+        return {names.get(key, key): tensor for key, tensor in tensors.items()}
     path = Path() if model.checkpoint is None else model.checkpoint.uri.path
-    problem, remedy = _misfit(found, architecture, shape)
+    problem, remedy = _misfit(description, names, unclear, renamed, architecture, shape)
     raise InputError(f"{FIELD}.uri", f"{path}: {problem}", remedy)
 
 
-def _misfit(found: Shapes, architecture: RelationalSpec, shape: RelationalShape) -> tuple[str, str]:
-    """The problem and its remedy."""
-    description = describe(found)
-    new_names = _names_here(description)
-    renamed = {new_names.get(key, key): size for key, size in found.items()}
+def _misfit(
+    description: Description, names: Mapping[str, str], unclear: LayoutError | None, found: Shapes,
+    architecture: RelationalSpec, shape: RelationalShape,
+) -> tuple[str, str]:  # fmt: skip
+    """The problem and its remedy. `names`: the name here of each tensor. `unclear`: why there are none. `found`: under
+    the names here."""
     expected_names = {*architecture.shapes(shape)}
     unread = [
         layer
         for layer in description.layers
         if typed_architecture_of(layer) is None
-        and not {new_names.get(key, key) for key in layer.tensors} <= expected_names
+        and not {names.get(key, key) for key in layer.tensors} <= expected_names
         and not _is_input(layer.name)
     ]
-    others = tuple(key for key in description.others if new_names.get(key, key) not in expected_names)
-    if unread or others:
-        refusal = refused_layers(replace(description, others=others), unread)
-        return refusal.problem, refusal.remedy
+    others = tuple(key for key in description.others if names.get(key, key) not in expected_names)
     owners = {typed_architecture_of(layer) for layer in description.layers}
     kinds = [one for one in owners if one is not None]
-    if len(kinds) > 1:
-        refusal = refused_layers(description, [])
+    if unread or others or len(kinds) > 1:
+        refusal = refused_layers(replace(description, others=others), unread)
         return refusal.problem, refusal.remedy
+    if unclear is not None:
+        return unclear.problem, unclear.remedy
     held = next(iter(kinds), architecture.architecture)
-    settings, fitting = _settings(renamed, held, shape)
+    settings, fitting = _settings(found, held, shape)
     expected = relational_spec_of(held).shapes(fitting)
-    if held is not architecture.architecture:
+    shown = {new: old for old, new in names.items()}
+    if found == dict(expected):
+        if held is architecture.architecture:
+            return _first_misfit(found, architecture.shapes(shape), shown, looks(description)), ", and ".join(settings)
         problem = f"{looks(description)}, so it holds a {held}, and spec.model.architecture is "
-        problem += f"{architecture.architecture}"
         settings = [f"set spec.model.architecture to {held}", *settings]
-    else:
-        problem = _first_misfit(found, architecture.shapes(shape), looks(description))
-    changed = {old: new for old, new in new_names.items() if old != new}
-    steps = [*([_says_renamed(changed)] if changed else []), *settings]
-    if renamed == dict(expected):
-        return problem, ", and ".join(steps)
-    problem = _first_misfit(renamed, expected, looks(description))
-    missing, beyond = sorted(expected.keys() - renamed.keys()), sorted(renamed.keys() - expected.keys())
+        return f"{problem}{architecture.architecture}", ", and ".join(settings)
+    if held is not architecture.architecture:
+        settings = [f"set spec.model.architecture to {held}", *settings]
+    problem = _first_misfit(found, expected, shown, looks(description))
+    missing, beyond = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing or beyond:
         module = relational_spec_of(held).module
         remedy = f"give the weights of a {module} over the relations that `gnnserve graph inspect` lists, which has "
         parts = ([f"{_listed(missing)} beside these"] if missing else []) + (
             [f"no {_listed(beyond)}"] if beyond else []
         )
-        return problem, remedy + " and ".join(parts) + "".join(f", and {step}" for step in steps)
+        return problem, remedy + " and ".join(parts) + "".join(f", and {step}" for step in settings)
     other = "give the graph that the model was trained on, whose types have other columns or other classes"
-    return problem, ", and ".join([other, *steps])
+    return problem, ", and ".join([other, *settings])
 
 
-def _first_misfit(found: Shapes, expected: Shapes, what_it_is: str) -> str:
+def _first_misfit(found: Shapes, expected: Shapes, shown: Mapping[str, str], what_it_is: str) -> str:
+    """`shown`: the file's name of each tensor that has another one here."""
     for key, sizes in expected.items():
         if key not in found:
             return f"has no {key}, expected it {list(sizes)}; it {what_it_is}"
         if tuple(found[key]) != tuple(sizes):
-            return f"{key} is {list(found[key])}, expected {list(sizes)}"
+            return f"{shown.get(key, key)} is {list(found[key])}, expected {list(sizes)}"
     beyond = sorted(found.keys() - expected.keys())
     return f"has {_listed(beyond)}, which such a model over these relations does not have"
 
@@ -153,8 +162,8 @@ def _attention(found: Shapes, layers: int, shape: RelationalShape, settings: lis
 
 
 def _names_here(description: Description) -> Mapping[str, str]:
-    """The name that each tensor would have here, as far as one can be made of its own: another prefix, `conv1` for
-    `convs.0`, and relations as to_hetero writes them."""
+    """The name that each tensor has here: without a prefix, `convs.0` in place of `conv1`, and relations as HeteroConv
+    writes them in place of to_hetero. LayoutError: the order of the layers is unclear."""
     convolutions = [layer for layer in description.layers if typed_architecture_of(layer) is not None]
     layers, relations = {}, {}
     for layer in convolutions:
@@ -166,9 +175,7 @@ def _names_here(description: Description) -> Mapping[str, str]:
             if len(steps) > 1 and steps[-1] == "convs":
                 steps = steps[:-1]
         layers[layer.name] = ".".join(steps)
-    order = _in_order({*layers.values()})
-    if order is None:
-        return {}
+    order = in_order({*layers.values()}) if layers else []
     names: dict[str, str] = {}
     for layer in convolutions:
         of_relation = [relations[layer.name]] if layer.name in relations else []
@@ -179,34 +186,13 @@ def _names_here(description: Description) -> Mapping[str, str]:
             match := re.fullmatch(r"(?:.*\.)?((?:encoders|embeddings)\..+)", layer.name)
         ):
             names |= {f"{layer.name}.{name}": f"{match[1]}.{name}" for name in layer.shapes}
-    return names
-
-
-def _in_order(layers: set[str]) -> list[str] | None:
-    """Layers by their numbers; None: they have none, or differ in more."""
-    matches = {layer: match for layer in layers if (match := _LAYER.match(layer)) is not None}
-    stems = {layer[: match.start("number")] for layer, match in matches.items()}
-    if len(matches) != len(layers) or len(stems) > 1:
-        return None
-    return sorted(layers, key=lambda layer: int(matches[layer]["number"]))
+    # Two tensors of one name are not told apart: all stay as the file has them.
+    return names if len({*names.values()}) == len(names) else {}
 
 
 def _is_input(layer: str) -> bool:
     """Whether the layer brings nodes of a type to a network: an embedding, or RGCN's Linear."""
     return re.fullmatch(r"(?:.*\.)?(?:encoders|embeddings)\..+", layer) is not None
-
-
-def _says_renamed(names: Mapping[str, str]) -> str:
-    """New names, a beginning for all tensors of a layer."""
-    pairs = dict(_beginnings(old, new) for old, new in names.items())
-    return "rename " + ", ".join(f"{old}.* to {new}.*" for old, new in sorted(pairs.items()))
-
-
-def _beginnings(old: str, new: str) -> tuple[str, str]:
-    """Both names without the steps at their ends that are the same."""
-    while "." in old and "." in new and old.rpartition(".")[2] == new.rpartition(".")[2]:
-        old, new = old.rpartition(".")[0], new.rpartition(".")[0]
-    return old, new
 
 
 def _listed(names: Sequence[str]) -> str:
