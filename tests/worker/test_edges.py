@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.graphs import neighbours_of
 
 from gnnserve_api.edges import Direction, Duplicates, SelfLoops
+from gnnserve_worker.graph import counting_sorts
 from gnnserve_worker.graph import edges as edges_module
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.store import Finding, Graph
@@ -94,7 +95,7 @@ def test_threads_and_pieces_change_nothing(
     monkeypatch: pytest.MonkeyPatch, direction: Direction, duplicates: Duplicates, threads: int
 ) -> None:
     monkeypatch.setattr(edges_module, "_PIECE_EDGES", 700)
-    monkeypatch.setattr(edges_module, "thread_count", lambda: threads)
+    monkeypatch.setattr(counting_sorts, "thread_count", lambda: threads)
     draw = np.random.default_rng(0)
     nodes = 300
     # Few nodes have most of the edges, and many edges are there twice.
