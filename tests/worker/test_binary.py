@@ -13,6 +13,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.binary import BinaryRows
+from gnnserve_worker.models.feature_products import FeatureProducts
 from gnnserve_worker.models.nonzero import LEAST_INPUTS
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 from gnnserve_worker.models.scaling import Scaling
@@ -40,19 +41,25 @@ def maker_of(method: Normalization, outputs: int) -> RowMaker:
     return row_maker(table, INPUTS, scaling, np.arange(INPUTS), first_products(projection))
 
 
+def whole_of(maker: RowMaker) -> RowMaker:
+    (products,) = maker.made_of
+    assert isinstance(products, FeatureProducts)
+    return replace(maker, made_of=(replace(products, nonzero=()),))
+
+
 @pytest.mark.parametrize("outputs", [5, 64, 150])
 @pytest.mark.parametrize("method", METHODS)
 def test_sums_of_weights_give_the_same_rows(method: Normalization, outputs: int) -> None:
     maker = maker_of(method, outputs)
     for number in (1.0, -0.3):
         features = FeatureRows.of(marks(number))
-        assert BinaryRows.of(features, np.arange(NODES), maker.scaling.order) is not None
-        whole = replace(maker, nonzero=(None, None)).make(features, READ, OWN, outputs)
-        made = maker.make(features, READ, OWN, outputs)
+        assert BinaryRows.of(features, np.arange(NODES), maker.made_of[0].scaling.order) is not None
+        whole = whole_of(maker).make(features, (READ, OWN), outputs)
+        made = maker.make(features, (READ, OWN), outputs)
         size = float(np.abs(whole.values).max())
         assert made.values == pytest.approx(whole.values, abs=1e-5 * size)
         assert made.own_values == pytest.approx(whole.own_values, abs=1e-5 * size)
-        assert len(maker.make(features, READ[:0], OWN, outputs).values) == 0
+        assert len(maker.make(features, (READ[:0], OWN), outputs).values) == 0
 
 
 @pytest.mark.parametrize("other", [2.0, -1.0, np.nan])

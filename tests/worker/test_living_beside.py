@@ -194,9 +194,9 @@ def test_columns_stay_as_a_batch_of_the_same_group_has_made_them(tmp_path: Path)
     apply_all(apart, [[batch] for batch in batches])
     for living in (together, apart):
         assert living.offset == 4
-        keeper = living.drafting.keeper
-        assert keeper is not None
-        found = keeper.features_of(living.graph.ids.find(ids_of([3, 900])))
+        features_of = living.drafting.features_of
+        assert features_of is not None
+        found = features_of(living.graph.ids.find(ids_of([3, 900])))
         np.testing.assert_array_equal(
             found, np.concatenate((np.where(np.isnan(part), whole, part), [[7.0, *[5.0] * 11]]))
         )

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.graphs import projected_table_of
+from tests.support.graphs import projected_table_of, rows_of
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.models.architecture import Projection
+from gnnserve_worker.models.binary import BinaryRows
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.feature_products import FeatureProducts
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct, pays
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 from gnnserve_worker.models.scaling import Scaling
@@ -45,10 +48,11 @@ def maker_of(method: Normalization, storage: Storage) -> RowMaker:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_not_zero_alone_gives_the_same_rows(method: Normalization, storage: Storage) -> None:
     maker, features = maker_of(method, storage), FeatureRows.of(words(12, 0.03))
-    assert all(each is not None for each in maker.nonzero)
+    (products,) = maker.made_of
+    assert isinstance(products, FeatureProducts) and len(products.nonzero) == 2
     assert pays(features, READ)
-    whole = replace(maker, nonzero=(None, None)).make(features, READ, OWN, OUTPUTS)
-    made = maker.make(features, READ, OWN, OUTPUTS)
+    whole = replace(maker, made_of=(replace(products, nonzero=()),)).make(features, (READ, OWN), OUTPUTS)
+    made = maker.make(features, (READ, OWN), OUTPUTS)
     if storage is Storage.INT8:  # sums in another order may be rounded to the next number
         assert np.abs(made.values.astype(int) - whole.values.astype(int)).max() <= 1
         assert made.own_scales == pytest.approx(whole.own_scales, rel=1e-5)
@@ -58,6 +62,33 @@ def test_what_is_not_zero_alone_gives_the_same_rows(method: Normalization, stora
     assert made.own_values == pytest.approx(whole.own_values, abs=1e-5 * size)
 
 
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_products_of_several_relations_are_those_of_all_numbers_and_have_biases(
+    method: Normalization, binary: bool
+) -> None:
+    products = [
+        Linear.build(
+            DRAW.normal(size=(INPUTS, OUTPUTS)).astype(np.float32), DRAW.normal(size=OUTPUTS).astype(np.float32),
+            relu=False, compute="float32",
+        )
+        for _ in range(5)
+    ]  # fmt: skip
+    made_of = FeatureProducts.build(scaling_of(method), INPUTS, products, range(5))
+    given = (DRAW.random((90, INPUTS)) < 1 / 3).astype(np.float32) if binary else words(90, 0.03)
+    # Features are as wide as those of the widest type.
+    features, reads = FeatureRows.of(np.pad(given, ((0, 0), (0, 7)))), [READ, OWN, READ[:0], np.arange(90), OWN[:1]]
+    assert (pays(features, np.arange(90)), BinaryRows.of(features, np.arange(90), 0) is not None) == (
+        not binary,
+        binary,
+    )
+    rows = rows_of(np.zeros((1, OUTPUTS), np.float32), Storage.FLOAT32)
+    whole = replace(made_of, nonzero=()).make(features, reads, rows, OUTPUTS)
+    for found, expected in zip(made_of.make(features, reads, rows, OUTPUTS), whole, strict=True):
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=1e-5 * float(np.abs(whole[3]).max()))
+
+
 def test_features_that_are_not_mostly_zeros_are_multiplied_whole() -> None:
     assert not pays(FeatureRows.of(words(12, 0.2)), READ)
     assert not pays(FeatureRows.of(words(12, 0.0)), READ[:0])
@@ -65,4 +96,4 @@ def test_features_that_are_not_mostly_zeros_are_multiplied_whole() -> None:
 
 
 def test_narrow_features_are_not_looked_at() -> None:
-    assert NonzeroProduct.build(np.ones((LEAST_INPUTS - 1, 2), np.float32), None, None) is None
+    assert NonzeroProduct.build(np.ones((LEAST_INPUTS - 1, 2), np.float32), np.zeros(2, np.float32), None, None) is None

@@ -32,8 +32,8 @@ from gnnserve_worker.export.programs import FORMATS, trace
 from gnnserve_worker.export.readme import readme
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.feature_products import RowsOfFeatures
 from gnnserve_worker.models.network import Layer, Network
-from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tasks.serving import published_task
 
@@ -105,7 +105,7 @@ def _write(
         FORMATS[chosen].write(program, inputs, outputs, path)
         checks += check_program(revision, variant, chosen, FORMATS[chosen].load(path))
     _write_example(revision, variant, folder / EXAMPLE, gives_embeddings=gives_embeddings)
-    rows = variant.rows if isinstance(variant.rows, RowMaker) else None
+    rows = next(iter(() if variant.rows is None else variant.rows.made_of), None)
     if rows is not None:
         _save(_row_recipe(rows, variant.columns), folder / ROW_RECIPE)
     written = ExportManifest(
@@ -153,19 +153,18 @@ def _save(arrays: Mapping[str, np.ndarray], path: Path) -> None:
     path.write_bytes(content)
 
 
-def _row_recipe(rows: RowMaker, columns: int) -> dict[str, np.ndarray]:
+def _row_recipe(rows: RowsOfFeatures, columns: int) -> dict[str, np.ndarray]:
     """What turns features into rows, beside the normalisation's name."""
-    read = rows.columns if rows.products else rows.columns[:columns]
-    recipe = {"columns": read}
+    recipe = {"columns": rows.columns_of(columns)}
     if rows.scaling.mean is not None and rows.scaling.deviation is not None:
         recipe |= {"mean": np.array(rows.scaling.mean), "deviation": np.array(rows.scaling.deviation)}
     names = ("product", "own_product")[: len(rows.products)]
     return recipe | {name: product.dense for name, product in zip(names, rows.products, strict=True)}
 
 
-def _describe_rows(manifest: RevisionManifest, variant: VariantManifest, rows: RowMaker | None) -> ExportedRows:
+def _describe_rows(manifest: RevisionManifest, variant: VariantManifest, rows: RowsOfFeatures | None) -> ExportedRows:
     table, source = manifest.tables[variant.table], manifest.row_source
-    read = () if rows is None else rows.columns if rows.products else rows.columns[: variant.columns]
+    read = () if rows is None else rows.columns_of(variant.columns)
     return ExportedRows(
         table=variant.table,
         kind=table.kind,

@@ -110,7 +110,7 @@ class Drafting:
         self._width = loaded.input_width
         self._defaults = [one.default for one in loaded.type_rows]
         """What nodes of each type have in place of features, where they have none."""
-        self.keeper = changes.keeper
+        self.features_of = changes.features_of
         drafted = [[draft.maker(maker) for maker in layer] for layer in changes.layers]
         self.sums, self.later_sums = (self._sums_of(layers) for layers in (drafted[:1], drafted[1:]))
         """Sums that are kept by increments, of each table that layers are made of, by the identity of the draft's: for
@@ -269,10 +269,10 @@ class Drafting:
         features = np.array(batch.features, np.float32)
         overridden = features[len(found.new) :]
         is_kept = np.isnan(overridden)
-        if is_kept.any() and self.keeper is not None:
+        if is_kept.any() and self.features_of is not None:
             partly = np.flatnonzero(is_kept.any(axis=1))
             nodes = found.overridden[partly]
-            stored = self.keeper.features_of(nodes)
+            stored = self.features_of(nodes)
             # Those that are new in the same batch have no row yet.
             is_new = nodes >= self.graph.taken
             stored[is_new] = features[nodes[is_new] - self.graph.taken]

@@ -296,7 +296,7 @@ class LivingRevision:
         if np.isfinite(rows).all():
             return None
         is_right = np.isfinite(rows)
-        if self.drafting.keeper is not None:
+        if self.drafting.features_of is not None:
             new = run.batch.counts.new_nodes
             is_right[new:] |= np.isnan(rows[new:])
         wrong = run.row_records[~is_right.all(axis=1)]
@@ -318,7 +318,7 @@ class LivingRevision:
             return ChangeRefusal(
                 ChangeProblem.INVALID_VALUE, field, f"{rows[row, column]} is not finite", "give a number"
             )
-        if self.drafting.keeper is None:
+        if self.drafting.features_of is None:
             row, column = np.argwhere(is_kept)[0].tolist()
             return ChangeRefusal(
                 ChangeProblem.MISSING_COLUMN,

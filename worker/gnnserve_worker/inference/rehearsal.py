@@ -79,7 +79,7 @@ def rehearse_changes(architecture: Architecture, tables: Collection[str]) -> Non
 def _answer(root: Path) -> None:
     _sample_for_training()
     _lay_out_for_gpus()
-    NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), None, None)
+    NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), np.zeros(1, np.float32), None, None)
     warm_up_binary()
     _infer(_revisions(root))
 

@@ -38,16 +38,18 @@ class NonzeroProduct:
     """float32 [outputs]: the product of features that are zeros."""
 
     @staticmethod
-    def build(weights: np.ndarray, mean: np.ndarray | None, deviation: np.ndarray | None) -> NonzeroProduct | None:
-        """`weights`: float32 [inputs, outputs]. `mean`, `deviation`: float64 [inputs], by which features are scaled, or
-        None. Returns None for narrow features."""
+    def build(
+        weights: np.ndarray, bias: np.ndarray, mean: np.ndarray | None, deviation: np.ndarray | None
+    ) -> NonzeroProduct | None:
+        """`weights`: float32 [inputs, outputs]. `bias`: float32 [outputs]. `mean`, `deviation`: float64 [inputs], by
+        which features are scaled, or None. Returns None for narrow features."""
         if len(weights) < LEAST_INPUTS:
             return None
         if mean is None or deviation is None:
-            made = NonzeroProduct(np.ascontiguousarray(weights), np.zeros(weights.shape[1], np.float32))
+            made = NonzeroProduct(np.ascontiguousarray(weights), np.ascontiguousarray(bias, np.float32))
         else:
             scaled = weights / deviation[:, None]
-            made = NonzeroProduct(scaled.astype(np.float32), -(mean @ scaled).astype(np.float32))
+            made = NonzeroProduct(scaled.astype(np.float32), (bias - mean @ scaled).astype(np.float32))
         made.warm_up()
         return made
 

@@ -6,7 +6,7 @@ columns of them or the product that the table stores, in its format. Rows of sto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,20 +16,13 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
-from gnnserve_worker.models.binary import BinaryRows, warm_up_binary
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.nonzero import NonzeroProduct, pays
+from gnnserve_worker.models.feature_products import FeatureProducts, RowsOfFeatures, ScaledColumns, product_of
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.sampling.batch_view import BatchView, name_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
 
-_FEW_ROWS = 4
-"""Up to as many are multiplied by the weights as they are: packed ones take twice as long then (602 features and 256
-columns: one row 15 µs, and 9 as they are)."""
-_MOST_OF_BOTH = 1.25
-"""Rows of features that neighbours or nodes themselves read, beside the fewer of the two, up to which both products are
-made of all: scaling a row takes as long as a fifth of a product."""
 _BRIEF_ROWS = 512
 """Up to as many rows are written without giving the interpreter away, in 0.1 ms: predictions wait meanwhile, and would
 wait longer for it to come back. Of more, numpy and such a kernel would hold up all that answers requests."""
@@ -41,6 +34,11 @@ FeaturesOf = Callable[[np.ndarray], np.ndarray]
 
 class MakesRows(Protocol):
     """What answers about nodes that a table has no row for, or no longer the right one."""
+
+    @property
+    def made_of(self) -> Sequence[RowsOfFeatures]:
+        """What makes its rows of features of each type; empty: they are made of more than a node's features."""
+        ...  # pragma: no cover
 
     @property
     def names_leaves(self) -> bool:
@@ -79,145 +77,153 @@ class RenewsRows(Protocol):
         ...  # pragma: no cover
 
 
+class NamesRows(Protocol):
+    """Names the rows that a sample reads of the features that a view brings, chosen by how a table has rows."""
+
+    def __call__(
+        self, view: BatchView, sample: NeighbourSample, table: Table, *, apart: bool
+    ) -> Sequence[np.ndarray]:  # pragma: no cover
+        """The rows of features that are read of each number of `RowPlaces` (int64), each once; in the sample they are
+        named as rows behind the table's, those of one number after those of another. `apart`: as of
+        `MakesRows.behind`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlaces:
+    """Where a table has the rows of nodes. They are numbered: a row for each relation that reads a node, in the order
+    of relations, then one of itself for each type."""
+
+    sources: tuple[int, ...]
+    """The type whose nodes each relation reads."""
+    first_rows: np.ndarray
+    """int64 [relations]: the first row of each relation; -1: it has none of them."""
+    first_nodes: np.ndarray
+    """int64 [types]: the first node of each type."""
+    name: NamesRows
+
+    def of_nodes(self, number: int, nodes: np.ndarray) -> np.ndarray:
+        """The rows of such nodes (int64), of those that have this number: int64."""
+        if number >= len(self.sources):
+            return nodes
+        return np.asarray(nodes + (self.first_rows[number] - self.first_nodes[self.sources[number]]))
+
+    def written(self, nodes: np.ndarray, own_rows: int) -> list[np.ndarray]:
+        """Places in `nodes` (int64) of those that have a row of each number: int64. `own_rows`: rows that the table has
+        of nodes themselves."""
+        kinds = np.searchsorted(self.first_nodes, nodes, side="right") - 1
+        is_there = [kinds == kind for kind in range(len(self.first_nodes))]
+        itself = nodes < own_rows
+        read = zip(self.sources, self.first_rows.tolist(), strict=True)
+        return [
+            *(np.flatnonzero(is_there[source]) if first >= 0 else _NO_ROWS for source, first in read),
+            *(np.flatnonzero(own & itself) for own in is_there),
+        ]
+
+
+_NO_ROWS = np.zeros(0, np.int64)
+
+
+def _name_by_node(view: BatchView, sample: NeighbourSample, table: Table, *, apart: bool) -> Sequence[np.ndarray]:
+    named = name_rows(view, sample, table.nodes, apart=apart and table.own is not table.rows)
+    return named.neighbours, named.own
+
+
+BY_NODE = RowPlaces((0,), np.zeros(1, np.int64), np.zeros(1, np.int64), _name_by_node)
+"""One row for each node, and one for itself where these are others."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowMaker:
     """Makes rows of one table."""
 
     table: Table
-    scaling: Scaling
-    columns: np.ndarray
-    """The source's column of each column that is read, int64: of the table's, or all in their order where it stores
-    products."""
-    products: tuple[Linear, ...]
-    """What scaled features are multiplied by where the table stores products: for its rows, and for those of a node
-    itself where they are others. Empty: it stores features."""
-    nonzero: tuple[NonzeroProduct | None, ...]
-    """For each of `products`, how mostly empty features are multiplied; None: features are narrow."""
+    made_of: tuple[RowsOfFeatures, ...]
+    """What makes rows of features of each type."""
+    places: RowPlaces
 
     @property
     def names_leaves(self) -> bool:
         """Whether it must be told of neighbours that only gain neighbours themselves: its rows are made of features."""
         return False
 
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether other rows are read of a node itself than of it as a neighbour."""
+        return self.table.own is not self.table.rows
+
     def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
         """As `MakesRows.behind`."""
         if view.features is None:
             return None
-        named = name_rows(view, sample, self.table.nodes, apart=apart and self.has_own_rows)
-        return self.make_of(view, named.neighbours, named.own, columns)
-
-    def make_of(self, view: BatchView, read: np.ndarray, own_read: np.ndarray, columns: int) -> RowsBehind:
-        """Rows of a view's features as of `make`, or of the stored nodes that its nodes stand for."""
-        if view.features is None:
-            raise ValueError("the view brings nothing")
-        made = self.make(view.features, read, own_read, columns)
-        if view.stand_ins is not None:
-            copy_rows(self.table.rows, view.stand_ins[read], made.values, made.scales)
-            if self.has_own_rows:
-                copy_rows(self.table.own, view.stand_ins[own_read], made.own_values, made.own_scales)
-        return made
-
-    def keeps_features(self, features: int) -> bool:
-        """Whether the table holds all features of the source, as many as given, to the precision of float32."""
-        is_exact = self.table.rows.format.is_exact and self.scaling.can_be_undone
-        return not self.products and len(self.columns) == features and is_exact
+        return self.make_of(view, self.places.name(view, sample, self.table, apart=apart), columns)
 
     def kept_features(self, features: int) -> FeaturesOf | None:
         """As `MakesRows.kept_features`."""
-        return self.features_of if self.keeps_features(features) else None
+        return self._features_of if self.made_of[0].keeps(self.table.rows, features) else None
 
-    def features_of(self, nodes: np.ndarray) -> np.ndarray:
-        """Features of stored nodes as in the source, float32 [nodes, features], where `keeps_features`."""
-        return self.scaling.undo(self.table.rows.values[nodes, : len(self.columns)], self.columns)
+    def make_of(self, view: BatchView, read: Sequence[np.ndarray], columns: int) -> RowsBehind:
+        """Rows of a view's features as of `make`, or of the stored nodes that its nodes stand for."""
+        if view.features is None:
+            raise ValueError("the view brings nothing")
+        made = self.make(view.features, read, columns)
+        if view.stand_ins is not None:
+            self._copy(view.stand_ins, read, made)
+        return made
 
-    @property
-    def has_own_rows(self) -> bool:
-        """Whether other rows are read of a node itself than of it as a neighbour."""
-        return len(self.products) > 1
-
-    def make(self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray, columns: int) -> RowsBehind:
-        """Rows that stand behind the table's, one for each of `read`, the rows of the features that are wanted (int64),
-        and where the table has own rows, one of those for each of `own_read`.
+    def make(self, features: FeatureRows, read: Sequence[np.ndarray], columns: int) -> RowsBehind:
+        """Rows that stand behind the table's: of each number one for each row of the features that `read` has of it
+        (int64), and where the table has rows of nodes themselves, those apart.
 
         Of a table of features the leading `columns` are written at least. A number beyond what the format holds becomes
         the largest that it does.
         """
-        rows, own = self.table.rows, self.table.own
-        if not self.products:
-            # A row's scale is that of all its columns.
-            wanted = self.columns if rows.format.has_scales else self.columns[:columns]
-            values, scales = encode_rows(rows, self.scaling.scale(features, read, wanted, rows.values.shape[1]))
-            return RowsBehind(values, scales, values, scales)
-        if not self.has_own_rows:
-            own_read = read[:0]
-        made, own_made = self._multiply(features, read, own_read)
-        values, scales = encode_rows(rows, pad_rows(rows, made))
+        rows, relations = self.table.rows, len(self.places.sources)
+        made: list[np.ndarray] = [*read]
+        for kind in self.made_of:
+            parts = kind.make(features, [read[number] for number in kind.numbers], rows, columns)
+            for number, part in zip(kind.numbers, parts, strict=True):
+                made[number] = part
+        values, scales = encode_rows(rows, _together(rows, made[:relations]))
         if not self.has_own_rows:
             return RowsBehind(values, scales, values, scales)
-        return RowsBehind(values, scales, *encode_rows(own, pad_rows(own, own_made)))
+        return RowsBehind(values, scales, *encode_rows(self.table.own, _together(self.table.own, made[relations:])))
 
     def rows_of_type(self, kind: int) -> int:
-        return 1
+        return self.places.sources.count(kind)
 
     def renew(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
-        """A `RenewsRows`: a row of the table, and of a node itself, for each row of features."""
-        rows = np.arange(len(features))
-        return RenewedRows(self.table, nodes, self.make(FeatureRows.of(features), rows, rows, self.table.columns))
+        """A `RenewsRows`, of features as wide as those of the widest type."""
+        read, relations = self.places.written(nodes, len(self.table.own.values)), len(self.places.sources)
+        made = self.make(FeatureRows.of(features), read, self.table.columns)
+        rows = [self.places.of_nodes(number, nodes[own]) for number, own in enumerate(read)]
+        return RenewedRows(
+            self.table, nodes, made, (np.concatenate(rows[:relations]), np.concatenate(rows[relations:]))
+        )
 
-    def _multiply(self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The product of the rows `read`, and that of `own_read` for nodes themselves: float32 [rows read, columns]."""
-        nonzero, own_nonzero, order = self.nonzero[0], self.nonzero[-1], self.scaling.order
-        both = _either(len(features), read, own_read)
-        if nonzero is None or own_nonzero is None:
-            return self._multiply_whole(features, read, own_read, both)
-        if pays(features, both):
-            return nonzero.multiply(features, read, order, own_read, own_nonzero)
-        binary = BinaryRows.of(features, both, order)
-        if binary is None:
-            return self._multiply_whole(features, read, own_read, both)
-        return binary.multiply(read, nonzero), binary.multiply(own_read, own_nonzero)
+    def _copy(self, stand_ins: np.ndarray, read: Sequence[np.ndarray], made: RowsBehind) -> None:
+        """Put the table's rows of stored nodes in place of those made for nodes that stand for them."""
+        stored, relations = [stand_ins[one] for one in read], len(self.places.sources)
+        rows = [np.where(one < 0, -1, self.places.of_nodes(number, one)) for number, one in enumerate(stored)]
+        _copy_rows(self.table.rows, np.concatenate(rows[:relations]), made.values, made.scales)
+        if self.has_own_rows:
+            _copy_rows(self.table.own, np.concatenate(rows[relations:]), made.own_values, made.own_scales)
 
-    def _multiply_whole(
-        self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray, both: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The same of any features, from scaled ones. `both`: rows of which either is read, ascending."""
-        columns, width = self.columns, len(self.columns)
-        if len(both) <= _MOST_OF_BOTH * min(len(read), len(own_read)):
-            # Nearly the same rows are read of both: they are scaled once, and a few more are multiplied.
-            scaled = self.scaling.scale(features, both, columns, width)
-            made, own_made = (product_of(scaled, product) for product in (self.products[0], self.products[-1]))
-            return _at(made, both, read), _at(own_made, both, own_read)
-        made = product_of(self.scaling.scale(features, read, columns, width), self.products[0])
-        own_scaled = self.scaling.scale(features, own_read, columns, width)
-        return made, product_of(own_scaled, self.products[-1])
+    def _features_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Features of stored nodes (int64) as in the source, float32 [nodes, features], where rows keep them."""
+        kind = self.made_of[0]
+        columns = kind.columns_of(self.table.columns)
+        return kind.scaling.undo(self.table.rows.values[nodes, : len(columns)], columns)
 
 
-def _either(count: int, read: np.ndarray, own_read: np.ndarray) -> np.ndarray:
-    """The rows that are in either list, int64, ascending. `count`: how many rows there are."""
-    is_read = np.zeros(count, np.bool_)
-    is_read[read] = True
-    is_read[own_read] = True
-    return np.flatnonzero(is_read)
-
-
-def _at(made: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Those of what was made for `rows`, ascending, that are wanted."""
-    return made if np.array_equal(rows, wanted) else made[np.searchsorted(rows, wanted)]
+def _together(rows: Rows, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows one part after the other, as wide as `rows` are."""
+    return pad_rows(rows, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
 def multiplied(scaled: np.ndarray, product: Linear, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The product of `scaled`, float32 [rows, inputs], in the format of `rows` and as wide; and its scales."""
     return encode_rows(rows, pad_rows(rows, product_of(scaled, product)))
-
-
-def product_of(scaled: np.ndarray, product: Linear) -> np.ndarray:
-    """The product of `scaled`, float32 [rows, inputs]: float32 [rows, outputs]."""
-    made = np.empty((len(scaled), product.outputs), dtype=np.float32)
-    if 0 < len(scaled) <= _FEW_ROWS:
-        np.matmul(scaled, product.dense, out=made)
-    elif len(scaled):
-        product.apply(scaled.ravel(), len(scaled), made.ravel())
-    return made
 
 
 def pad_rows(rows: Rows, made: np.ndarray) -> np.ndarray:
@@ -240,7 +246,7 @@ def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values, NO_SCALES if scales is None else scales
 
 
-def copy_rows(rows: Rows, places: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
+def _copy_rows(rows: Rows, places: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
     """Put rows in place of `values`, which are of the same format. `places`: the row for each of them, int64; -1: it
     stays."""
     is_copied = places >= 0
@@ -248,18 +254,6 @@ def copy_rows(rows: Rows, places: np.ndarray, values: np.ndarray | None, scales:
         values[is_copied] = rows.values[places[is_copied]]
     if scales is not None and len(scales):
         scales[is_copied] = rows.scales[places[is_copied]]
-
-
-def keeper_of(makers: Iterable[RowMaker], features: int) -> RowMaker | None:
-    """The first whose table holds all features of the source, as many as given; None: there is none."""
-    return next((maker for maker in makers if maker.keeps_features(features)), None)
-
-
-def put_rows(table: Table, nodes: np.ndarray, made: RowsBehind) -> None:
-    """Write rows that `RowMaker.renew` made for such a table, in place of those of these nodes (int64)."""
-    write_rows(table.rows, nodes, made.values, made.scales)
-    if table.own is not table.rows:
-        write_rows(table.own, nodes, made.own_values, made.own_scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,17 +264,15 @@ class RenewedRows:
     nodes: np.ndarray
     """int64"""
     made: RowsBehind
-    places: tuple[np.ndarray, np.ndarray] | None = None
-    """Where each row is written, of neighbours and of nodes themselves: int64. None: where its node is."""
+    places: tuple[np.ndarray, np.ndarray]
+    """Where each row is written, of neighbours and of nodes themselves: int64."""
 
     def put(self, *, in_parallel: bool = False) -> None:
         """`in_parallel`: other threads write at the same time."""
-        if self.places is None:
-            put_rows(self.table, self.nodes, self.made)
-            return
         rows, own, made = self.table.rows, self.table.own, self.made
         write_rows(rows, self.places[0], made.values, made.scales, in_parallel=in_parallel)
-        write_rows(own, self.places[1], made.own_values, made.own_scales, in_parallel=in_parallel)
+        if own is not rows:
+            write_rows(own, self.places[1], made.own_values, made.own_scales, in_parallel=in_parallel)
 
 
 def write_rows(
@@ -343,14 +335,12 @@ def row_maker(
         read = np.array(columns[: table.columns], np.int64)
         if len(read) != table.columns or read.min() < 0 or read.max() >= features:
             raise ValueError(f"{len(columns)} columns of {features} features, expected at least {table.columns}")
-        return RowMaker(table, scaling, read, (), ())
+        return RowMaker(table, (ScaledColumns(scaling, read),), BY_NODE)
     if not products:
         raise ValueError("the first layer's weights are missing")
     expected = [features, table.columns]
     for product in products:
         if [product.inputs, product.outputs] != expected:
             raise ValueError(f"the first layer's weights are {[product.inputs, product.outputs]}, expected {expected}")
-    nonzero = tuple(NonzeroProduct.build(product.dense, scaling.mean, scaling.deviation) for product in products)
-    if any(product is not None for product in nonzero):
-        warm_up_binary()
-    return RowMaker(table, scaling, np.arange(features), products, nonzero)
+    made_of = FeatureProducts.build(scaling, features, products, range(len(products)))
+    return RowMaker(table, (made_of,), BY_NODE)

@@ -16,10 +16,10 @@ from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.feature_products import product_of
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.network import Layer, NetworkLayer, copy_of_seeds, finish_aggregation, linear_part
-from gnnserve_worker.models.relation_rows import RelationRowMaker
-from gnnserve_worker.models.rows import RenewedRows, encode_to_write, product_of, write_rows
+from gnnserve_worker.models.rows import RenewedRows, RowMaker, encode_to_write, write_rows
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.tables.table import Rows, Table
@@ -196,7 +196,7 @@ def parts_of(nodes: np.ndarray) -> list[np.ndarray]:
 class StoredRelationMaker:
     """A `MakesLayer` over a list by each relation."""
 
-    rows: RelationRowMaker
+    rows: RowMaker
     """They make the rows of the table that stores the layer, from hidden states."""
     layer: NetworkLayer
     """Over `source`, without its ReLU."""

@@ -9,6 +9,7 @@ what is made is what would have been stored, but for rounding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
 from gnnserve_worker.kernels.primitives import prefetch_row, slot_of
 from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
+from gnnserve_worker.models.feature_products import RowsOfFeatures
 from gnnserve_worker.models.rows import FeaturesOf, RowMaker, multiplied
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.whole_lists import LayerScratch
@@ -44,6 +46,11 @@ class StoredRowMaker:
     averages: bool
     """Whether the layer that reads the table sums rows of neighbours without weights: then one product is made of all
     altered neighbours that a row of a sample reads, in place of one of each."""
+
+    @property
+    def made_of(self) -> Sequence[RowsOfFeatures]:
+        """As `MakesRows.made_of`: nothing, since a layer reads neighbours."""
+        return ()
 
     @property
     def names_leaves(self) -> bool:
@@ -88,11 +95,10 @@ class StoredRowMaker:
         layer, count = self.stored.layer, len(view.features)
         is_read, is_read_own = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         _mark_features(graph.indptr, graph.indices, packed, ids, views, is_read, is_read_own)
-        has_own = self.products.has_own_rows
         read, own = np.nonzero(is_read)[0], np.nonzero(is_read_own)[0]
-        if not has_own:
+        if not self.products.has_own_rows:
             read = own = np.nonzero(is_read | is_read_own)[0]
-        made, _, own_made, _ = self.products.make_of(view, read, own, table.columns)
+        made, _, own_made, _ = self.products.make_of(view, (read, own), table.columns)
         places, own_places = np.zeros(count, np.int64), np.zeros(count, np.int64)
         places[read], own_places[own] = np.arange(len(read)), np.arange(len(own))
         aggregation = layer.aggregation

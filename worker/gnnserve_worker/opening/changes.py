@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.models.rows import RenewsRows, RowMaker
+from gnnserve_worker.models.rows import FeaturesOf, RenewsRows, RowMaker
 from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.delta_memory import DeltaMemory
 from gnnserve_worker.tables.growing import empty_growing
@@ -37,7 +37,7 @@ class Draft:
 class FollowedRows:
     """Makers of the rows of tables that follow changes."""
 
-    makers: tuple[RenewsRows, ...]
+    makers: tuple[RowMaker, ...]
     """Makers of rows from features, of each table that has such rows."""
     layers: Sequence[Sequence[MakesLayer]]
     """Makers of stored layers, one of each table, the first layer's first."""
@@ -56,8 +56,8 @@ class OpenedChanges:
     """Memory that changes take."""
     layers: Sequence[Sequence[MakesLayer]] = ()
     """Makers of stored layers, one of each table, the first layer's first."""
-    keeper: RowMaker | None = None
-    """What has all features of stored nodes; None: the revision does not keep them."""
+    features_of: FeaturesOf | None = None
+    """What reads features of stored nodes; None: the revision does not keep them."""
 
 
 def draft_of(

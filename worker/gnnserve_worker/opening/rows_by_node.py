@@ -19,7 +19,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, keeper_of, row_maker
+from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, row_maker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
@@ -50,7 +50,6 @@ class RowsByNode:
         self.type_rows = _type_rows(revision)
         self._makers = _open_row_makers(revision, self.tables)
         """Makers of rows from features, by table."""
-        self.keeper = keeper_of(self._makers.values(), revision.graph.features)
         self._corrected: list[StoredLayerMaker] = []
         """Makers of stored first layers that are corrected for a request, too."""
 

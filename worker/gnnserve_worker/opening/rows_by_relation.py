@@ -20,10 +20,10 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.build import build_network, table_layer
 from gnnserve_worker.models.network import Network
-from gnnserve_worker.models.relation_rows import RelationRowMaker, relation_row_maker
+from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of, moment_key
-from gnnserve_worker.models.rows import MakesRows
+from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredRelationMaker
 from gnnserve_worker.opening.changes import FollowedRows
@@ -41,7 +41,6 @@ from gnnserve_worker.tables.table import Table
 class RowsByRelation:
     """A `variants.TableRows`."""
 
-    keeper = None
     mapped_nodes = 0
 
     def __init__(self, revision: RevisionFiles, graph: OpenedGraph) -> None:
@@ -55,7 +54,7 @@ class RowsByRelation:
         self._spread = {name: _open_spread(revision, table, stored, seen) for name, table in revision.tables.items()}
         self.tables = {name: spread.table for name, spread in self._spread.items()}
         self.type_rows = () if self._recipe is None else self._recipe.types
-        self._products: dict[int, RelationRowMaker] = {}
+        self._products: dict[int, RowMaker] = {}
         """What makes rows of products of features, by the identity of their table."""
 
     def open_table(self, name: str) -> Table:
@@ -141,7 +140,7 @@ def _open_recipe(revision: RevisionFiles, graph: Graph) -> _Recipe | None:
 
 def _product_maker(
     spread: SpreadTable, graph: Graph, shape: RelationalShape, first: RelationalLayer, recipe: _Recipe
-) -> RelationRowMaker:
+) -> RowMaker:
     """Makes rows of a table of the first layer's products."""
     widths = [shape.width(place) for place in range(len(graph.schema.types))]
     reads = RelationTable.of(graph, spread.first_rows)
@@ -150,10 +149,10 @@ def _product_maker(
 
 def _followed(
     revision: RevisionFiles, graph: Graph, tables: Mapping[str, SpreadTable], recipe: _Recipe
-) -> tuple[tuple[StoredRelationMaker, RelationRowMaker], ...]:
+) -> tuple[tuple[StoredRelationMaker, RowMaker], ...]:
     """Makers of rows of tables that store the first layer, one of each, and of the products that these are made of."""
-    made: dict[str, tuple[StoredRelationMaker, RelationRowMaker]] = {}
-    sources: dict[str, RelationRowMaker] = {}
+    made: dict[str, tuple[StoredRelationMaker, RowMaker]] = {}
+    sources: dict[str, RowMaker] = {}
     for variant in revision.variants:
         followed = followed_of(variant)
         if followed is None or variant.table in made:

@@ -18,7 +18,7 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.models.network import Network
-from gnnserve_worker.models.rows import MakesRows, RowMaker
+from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_of
 from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
@@ -52,11 +52,6 @@ class TableRows(Protocol):
     @property
     def mapped_nodes(self) -> int:
         """As `MappedItems.nodes`."""
-        ...  # pragma: no cover
-
-    @property
-    def keeper(self) -> RowMaker | None:
-        """As `OpenedChanges.keeper`."""
         ...  # pragma: no cover
 
     def open(
@@ -114,4 +109,6 @@ class OpenedVariants:
         )
         mapped = MappedItems(rows.mapped_nodes, self._mapped_entries)
         memory = DeltaMemory(draft, followed.makers, followed.layers, drafted.tables, mapped)
-        return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, rows.keeper)
+        kept = (maker.kept_features(self._revision.graph.features) for maker in followed.makers)
+        features_of = next((one for one in kept if one is not None), None)
+        return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, features_of)
