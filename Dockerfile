@@ -11,7 +11,7 @@ LABEL org.opencontainers.image.licenses="Apache-2.0"
 FROM base AS environment
 WORKDIR /src
 RUN python -m venv --without-pip /opt/gnnserve \
- && mkdir cli client crds operator worker
+ && mkdir cli client crds describe operator worker
 COPY pyproject.toml README.md LICENSE ./
 
 FROM environment AS operator-environment

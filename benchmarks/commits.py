@@ -28,7 +28,10 @@ class Commit:
         modules, the start of whichever commit has more source looks slower than it is.
         """
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        packages = [self.folder, *(self.folder / part for part in ("operator", "cli", "client", "worker", "crds"))]
+        packages = [
+            self.folder,
+            *(self.folder / part for part in ("operator", "cli", "client", "describe", "worker", "crds")),
+        ]
         return {**inherited, "PYTHONPATH": os.pathsep.join(map(str, packages)), "PYTHONUNBUFFERED": "1"}
 
 

@@ -22,7 +22,7 @@ from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("operator", "worker", "cli", "client", "crds")
+PARTS = ("operator", "worker", "cli", "client", "describe", "crds")
 MOVED_RUN = 3
 """Least code lines that must stand together at both places to have moved."""
 _LAYOUT = {

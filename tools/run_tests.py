@@ -40,7 +40,7 @@ UNIT = (*_NICE, *_PYTEST, "--ignore=tests/cluster", "--ignore=tests/platform", *
 GPU_TESTS = "tests/gpu"
 _COMPILING = f"--ignore={GPU_TESTS}/test_kernels_compile.py"
 """What kernels are compiled to is looked at with the newest versions alone: its limits are theirs."""
-_OUR_FOLDERS = ("crds", "operator", "cli", "client", "worker")
+_OUR_FOLDERS = ("crds", "operator", "cli", "client", "describe", "worker")
 _UNDER_LOAD = "tests/cluster/test_routing.py"
 _SCENES = ("-n", "3", "--dist=loadfile", "--no-loadscope-reorder")
 """Three at a time, each in a namespace of its own, in the order that tests/cluster/conftest.py gives: a scene mostly

@@ -21,6 +21,12 @@ def require_onnx(option: str) -> None:
     _require("export", option, "onnx", "onnxscript", "onnxruntime")
 
 
+def require_describing() -> None:
+    """Raises where models cannot be described."""
+    _require("describe", "model describe", "onnx", "onnxscript", "onnxruntime", "safetensors")
+    _require("worker", "model describe", "torch")
+
+
 def _require(extra: str, option: str, *packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:

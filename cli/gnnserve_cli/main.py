@@ -22,6 +22,7 @@ from gnnserve_cli.commands.export import export
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.graph import inspect
 from gnnserve_cli.commands.load import load
+from gnnserve_cli.commands.model import describe
 from gnnserve_cli.commands.plan import plan
 from gnnserve_cli.commands.predict import predict
 from gnnserve_cli.commands.recommend import recommend
@@ -139,6 +140,11 @@ for command, example in (
 graph = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Look at a graph before anything is trained on it.")
 graph.command(cls=Command, epilog="Example: gnnserve graph inspect examples/digits.yaml")(inspect)
 app.add_typer(graph, name="graph")
+
+model = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Bring models of your own.")
+_DESCRIBE = "gnnserve model describe train.py:model --graph train.py:data --out described"
+model.command(cls=Command, epilog=f"Example: {_DESCRIBE}")(describe)
+app.add_typer(model, name="model")
 
 vectors = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Take embeddings of nodes to other programs.")
 _EMBEDDINGS = "gnnserve embeddings export 4d4396dec1c5 x1 --out embeddings.parquet"

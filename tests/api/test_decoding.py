@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("crds", "operator", "worker", "cli", "client")
+PACKAGES = ("crds", "operator", "worker", "cli", "client", "describe")
 ELSEWHERE = re.compile(r"msgspec\.json\.Decoder\(|json\.decode\((?:[^()]|\([^()]*\))*\btype=")
 IN_THREADS = """
 import sys, threading

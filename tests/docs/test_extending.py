@@ -26,7 +26,7 @@ from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tasks.generation import TASKS
 
 PAGE = read_page("extending.md")
-PACKAGES = ("crds", "operator", "cli", "client", "worker")
+PACKAGES = ("crds", "operator", "cli", "client", "describe", "worker")
 
 REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "A ranking method": lambda: list(RankingMethod),

@@ -13,6 +13,7 @@ FOLDERS = (
     "cli",
     "client",
     "crds",
+    "describe",
     "benchmarks",
     "tools",
     "docs",

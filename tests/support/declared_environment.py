@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-_OWN_FOLDERS = ("crds", "operator", "worker", "client", "cli")
+_OWN_FOLDERS = ("crds", "operator", "worker", "client", "describe", "cli")
 
 
 def declared_requirements(extra: str, root: Path = ROOT) -> list[Requirement]:

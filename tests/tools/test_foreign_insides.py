@@ -8,7 +8,7 @@ import pytest
 from tests.support.foreign_insides import OF_AN_UNKNOWN_OBJECT, Finding, find_insides
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("benchmarks", "cli", "client", "crds", "examples", "operator", "tools", "worker")
+FOLDERS = ("benchmarks", "cli", "client", "crds", "describe", "examples", "operator", "tools", "worker")
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Reasons, by file and finding, why there is no public way."""

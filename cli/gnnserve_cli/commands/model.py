@@ -1,0 +1,73 @@
+"""`gnnserve model describe`: `gnnserve-describe` where both are installed in one environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gnnserve_cli.extras import require_describing
+
+
+def describe(
+    module: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE",
+            help="Module, or function without arguments that returns it: file.py:object or package.module:object.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write to this folder, which must not exist.")],
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="GRAPH",
+            help="Graph that the model runs over: file.py:object, or a .pt or .npz file. Unset: MODULE returns example "
+            "inputs beside the module.",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Annotated[
+        str,
+        typer.Option(
+            "--inputs",
+            metavar="NAMES",
+            help="What forward is given, in its order: x,edge_index,edge_weight=edge_attr. Unset: by the names of its "
+            "parameters.",
+            show_default=False,
+        ),
+    ] = "",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="TYPE",
+            help="Type of the nodes that are scored. Unset: the one with labels.",
+            show_default=False,
+        ),
+    ] = None,
+    hops: Annotated[
+        int | None,
+        typer.Option(
+            "--hops", metavar="N", help="Layers that read neighbours. Unset: measured.", show_default=False, min=0
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Expected scores to write.", min=1)] = 256,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="For the nodes that are drawn.")] = 0,
+    name: Annotated[
+        str,
+        typer.Option("--name", help="Name of the service in the manifest. Unset: the folder's.", show_default=False),
+    ] = "",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Read Python objects in a .pt file, which may run code.", metavar="")
+    ] = False,
+) -> None:
+    """Write a model of yours as a program that is served, with expected scores and a manifest."""
+    require_describing()
+    # Imported here: it brings torch.
+    from gnnserve_describe.command import DescribeCommand, run  # noqa: PLC0415
+
+    run(DescribeCommand(module, out, graph, inputs, target, hops, nodes, seed, name, trust))

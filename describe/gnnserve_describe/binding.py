@@ -1,0 +1,111 @@
+"""How `forward` is called over a graph: by names that the user gives, or by the names of its parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gnnserve_api.errors import InputError
+from gnnserve_describe.calling import Argument, Call, Part
+from gnnserve_describe.given_graph import (
+    COUNT_NAMES,
+    EDGE_NAMES,
+    FEATURE_NAMES,
+    GRAPH_NAMES,
+    GivenGraph,
+    listed,
+    names_of,
+)
+
+
+def bound_call(
+    module: torch.nn.Module, found: GivenGraph, given: Any, inputs: Sequence[str], *, has_types: bool
+) -> Call:
+    if inputs:
+        arguments = [_named_input(each, found, given) for each in inputs]
+    else:
+        arguments = list(_by_names(module, found, given, has_types=has_types))
+    return Call(arguments, has_types)
+
+
+def _named_input(text: str, found: GivenGraph, given: Any) -> Argument:
+    parameter, _, name = text.rpartition("=")
+    name = name.removesuffix("_dict")
+    if name in EDGE_NAMES:
+        return Argument(parameter, Part.EDGES)
+    if name in COUNT_NAMES:
+        return Argument(parameter, Part.NODE_COUNT)
+    if name in GRAPH_NAMES:
+        return Argument(parameter, Part.GRAPH, value=given)
+    for part, blocks in ((Part.NODES, names_of(found.nodes)), (Part.PAYLOAD, names_of(found.payload))):
+        if name in blocks:
+            return Argument(parameter, part, name)
+    there = [*names_of(found.nodes), "edge_index", *names_of(found.payload)]
+    raise InputError("--inputs", f"the graph has no {name!r}", f"name one of {listed(there)}")
+
+
+def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any, *, has_types: bool) -> Iterator[Argument]:
+    parameters = [
+        each
+        for each in inspect.signature(module.forward).parameters.values()
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    required = [each for each in parameters if each.default is each.empty]
+    if len(required) == 1 and (required[0].name in GRAPH_NAMES or _is_class_of(required[0], given)):
+        yield Argument("", Part.GRAPH, value=given)
+        return
+    nodes, payload = names_of(found.nodes), names_of(found.payload)
+    taken: set[str] = set()
+    is_placed = True
+    for parameter in parameters:
+        name = parameter.name.removesuffix("_dict").removesuffix("s_dict")
+        argument = _by_name(name, nodes, payload)
+        if argument is None and parameter.default is parameter.empty:
+            argument = _by_place(taken, nodes, payload)
+            if argument is None:
+                raise InputError(
+                    "forward", f"it takes {parameter.name!r}, and the graph has no such tensor (it has "
+                    f"{listed([*nodes, 'edge_index', *payload])})",
+                    "name what it is given in its order by --inputs, as in --inputs x,edge_index, or give example "
+                    "arguments: let the function return (module, (x, edge_index))",
+                )  # fmt: skip
+        if argument is None or (parameter.default is not parameter.empty and argument.part is Part.NODE_COUNT):
+            # Those behind it can be given by their names alone.
+            is_placed = False
+            continue
+        taken.add(argument.block or argument.part)
+        by_place = is_placed and parameter.kind is not parameter.KEYWORD_ONLY
+        yield Argument("" if by_place else parameter.name, argument.part, argument.block)
+
+
+def _by_name(name: str, nodes: Sequence[str], payload: Sequence[str]) -> Argument | None:
+    if name in nodes:
+        return Argument("", Part.NODES, name)
+    if name in payload:
+        return Argument("", Part.PAYLOAD, name)
+    if name in EDGE_NAMES:
+        return Argument("", Part.EDGES)
+    if name in COUNT_NAMES:
+        return Argument("", Part.NODE_COUNT)
+    if name in FEATURE_NAMES and "x" in nodes:
+        return Argument("", Part.NODES, "x")
+    return None
+
+
+def _by_place(taken: set[str], nodes: Sequence[str], payload: Sequence[str]) -> Argument | None:
+    """The first of features, edges and what edges have that no parameter has yet."""
+    if "x" in nodes and "x" not in taken:
+        return Argument("", Part.NODES, "x")
+    if Part.EDGES not in taken:
+        return Argument("", Part.EDGES)
+    left = [name for name in payload if name not in taken]
+    return Argument("", Part.PAYLOAD, left[0]) if left else None
+
+
+def _is_class_of(parameter: inspect.Parameter, given: Any) -> bool:
+    told = parameter.annotation
+    name = told if isinstance(told, str) else getattr(told, "__name__", "")
+    return name.rpartition(".")[2] in {each.__name__ for each in type(given).__mro__[:-1]}

@@ -1,0 +1,53 @@
+"""One call of `gnnserve-describe`, or of `gnnserve model describe`: what it was given, and what it prints."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnserve_api.errors import InputError
+from gnnserve_describe.description import Description, Wishes, describe
+from gnnserve_describe.load import load_graph, load_model
+from gnnserve_describe.write import MANIFEST, check_new
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeCommand:
+    module: str
+    out: Path
+    graph: str | None = None
+    inputs: str = ""
+    target: str | None = None
+    hops: int | None = None
+    nodes: int = 256
+    seed: int = 0
+    name: str = ""
+    is_trusted: bool = False
+
+
+def run(command: DescribeCommand) -> None:
+    check_new(command.out)
+    module, example = load_model(command.module)
+    graph = example if command.graph is None else load_graph(command.graph, is_trusted=command.is_trusted)
+    if graph is None:
+        raise InputError(
+            "--graph", "no graph is given, and MODULE returns no example inputs",
+            "give --graph, or let the function return (module, (x, edge_index))",
+        )  # fmt: skip
+    inputs = tuple(filter(None, command.inputs.split(",")))
+    wishes = Wishes(command.hops, command.target, inputs, command.nodes, command.seed, command.name)
+    _print(describe(module, graph, command.out, wishes, lambda step: print(f"{step} …", file=sys.stderr)))
+
+
+def _print(made: Description) -> None:
+    program, manifest = made.program, made.folder / MANIFEST
+    deeper = "; it counts edges, so that samples are one hop deeper" if program.reads_degrees else ""
+    print(f"{made.folder}: reads {program.hops} hops{deeper}; {program.scores.columns} columns")
+    for each in made.findings:
+        print(f"- {each}")
+    print(
+        f"scores of {made.check.nodes} nodes in {made.check.samples} samples equal those of the module over the whole "
+        f"graph to {made.check.difference:.1g} of the largest"
+    )
+    print(f"next: add the graph to {manifest}, and gnnserve run {manifest}")

@@ -1,0 +1,209 @@
+"""From a live module and its graph to a folder that is served: the whole story, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.programs import ProgramManifest, ProgramOutput, RelationKey
+from gnnserve_describe.blame import blame_of
+from gnnserve_describe.calling import Part
+from gnnserve_describe.check import Check, check_program, runs_small_graphs
+from gnnserve_describe.example import Example, example_of
+from gnnserve_describe.expected import expected_scores
+from gnnserve_describe.export import export_program
+from gnnserve_describe.findings import Findings
+from gnnserve_describe.graph import GraphTensors, NeighbourLists
+from gnnserve_describe.layout import Layout, layout_of
+from gnnserve_describe.probe import Probe, make_probe, shape_of
+from gnnserve_describe.reach import Reach, measure_reach
+from gnnserve_describe.scoring import Outputs, Scorer, outputs_of
+from gnnserve_describe.steadiness import check_steady, in_evaluation
+from gnnserve_describe.write import (
+    EXPECTED,
+    MANIFEST,
+    PROGRAM,
+    WEIGHTS,
+    new_folder,
+    sha256_of,
+    write_expected,
+    write_manifest,
+    write_weights,
+)
+
+Step = Callable[[str], None]
+"""Told what is done next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    folder: Path
+    program: ProgramManifest
+    check: Check
+    findings: tuple[str, ...]
+    """Sentences about what was chosen or changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user says beside the module and the graph."""
+
+    hops: int | None = None
+    """Layers that read neighbours; None: measured."""
+    target: str | None = None
+    """Type of the nodes that are scored; None: the one that has labels."""
+    inputs: Sequence[str] = ()
+    """What `forward` is given, `parameter=name` or in its order; empty: by the names of its parameters."""
+    nodes: int = 256
+    """Expected scores."""
+    seed: int = 0
+    name: str = ""
+    """Name of the service in the manifest; empty: the folder's."""
+
+
+def describe(
+    module: torch.nn.Module, graph: Any, folder: Path, wishes: Wishes = Wishes(), step: Step = lambda _: None
+) -> Description:
+    """Write the folder. `graph`: a graph, or the arguments of `forward`. InputError: the module cannot be served, and
+    nothing is written."""
+    findings = Findings()
+    with new_folder(folder) as made:
+        step("call the module")
+        module = in_evaluation(module, findings)
+        example = example_of(module, graph, wishes.target, wishes.inputs)
+        shape = shape_of(example.graph)
+        probe = make_probe(example.graph, example.target, shape, wishes.seed)
+        scorer = _scorer(module, example, probe, findings)
+        example, probe = _without_unread(scorer, example, probe)
+
+        step("measure how far it reads")
+        reach = measure_reach(scorer, probe, example.target, wishes.hops, findings)
+
+        step("score nodes of the whole graph")
+        lists = NeighbourLists(example.graph)
+        expected = expected_scores(scorer, example, lists, wishes.nodes, wishes.seed)
+
+        step("export")
+        layout = layout_of(example.graph)
+        other = make_probe(example.graph, example.target, shape, wishes.seed + 1, levels=reach.sampled_hops + 5)
+        _export(scorer, layout, example.target, probe, other.graph, reach, made / PROGRAM, findings)
+
+        step("compare the program with the module")
+        check = check_program(made / PROGRAM, layout, scorer, lists, example.target, reach, expected)
+
+        step("write")
+        program = _manifest(scorer, layout, probe.graph, reach, sha256_of(made / PROGRAM))
+        _tell_inputs(layout, findings)
+        write_expected(expected, made / EXPECTED)
+        write_weights(module, made / WEIGHTS)
+        write_manifest(program, wishes.name or folder.name, None, list(findings), made / MANIFEST)
+    return Description(folder, program, check, tuple(findings))
+
+
+def _scorer(module: torch.nn.Module, example: Example, probe: Probe, findings: Findings) -> Scorer:
+    """InputError: the module cannot be called, or not twice alike."""
+    words = ", ".join(each.words for each in example.call.arguments)
+    try:
+        with torch.no_grad():
+            example.call(module, probe.graph)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _not_called(error, module, example, words) from error
+    check_steady(module, example.call, probe.graph)
+    outputs = outputs_of(module, example.call, probe.graph, example.target, example.labels)
+    findings.tell(f"forward is called with {words}")
+    _tell_outputs(outputs, findings)
+    return Scorer(module, example.call, outputs)
+
+
+def _not_called(error: Exception, module: torch.nn.Module, example: Example, words: str) -> InputError:
+    """Whether it fails over any graph, or over another one than the user's alone."""
+    try:
+        with torch.no_grad():
+            example.call(module, example.graph)
+    except Exception:  # noqa: BLE001 - told below
+        return InputError(
+            str(blame_of(error)) or "forward",
+            f"the module cannot be called with {words}: {type(error).__name__}: {error}",
+            "name what forward is given in its order by --inputs, as in --inputs x,edge_index,edge_attr, or give "
+            "example arguments: let the function return (module, (x, edge_index))",
+        )
+    tables = [
+        name
+        for name, each in module.named_modules()
+        if isinstance(each, torch.nn.Embedding) and each.num_embeddings == example.graph.nodes(example.target)
+    ]
+    also = f" ({', '.join(tables)} has a row for each node)" if tables else ""
+    return InputError(
+        str(blame_of(error)) or "forward",
+        f"the module runs over its own graph alone{also}: {type(error).__name__}: {error}",
+        "give what it keeps of each node as features (its embedding's weight beside x); take sizes from the tensors",
+    )
+
+
+def _tell_outputs(outputs: Outputs, findings: Findings) -> None:
+    if outputs.end is not None:
+        findings.tell(f"the module ends in a {outputs.end.name}: the program gives the logits before it")
+    if outputs.adds_class:
+        findings.tell("one logit for two classes: the program gives 0 for the first class beside it")
+
+
+def _without_unread(scorer: Scorer, example: Example, probe: Probe) -> tuple[Example, Probe]:
+    """Leave out tensors of a graph object that forward does not read."""
+    if all(each.part is not Part.GRAPH for each in example.call.arguments):
+        return example, probe
+    wanted = scorer.scores(probe.graph)
+    blocks: list[tuple[str | RelationKey, str]] = []
+    blocks += [(kind, name) for kind, found in probe.graph.features.items() for name in found]
+    blocks += [(key, name) for key, found in probe.graph.payload.items() for name in found]
+    for place, name in blocks:
+        less = probe.graph.without(place, name)
+        if less is not None and _scores_equal(scorer, less, wanted):
+            example = replace(example, graph=example.graph.without(place, name) or example.graph)
+            probe = replace(probe, graph=less)
+    return example, probe
+
+
+def _scores_equal(scorer: Scorer, graph: GraphTensors, wanted: torch.Tensor) -> bool:
+    try:
+        return torch.equal(scorer.scores(graph), wanted)
+    except Exception:  # noqa: BLE001 - whatever the module raises where it lacks something
+        return False
+
+
+def _export(
+    scorer: Scorer, layout: Layout, target: str, probe: Probe, other: GraphTensors, reach: Reach, path: Path,
+    findings: Findings,
+) -> None:  # fmt: skip
+    export_program(scorer, layout, target, probe.graph, other, path)
+    if runs_small_graphs(path, layout, scorer, probe, target, reach):
+        return
+    export_program(scorer, layout, target, probe.graph, other, path, is_padded=True)
+    if not runs_small_graphs(path, layout, scorer, probe, target, reach):
+        raise InputError(
+            "model.onnx", "it does not give the module's scores over a node without neighbours",
+            "a size of the example is probably fixed in it: take sizes from the tensors where they are used",
+        )  # fmt: skip
+    findings.tell("the program adds two nodes to each call, since it does not run without any edge")
+
+
+def _manifest(scorer: Scorer, layout: Layout, graph: GraphTensors, reach: Reach, sha256: str) -> ProgramManifest:
+    with torch.no_grad():
+        scores, embeddings = scorer(graph)
+    return ProgramManifest(
+        PROGRAM, sha256, reach.hops, layout.inputs, ProgramOutput("scores", scores.shape[1]),
+        None if embeddings is None else ProgramOutput("embeddings", embeddings.shape[1]), reach.reads_degrees,
+    )  # fmt: skip
+
+
+def _tell_inputs(layout: Layout, findings: Findings) -> None:
+    for each in layout.matrices:
+        if len(each.blocks) > 1:
+            columns = ", ".join(f"{block.name} ({block.columns})" for block in each.blocks)
+            findings.tell(f"{each.input.name} has the columns of {columns}, in this order: so must the graph's")

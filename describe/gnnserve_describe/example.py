@@ -1,0 +1,107 @@
+"""The user's graph, and how the module is called with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnserve_api.errors import InputError
+from gnnserve_describe.arguments import PlainArguments, TypedArguments
+from gnnserve_describe.binding import bound_call
+from gnnserve_describe.calling import Call, Part
+from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_hetero, listed
+from gnnserve_describe.graph import GraphTensors
+
+_WHERE = "--graph"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    graph: GraphTensors
+    call: Call
+    target: str
+    """The type whose nodes are scored."""
+    labels: torch.Tensor | None
+    """Labels of the nodes that are scored, where the graph has them."""
+
+
+def example_of(module: torch.nn.Module, given: Any, target: str | None, inputs: Sequence[str] = ()) -> Example:
+    """Example by what the user gives: a graph, or the arguments of `forward` (a tuple, or a dictionary by their names).
+    `inputs`: names of what `forward` is given, `parameter=name` or in its order; empty: by the names of its parameters.
+    """
+    if isinstance(given, tuple | list) or (isinstance(given, dict) and not _is_named_graph(given)):
+        return _of_arguments(module, given, target)
+    if hasattr(given, "edge_types") and hasattr(given, "node_types"):
+        found, has_types = graph_of_hetero(given), True
+    else:
+        found, has_types = graph_of_data(given), False
+    call = bound_call(module, found, given, inputs, has_types=has_types)
+    return _example(found, call, target)
+
+
+def _is_named_graph(given: Mapping[Any, Any]) -> bool:
+    return "edge_index" in given and "x" in given
+
+
+def _of_arguments(module: torch.nn.Module, given: Any, target: str | None) -> Example:
+    """The arguments of `forward`: told by their names, types and shapes."""
+    names = list(inspect.signature(module.forward).parameters)
+    pairs = list(given.items()) if isinstance(given, Mapping) else [("", value) for value in given]
+    if len(pairs) == 1 and not torch.is_tensor(pairs[0][1]) and not isinstance(pairs[0][1], Mapping):
+        # The graph itself.
+        return example_of(module, pairs[0][1], target)
+    has_types = any(isinstance(value, Mapping) for _, value in pairs)
+    reader = TypedArguments() if has_types else PlainArguments(pairs)
+    arguments = []
+    for place, (parameter, value) in enumerate(pairs):
+        name = (parameter or (names[place] if place < len(names) else f"input{place}")).removesuffix("_dict")
+        arguments.append(reader.read(parameter, name, value))
+    found = reader.found()
+    return _example(found, Call(arguments, has_types), target)
+
+
+def _example(found: GivenGraph, call: Call, target: str | None) -> Example:
+    """Leaves aside what no argument is made of."""
+    parts = {each.part for each in call.arguments}
+    takes_all = Part.GRAPH in parts
+    nodes = {each.block for each in call.arguments if each.part is Part.NODES}
+    payload = {each.block for each in call.arguments if each.part is Part.PAYLOAD}
+    features = {
+        kind: {name: block for name, block in blocks.items() if takes_all or name in nodes}
+        for kind, blocks in found.nodes.items()
+    }
+    for kind, blocks in features.items():
+        if not blocks:
+            there = f"{found.counts[kind]:,} nodes" + (f" of type {kind!r}" if kind else "")
+            raise InputError(
+                _WHERE, f"{there} have no features that forward reads",
+                "give each type a matrix of features; an embedding for each node (torch.nn.Embedding) becomes one: "
+                "take its weight as x",
+            )  # fmt: skip
+    kept = GraphTensors(
+        features, found.edges,
+        {key: {name: block for name, block in blocks.items() if takes_all or name in payload}
+         for key, blocks in found.payload.items()},
+    )  # fmt: skip
+    chosen = _target(found, target)
+    return Example(kept, call, chosen, found.labels.get(chosen))
+
+
+def _target(found: GivenGraph, target: str | None) -> str:
+    types = list(found.nodes)
+    if target is not None:
+        if target not in types:
+            raise InputError("--target", f"the graph has no type {target!r}", f"name one of {listed(types)}")
+        return target
+    if len(types) == 1:
+        return types[0]
+    if len(found.labels) == 1:
+        return next(iter(found.labels))
+    raise InputError(
+        "--target", f"types {listed(found.labels) if found.labels else listed(types)} may be scored",
+        "name the one that the model scores",
+    )  # fmt: skip

@@ -1,0 +1,243 @@
+"""The program: the module exported with free numbers of nodes and edges; what cannot be, by the user's line."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.programs import InputRole, ProgramInput
+from gnnserve_describe.blame import Blame, CodeLine, blame_of, blame_of_caller, chain_of
+from gnnserve_describe.equal_layers import exportable
+from gnnserve_describe.graph import GraphTensors
+from gnnserve_describe.layout import Layout
+from gnnserve_describe.scoring import Scorer
+
+OPSET = 18
+_PADDING = 2
+"""Nodes, and edges between them, that are added to each call where a program cannot run without any."""
+
+
+class ProgramModule(torch.nn.Module):
+    """The module with the inputs of a program in place of its own."""
+
+    def __init__(self, scorer: Scorer, layout: Layout, target: str, *, is_padded: bool) -> None:
+        super().__init__()
+        self.module = scorer.module
+        self._scorer, self._layout, self._target, self._is_padded = scorer, layout, target, is_padded
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        place = next(
+            place
+            for place, each in enumerate(self._layout.inputs)
+            if each.role is InputRole.FEATURES and each.type == self._target
+        )
+        rows = tensors[place].shape[0]
+        given = self._padded(tensors) if self._is_padded else tensors
+        scores, embeddings = self._scorer(self._layout.graph_of(given))
+        found = (scores,) if embeddings is None else (scores, embeddings)
+        return tuple(each[:rows] for each in found) if self._is_padded else found
+
+    def _padded(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        counts = {
+            each.type: tensor.shape[0]
+            for each, tensor in zip(self._layout.inputs, tensors, strict=True)
+            if each.role is InputRole.FEATURES
+        }
+        return [_padded(each, tensor, counts) for each, tensor in zip(self._layout.inputs, tensors, strict=True)]
+
+
+def _padded(each: ProgramInput, tensor: torch.Tensor, counts: Mapping[str, int]) -> torch.Tensor:
+    if each.role is not InputRole.EDGES:
+        more = torch.zeros((_PADDING, *tensor.shape[1:]), dtype=tensor.dtype)
+        return torch.cat([tensor, more])
+    numbers = torch.arange(_PADDING)
+    sources, targets = numbers + counts[each.relation.source], numbers.flip(0) + counts[each.relation.target]
+    return torch.cat([tensor, torch.stack([sources, targets])], dim=1)
+
+
+def export_program(
+    scorer: Scorer, layout: Layout, target: str, example: GraphTensors, other: GraphTensors, path: Path,
+    *, is_padded: bool = False,
+) -> None:  # fmt: skip
+    """Write the program. `other`: a graph with other numbers of nodes and edges, to find what depends on them.
+    InputError: it cannot be exported."""
+    module = ProgramModule(scorer, layout, target, is_padded=is_padded)
+    tensors = layout.tensors_of(example)
+    names = ["scores"] if scorer.outputs.embeddings is None else ["scores", "embeddings"]
+    with _quietly(), torch.no_grad(), exportable(scorer.module):
+        try:
+            program = torch.export.export(module, tensors, dynamic_shapes=(_free_sizes(layout),), strict=False)
+        except Exception as error:
+            raise _not_exported(error, scorer, example, other) from error
+        try:
+            made = torch.onnx.export(
+                program, dynamo=True, input_names=[each.name for each in layout.inputs], output_names=names,
+                opset_version=OPSET, verbose=False,
+            )  # fmt: skip
+        except Exception as error:
+            raise _not_translated(error) from error
+        if made is not None:
+            made.save(path)
+
+
+def _free_sizes(layout: Layout) -> tuple[dict[int, Any], ...]:
+    """Which axes of inputs count nodes or edges; equal names are equal numbers."""
+    sizes: dict[str, Any] = {}
+    found = []
+    for each in layout.inputs:
+        counted = each.type if each.role is InputRole.FEATURES else each.relation
+        name = f"{'nodes' if each.role is InputRole.FEATURES else 'edges'}{len(sizes)}"
+        size = sizes.setdefault(str(counted), torch.export.Dim(name))
+        found.append({} if each.free_axis is None else {each.free_axis: size})
+    return tuple(found)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The exporters warn of what is no fault of the user's."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    try:
+        # torch prints the program that it has made so far.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+
+
+# What cannot be exported
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason by which exports fail, told by the words of torch's message."""
+
+    pattern: str
+    problem: str
+    remedy: str
+
+
+_READ_BACK = (
+    "the program would read a number back from a tensor to decide what to compute (int(…), .item(), if, or a size that "
+    "depends on values)"
+)
+REASONS = (
+    Reason(
+        r"GuardOnDataDependent|DataDependentOutput|PendingUnbacked|data-dependent",
+        _READ_BACK,
+        "decide by tensors in its place: torch.where, masks, torch.zeros(number of classes) and scatter; no .item(), "
+        ".tolist(), int() or bool() of a tensor",
+    ),
+    Reason(
+        r"no fake impl|fake impl|torch_scatter|torch_sparse|pyg_lib|torch_cluster|no meta|Meta",
+        "it calls an extension that was compiled, which is no operation of torch",
+        "describe it in an environment without that extension (torch_geometric then uses torch alone)",
+    ),
+    Reason(
+        r"proxy|numpy\(\)|Can't call numpy|as_numpy",
+        "it leaves torch (numpy, scipy, Python's numbers) while it computes",
+        "compute this part by operations of torch",
+    ),
+)
+"""In the order in which they are looked for."""
+
+_LAYERS = {
+    "rgcn_conv": "FastRGCNConv has the same weights and computes by tensors alone",
+    "hgt_conv": "give every type of nodes and relation its own Linear, as HeteroConv does",
+}
+"""Ways around by the file of torch_geometric where it fails."""
+
+
+def _not_exported(error: Exception, scorer: Scorer, example: GraphTensors, other: GraphTensors) -> InputError:
+    text = _message(error)
+    blame = blame_of(error)
+    where = str(blame) or "forward"
+    for reason in REASONS:
+        if re.search(reason.pattern, text):
+            return InputError(where, reason.problem, _way_around(blame) or reason.remedy)
+    if "Constraints violated" in text or "inferred to be a constant" in text:
+        return _fixed_sizes(text, scorer, example, other)
+    return InputError(
+        where, f"it cannot be exported ({type(error).__name__}: {text.splitlines()[0] if text else ''})",
+        "torch.export.export(model, …) of your torch says more; write this line by plain operations of torch",
+    )  # fmt: skip
+
+
+def _way_around(blame: Blame) -> str:
+    file = "" if blame.library is None else Path(blame.library.file).stem
+    return _LAYERS.get(file, "")
+
+
+def _message(error: BaseException) -> str:
+    """Texts of the error and its causes."""
+    return "\n".join(f"{type(each).__name__}: {each}" for each in chain_of(error))
+
+
+def _fixed_sizes(text: str, scorer: Scorer, example: GraphTensors, other: GraphTensors) -> InputError:
+    loops = lines_that_repeat(scorer, example, other)
+    if loops:
+        return InputError(
+            str(loops[0]), "it is run once for each node or edge: a loop over data cannot be exported with free sizes",
+            "write it as one operation on tensors: index, scatter (torch_geometric.utils.scatter), or a product",
+        )  # fmt: skip
+    fixed = re.search(r"constant \((\d+)\)", text)
+    number = f" ({fixed[1]} of the example)" if fixed else ""
+    return InputError(
+        "forward", f"a number of nodes or edges is fixed in it{number}, and differs from call to call",
+        "take sizes from the tensors where they are used (x.size(0), without int()), and no number from the "
+        "time when the module was made",
+    )  # fmt: skip
+
+
+def _not_translated(error: Exception) -> InputError:
+    text = _message(error)
+    found = re.search(r"(aten|prims|torch_sparse|torch_scatter|pyg)[.:]+[\w.]+", text)
+    name = found[0] if found else type(error).__name__
+    return InputError(
+        "forward", f"ONNX has no translation of {name} in this torch ({torch.__version__})",
+        "write this part by other operations of torch, or describe it with a newer torch and onnxscript",
+    )  # fmt: skip
+
+
+def lines_that_repeat(scorer: Scorer, one: GraphTensors, two: GraphTensors) -> list[CodeLine]:
+    """Lines of the user's that call torch more often over one of the two graphs, the most frequent first."""
+    counts = []
+    for graph in (one, two):
+        counted = _CountedLines()
+        try:
+            with counted:
+                scorer.scores(graph)
+        except Exception:  # noqa: BLE001 - whatever the module raises over another graph is told elsewhere
+            return []
+        counts.append(counted.counts)
+    differing = [line for line in counts[0] if counts[0][line] != counts[1][line]]
+    return sorted(differing, key=lambda line: -counts[0][line])
+
+
+class _CountedLines(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[CodeLine] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        blame = blame_of_caller()
+        line = blame.own or blame.library
+        if line is not None:
+            self.counts[line] += 1
+        return func(*args, **(kwargs or {}))

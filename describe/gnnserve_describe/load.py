@@ -1,0 +1,163 @@
+"""Objects that a command line names: `file.py:object`, `package.module:object`, or a graph's file."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnserve_api.errors import InputError
+from gnnserve_describe.blame import blame_of
+
+_HOW = "write it as file.py:object or package.module:object, as in train.py:model"
+
+
+def load_model(named: str) -> tuple[torch.nn.Module, Any]:
+    """The module, and its example inputs where a function gives them too."""
+    found = _called("MODULE", named, _object("MODULE", named))
+    module, example = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(
+            "MODULE", f"{named} is a {type(module).__name__}, no torch.nn.Module",
+            "name a module, or a function without arguments that builds it, loads its weights and returns it, or "
+            "(module, example inputs)",
+        )  # fmt: skip
+    return module, example
+
+
+def load_graph(named: str, *, is_trusted: bool = False) -> Any:
+    suffix = Path(named).suffix
+    if suffix in _READERS:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise InputError("--graph", f"{named} is no file", "correct the path")
+        return _READERS[suffix](path, is_trusted)
+    return _called("--graph", named, _object("--graph", named))
+
+
+def _object(where: str, named: str) -> Any:
+    place, colon, name = named.rpartition(":")
+    if not colon or not place or not name:
+        raise InputError(where, f"{named!r} names no object", _HOW)
+    module = _of_file(where, Path(place)) if place.endswith(".py") else _of_package(where, place)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            there = ", ".join(each for each in vars(module) if not each.startswith("_"))
+            raise InputError(where, f"{place} has no {name!r}", f"name one of: {there}")
+        found = getattr(found, part)
+    return found
+
+
+def _of_file(where: str, path: Path) -> Any:
+    """Import it by its name, as a file beside it would."""
+    if not path.is_file():
+        raise InputError(where, f"{path} is no file", "correct the path")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = _run(where, str(path), lambda: importlib.import_module(path.stem))
+    if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+        raise InputError(
+            where, f"{path} has the name of another module, {getattr(module, '__file__', None) or path.stem}",
+            "give the file another name",
+        )  # fmt: skip
+    return module
+
+
+def _of_package(where: str, name: str) -> Any:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return _run(where, name, lambda: importlib.import_module(name))
+
+
+def _called(where: str, named: str, found: Any) -> Any:
+    """What a function without arguments, or a class, makes; other objects as they are."""
+    is_class = inspect.isclass(found)
+    if not (is_class or inspect.isroutine(found)):
+        return found
+    required = [
+        each.name
+        for each in inspect.signature(found).parameters.values()
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if required:
+        what = "class" if is_class else "function"
+        raise InputError(
+            where, f"{named} is a {what} that needs arguments: {', '.join(required)}",
+            "write a function without arguments that makes it, loads its weights (load_state_dict) and returns it, and "
+            "name that",
+        )  # fmt: skip
+    return _run(where, named, found)
+
+
+def _run(where: str, named: str, call: Any) -> Any:
+    try:
+        return call()
+    except InputError:
+        raise
+    except Exception as error:
+        line = blame_of(error)
+        raise InputError(
+            where, f"{named} fails with {type(error).__name__}: {error}" + (f" (at {line})" if str(line) else ""),
+            "mend it; it must run by itself in this environment",
+        ) from error  # fmt: skip
+
+
+# Files of graphs
+
+
+def _read_saved(path: Path, is_trusted: bool) -> Any:
+    try:
+        with torch.serialization.safe_globals(_graph_classes()):
+            found = torch.load(path, weights_only=not is_trusted)
+    except Exception as error:
+        if is_trusted:
+            raise InputError(
+                "--graph", f"{path} cannot be read: {error}", "save it by torch.save(data, path)"
+            ) from error
+        raise InputError(
+            "--graph", f"{path} holds Python objects, which may run code when they are read",
+            "if you trust the file, add --trust; or name a function that makes the graph, file.py:function",
+        ) from error  # fmt: skip
+    # Data sets of torch_geometric are (data, slices) in files.
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _graph_classes() -> list[Any]:
+    """Classes that torch_geometric's graphs are made of, where it is there; they run no code of a file's."""
+    found: list[Any] = []
+    for name in ("data", "hetero_data", "storage", "graph_store", "feature_store"):
+        with suppress(ImportError):
+            module = importlib.import_module(f"torch_geometric.data.{name}")
+            found += [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
+    return [each for each in found if inspect.isclass(each)]
+
+
+def _read_npz(path: Path, is_trusted: bool) -> Any:
+    """gnnserve's own file of one type (docs/data.md), as `data.x`, `data.edge_index`, …"""
+    del is_trusted
+    with np.load(path, allow_pickle=False) as arrays:
+        missing = [name for name in ("indptr", "indices", "features") if name not in arrays]
+        if missing:
+            raise InputError("--graph", f"{path} has no array {missing[0]}", "write it as docs/data.md says")
+        indptr, indices = arrays["indptr"].astype(np.int64), arrays["indices"].astype(np.int64)
+        targets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        found = {
+            "x": torch.from_numpy(arrays["features"].astype(np.float32)),
+            "edge_index": torch.from_numpy(np.stack([indices, targets])),
+        }
+        for name, told in (("labels", "y"), ("edge_attr", "edge_attr"), ("edge_time", "edge_time")):
+            if name in arrays:
+                found[told] = torch.from_numpy(arrays[name])
+    return found
+
+
+_READERS = {".pt": _read_saved, ".pth": _read_saved, ".npz": _read_npz}

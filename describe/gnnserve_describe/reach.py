@@ -1,0 +1,171 @@
+"""How far a module reads, measured over a graph that is made up: how many hops, whether it counts edges, and whether it
+reads nodes that nothing joins to the ones that are scored."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from gnnserve_api.errors import InputError
+from gnnserve_describe.findings import Findings
+from gnnserve_describe.graph import Blocks, GraphTensors, NeighbourLists
+from gnnserve_describe.probe import MOST_HOPS, Probe
+from gnnserve_describe.scoring import Scorer
+
+_DOUBLE_TOLERANCE, _SINGLE_TOLERANCE = 1e-9, 2e-5
+"""Largest difference of equal scores, of the largest score."""
+_DRAWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    hops: int
+    reads_degrees: bool
+
+    @property
+    def sampled_hops(self) -> int:
+        return self.hops + self.reads_degrees
+
+
+def measure_reach(scorer: Scorer, probe: Probe, target: str, given: int | None, findings: Findings) -> Reach:
+    """`given`: hops by the user; None: unknown. InputError: no sample of neighbours gives the scores of the whole
+    graph."""
+    meter = _meter(scorer, probe, target)
+    meter.check_parts_apart()
+    hops = meter.hops()
+    if given is not None and given < hops:
+        raise InputError(
+            "--hops", f"{given} is given, and nodes {hops} hops away change scores", f"say {hops}, or leave it out"
+        )
+    exact = next((each for each in range(hops, MOST_HOPS + 2) if meter.is_exact(each)), None)
+    if exact is None:
+        raise meter.not_sampled()
+    if hops == 0 and exact == 0 and given in (None, 0):
+        findings.tell("no neighbour changes a score: the module reads the features of the node alone")
+    reads_degrees = exact > hops
+    # Layers that count edges which leave a node read two hops further, and what reads degrees alone has no features'
+    # hops to tell.
+    hops = max(hops, exact - 1) if reads_degrees else hops
+    return Reach(max(hops, given or 0), reads_degrees)
+
+
+def _meter(scorer: Scorer, probe: Probe, target: str) -> _Meter:
+    """In float64 where the module can, since what is far away counts little."""
+    try:
+        double = replace(scorer, module=copy.deepcopy(scorer.module).double())
+        meter = _Meter(double, replace(probe, graph=probe.graph.as_double()), target, _DOUBLE_TOLERANCE)
+    except (RuntimeError, TypeError, ValueError):
+        return _Meter(scorer, probe, target, _SINGLE_TOLERANCE)
+    return meter if meter.is_finite else _Meter(scorer, probe, target, _SINGLE_TOLERANCE)
+
+
+class _Meter:
+    def __init__(self, scorer: Scorer, probe: Probe, target: str, tolerance: float) -> None:
+        self._scorer, self._probe, self._target = scorer, probe, target
+        self._lists = NeighbourLists(probe.graph)
+        self._scores = scorer.scores(probe.graph)[probe.seeds]
+        self.is_finite = bool(self._scores.isfinite().all())
+        self._most = tolerance * (float(self._scores.abs().max()) or 1.0)
+
+    def hops(self) -> int:
+        """The most hops from which features change a score."""
+        reached = 0
+        distances = self._lists.distances(self._target, self._probe.seeds, MOST_HOPS + 2)
+        for hops in range(MOST_HOPS + 1, 0, -1):
+            if any(self._differs(changed) for changed in self._changed(lambda kind: distances[kind] >= hops)):  # noqa: B023
+                reached = hops
+                break
+        if reached > MOST_HOPS:
+            raise InputError(
+                "module", f"it reads nodes more than {MOST_HOPS} hops away",
+                "propagate ahead of time: give what the propagation makes as features, and describe what comes behind",
+            )  # fmt: skip
+        return reached
+
+    def is_exact(self, hops: int) -> bool:
+        """Whether a sample of so many hops, with whole lists, gives the scores of the whole graph."""
+        sample = self._lists.sample(self._target, self._probe.seeds, hops)
+        found = self._scorer.scores(sample)[: len(self._probe.seeds)]
+        return not self._is_off(found)
+
+    def check_parts_apart(self) -> None:
+        """InputError: nodes that no path joins to the scored ones change their scores."""
+        joined = self._probe.joined
+
+        def is_apart(kind: str) -> np.ndarray:
+            return np.arange(self._probe.graph.nodes(kind)) >= joined[kind]
+
+        changes = any(self._differs(changed) for changed in self._changed(is_apart))
+        if not changes:
+            graph = self._probe.graph
+            alone = graph.part(
+                {kind: np.arange(count) for kind, count in joined.items()},
+                {key: np.flatnonzero(edges.numpy()[1] < joined[key.target]) for key, edges in graph.edges.items()},
+            )
+            changes = self._differs(alone)
+        if changes:
+            raise self._reads_the_whole()
+
+    def not_sampled(self) -> InputError:
+        return InputError(
+            "module", f"its scores over a sample of {MOST_HOPS + 1} hops, with all edges that these nodes read, are "
+            "not those over the whole graph: it reads more than the edges that lead to a node",
+            "it may count edges that leave a node, look at the numbers of nodes, or use the order of edges: give such "
+            "numbers as features of nodes, or (where edges are one-way) add the reverse edges to the graph",
+        )  # fmt: skip
+
+    def _reads_the_whole(self) -> InputError:
+        likely = [(name, words) for name, words in whole_graph_layers(self._scorer.module)]
+        problem = "scores change with nodes that nothing joins to the scored ones: it reads the graph as a whole"
+        if not likely:
+            return InputError(
+                "module", problem,
+                "norms, means and pooling over all nodes have another value over each sample of neighbours: normalise "
+                "each node by itself or by numbers that training has stored (BatchNorm), and train again",
+            )  # fmt: skip
+        named = ", ".join(f"{name} ({words})" for name, words in likely[:3])
+        return InputError(
+            "module", f"{problem}: {named}",
+            "no server of neighbourhoods can be right here; use a norm of each node (torch.nn.LayerNorm, LayerNorm("
+            "mode='node')) or BatchNorm, and train again",
+        )  # fmt: skip
+
+    def _differs(self, graph: GraphTensors) -> bool:
+        return self._is_off(self._scorer.scores(graph)[self._probe.seeds])
+
+    def _is_off(self, scores: torch.Tensor) -> bool:
+        difference = (scores - self._scores).abs()
+        return not bool((difference <= self._most).all())
+
+    def _changed(self, is_changed: Callable[[str], np.ndarray]) -> Iterator[GraphTensors]:
+        """Graphs whose nodes of that choice have rows of others."""
+        random = np.random.default_rng(7)
+        for _ in range(_DRAWS):
+            features: dict[str, Blocks] = {}
+            for kind, blocks in self._probe.graph.features.items():
+                rows = np.arange(self._probe.graph.nodes(kind))
+                chosen = np.flatnonzero(is_changed(kind))
+                rows[chosen] = random.permutation(len(rows))[: len(chosen)]
+                places = torch.from_numpy(rows)
+                features[kind] = {name: block[places] for name, block in blocks.items()}
+            yield replace(self._probe.graph, features=features)
+
+
+def whole_graph_layers(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
+    """Layers that are known to normalise over all nodes, by their classes' names."""
+    for name, each in module.named_modules():
+        kind = type(each).__name__
+        if kind == "LayerNorm" and getattr(each, "mode", "") == "graph":
+            yield name, "torch_geometric's LayerNorm, whose mode is 'graph' by default"
+        elif kind in {"GraphNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "GraphSizeNorm"}:
+            yield name, kind
+        elif kind == "HANConv":
+            yield name, "HANConv weighs relations by a mean over all nodes"
+        elif kind == "InstanceNorm" and not getattr(each, "track_running_stats", False):
+            yield name, "torch_geometric's InstanceNorm"
+        elif getattr(each, "track_running_stats", True) is False and "Norm" in kind:
+            yield name, f"{kind}(track_running_stats=False)"

@@ -1,0 +1,115 @@
+"""The folder: everything is written beside it under another name, and then given its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from gnnserve_api.errors import InputError, StorageError
+from gnnserve_api.programs import ProgramManifest
+from gnnserve_describe.expected import Expected
+
+PROGRAM, EXPECTED, WEIGHTS, MANIFEST = "model.onnx", "expected.npz", "model.safetensors", "manifest.yaml"
+TOLERANCE_PERMILLE = 0.01
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `folder` at the end, or is removed."""
+    check_new(folder)
+    parent = folder.absolute().parent
+    try:
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=parent))
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    try:
+        yield made
+        # mkdtemp's own mode lets no other user read it.
+        made.chmod(0o777 & ~_umask())
+        os.rename(made, folder)  # noqa: PTH104 - fails where the folder has come into being meanwhile
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def check_new(folder: Path) -> None:
+    if folder.exists():
+        raise InputError("--out", f"{str(folder)!r} exists", "name a new folder, or remove it")
+    if not folder.absolute().parent.is_dir():
+        raise InputError("--out", f"{str(folder.parent)!r} is no folder", "make it, or name a folder in another one")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _cannot_write(folder: Path, error: OSError) -> StorageError:
+    return StorageError(
+        folder, f"cannot be written: {error.strerror or error}", "make room, or name another folder by --out",
+        on_command_line="run it where you may write", in_cluster="mount a volume that may be written",
+    )  # fmt: skip
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_expected(expected: Expected, path: Path) -> None:
+    np.savez(path, nodes=expected.nodes, scores=expected.scores)
+
+
+def write_weights(module: torch.nn.Module, path: Path) -> None:
+    """All tensors of the module's state; those that share memory each by themselves."""
+    tensors = {
+        name: tensor.detach().cpu().clone().contiguous()
+        for name, tensor in module.state_dict().items()
+        if torch.is_tensor(tensor)
+    }
+    save_file(tensors, path)
+
+
+def model_block(program: ProgramManifest) -> dict[str, Any]:
+    """`spec.model` of a manifest, whose relative paths begin in its folder."""
+    told = msgspec.to_builtins(program)
+    file = told.pop("file")
+    told["inputs"] = [
+        {name: value for name, value in each.items() if name != "relation" or value["name"]} for each in told["inputs"]
+    ]
+    return {
+        "program": {"uri": file, **told},
+        "expected": {"uri": EXPECTED, "scores": "Logits", "tolerancePermille": TOLERANCE_PERMILLE},
+    }
+
+
+def write_manifest(
+    program: ProgramManifest, name: str, source: dict[str, Any] | None, told: list[str], path: Path
+) -> None:
+    spec: dict[str, Any] = {} if source is None else {"graph": {"source": source}}
+    spec["model"] = model_block(program)
+    document = {
+        "apiVersion": "gnnserve.dev/v1alpha1",
+        "kind": "GNNService",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    lines = ["Written by gnnserve-describe."]
+    if source is None:
+        lines.append("Add spec.graph.source, the graph that the expected scores are of (docs/data.md).")
+    header = "".join(f"# {line}\n" for line in [*lines, *told])
+    path.write_text(header + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110))
