@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -125,6 +125,9 @@ bench-generation: .venv/installed ## accuracies by graph, ranking and factor; ge
 
 bench-relations: .venv/installed wrk ## graphs of several types: accuracy, time per row, beside torch_geometric's own sampler behind FastAPI; ONLY=rows,peers,acm,imdb,batches-acm,batches-imdb in parts
 	$(BIN)/python -m benchmarks.relations $(PARTS)
+
+bench-models: .venv/installed wrk ## models as programs: beside the same in torch_geometric behind FastAPI, and what one that fails does to its neighbours; ONLY=speed in parts
+	$(BIN)/python -m benchmarks.models $(PARTS)
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour
 	$(BIN)/python -m benchmarks.ranking $(PARTS)

@@ -82,29 +82,33 @@ def verify(protocol: Protocol, port: int, files: ProbedGraph) -> float | None:
 
 
 def measure(
-    contestants: Sequence[Contestant], files: ProbedGraph, effort: Effort, scratch: Path
+    contestants: Sequence[Contestant],
+    files: ProbedGraph,
+    effort: Effort,
+    scratch: Path,
+    workloads: Sequence[Workload] = WORKLOADS,
 ) -> dict[str, dict[str, list[Load]]]:
-    """Measures every contestant under every workload."""
+    """Measures every contestant under each of the workloads."""
     requests = {
         (contestant.name, workload.name): prepare_requests(contestant, workload, files, scratch)
         for contestant in contestants
-        for workload in WORKLOADS
+        for workload in workloads
     }
 
     def run(contestant: Contestant, workload: Workload, seconds: int) -> Load:
         path = requests[contestant.name, workload.name]
         return generate_load(contestant.server.port, path, workload.connections, seconds)
 
-    for workload in WORKLOADS:
+    for workload in workloads:
         for contestant in contestants:
             run(contestant, workload, 1)
     idle = busy_cores(lambda: time.sleep(1))
     print(f"{len(contestants)} servers are warm; idle, the machine keeps {idle} cores busy", flush=True)
     loads: dict[str, dict[str, list[Load]]] = {
-        contestant.name: {workload.name: [] for workload in WORKLOADS} for contestant in contestants
+        contestant.name: {workload.name: [] for workload in workloads} for contestant in contestants
     }
     for repetition in range(effort.repetitions):
-        for workload in WORKLOADS:
+        for workload in workloads:
             # Another one goes first each time.
             turn = repetition % len(contestants)
             for contestant in [*contestants[turn:], *contestants[:turn]]:

@@ -1,0 +1,35 @@
+"""Models as programs: how fast beside torch, and what one that fails does to its neighbours.
+
+Each part is in a module of its own: `models_speed.py`, `models_neighbours.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.models_speed import SPEED_VERDICTS, run_speed, show_speed
+from benchmarks.results import Benchmark, Part, main
+
+_SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {"speed": show_speed}
+"""By what a part finds."""
+
+
+def show(found: Mapping[str, Any]) -> None:
+    for key, show_part in _SHOWS.items():
+        if key in found:
+            show_part(found)
+
+
+_SERVED = ("gnnserve_cli.commands.run", "gnnserve_worker.programs.process")
+BENCHMARK = Benchmark(
+    "models",
+    (Part("speed", run_speed, _SERVED, ("benchmarks/peers/programs",)),),
+    (*SPEED_VERDICTS,),
+    about=__doc__,
+    show=show,
+)
+
+
+if __name__ == "__main__":
+    main(BENCHMARK)

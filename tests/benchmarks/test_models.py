@@ -1,0 +1,81 @@
+"""Models as programs: what servers are verified by, what they are asked to serve, and what becomes of the figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import models_files
+from benchmarks.models import BENCHMARK
+from benchmarks.models_files import ModelFiles, described_server, probe_scores, program_server
+from benchmarks.models_speed import MODULES, ratios_of
+from benchmarks.peers.programs.modules import random_module
+from benchmarks.peers.ratios import MANY_CONNECTIONS, MANY_SEEDS, ONE_SEED, Figures
+from benchmarks.shapes import PROBES, Shape, ShapeFiles, power_law_graph
+
+from gnnserve_api.spec.service import GNNService
+
+SHAPE = Shape("tiny", nodes=400, edges=2000, features=6, hidden=8, classes=3)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ShapeFiles:
+    folder = tmp_path_factory.mktemp("shape")
+    features = np.random.default_rng(0).standard_normal((SHAPE.nodes, SHAPE.features), dtype=np.float32)
+    for name, array in zip(("indptr", "indices", "features"), (*power_law_graph(SHAPE), features), strict=True):
+        np.save(folder / f"{name}.npy", array)
+    return ShapeFiles(SHAPE, folder)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_probes_scores_are_those_of_the_model_over_the_whole_graph_and_of_the_model_that_is_cut(
+    name: str, files: ShapeFiles
+) -> None:
+    module: Any = random_module(name, SHAPE.features, SHAPE.hidden, SHAPE.classes)
+    expected = probe_scores(module, files)
+    indptr = np.asarray(files.array("indptr"))
+    targets = np.repeat(np.arange(SHAPE.nodes), np.diff(indptr))
+    edges = torch.from_numpy(np.stack([np.asarray(files.array("indices"), np.int64), targets]))
+    x = torch.from_numpy(np.array(files.array("features")))
+    with torch.inference_mode():
+        whole = module(x, edges).numpy()
+        cut = module.cut(x, [edges, edges], [SHAPE.nodes] * 2).numpy()
+    np.testing.assert_allclose(whole[-PROBES:], expected, atol=1e-5)
+    np.testing.assert_allclose(cut, whole, atol=1e-5)
+
+
+def test_manifests_are_valid_and_have_the_same_fan_outs(
+    files: ShapeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models_files, "prepare_sources", lambda _: tmp_path)
+    of = ModelFiles("gat", files, tmp_path, np.zeros((PROBES, 3)))
+    for server in (program_server(of, tmp_path), described_server(of, tmp_path)):
+        (manifest,) = (Path(part) for part in server.command if part.endswith(".json"))
+        GNNService.model_validate(json.loads(manifest.read_text()))
+    model = json.loads((tmp_path / "gat-program.json").read_text())["spec"]["model"]
+    assert model["program"]["fanouts"] == json.loads((tmp_path / "gat-described.json").read_text())["spec"]["model"][
+        "fanouts"
+    ]  # fmt: skip
+
+
+def figures(p50_ms: float, requests_per_s: float) -> Figures:
+    return Figures(p50_ms, 2 * p50_ms, requests_per_s)
+
+
+def test_a_program_is_compared_with_the_best_of_others_by_each_figure() -> None:
+    ours = {ONE_SEED: figures(2, 1), MANY_CONNECTIONS: figures(1, 100), MANY_SEEDS: figures(30, 1)}
+    one = {ONE_SEED: figures(1, 1), MANY_CONNECTIONS: figures(1, 50), MANY_SEEDS: figures(90, 1)}
+    two = {ONE_SEED: figures(4, 1), MANY_CONNECTIONS: figures(1, 80), MANY_SEEDS: figures(60, 1)}
+    assert ratios_of(ours, [one, two]) == {ONE_SEED: 2.0, MANY_CONNECTIONS: 0.8, MANY_SEEDS: 0.5}
+
+
+@pytest.mark.parametrize("times", [0.9, 1.1])
+def test_a_program_that_takes_longer_than_torch_misses(times: float) -> None:
+    ratios = {"torch": {ONE_SEED: times, MANY_SEEDS: times}}
+    found = {"speed": {name: {"ratios": ratios, "servers": {"pyg": {"largestError": 1e-6}}} for name in MODULES}}
+    judged = {name: verdict["passed"] for name, verdict in BENCHMARK.judged(found).items() if "torch" in name}
+    assert judged == dict.fromkeys(judged, times <= 1) and len(judged) == 4
