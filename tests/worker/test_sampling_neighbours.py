@@ -29,6 +29,7 @@ FANOUTS = pytest.mark.parametrize(
         pytest.param((-1,), id="all neighbours"),
         pytest.param((-1, -1), id="all neighbours of two hops"),
         pytest.param((4, -1, 2), id="all neighbours of the middle hop"),
+        pytest.param((1,) * 12, id="more hops than described networks have layers"),
     ],
 )
 

@@ -95,7 +95,7 @@ class Scratch:
         self.seed_rows = np.empty(0, dtype=np.int32)
         self.views = np.empty(0, dtype=np.int32)
         """View of each row, where there is any."""
-        self.ends = np.zeros(8, dtype=np.int64)
+        self.ends = np.zeros(0, dtype=np.int64)
         self.offsets = np.empty(0, dtype=np.int64)
         self.bitmap = scratch_bitmap()
         self.table = scratch_table(1)
@@ -126,6 +126,10 @@ class Scratch:
         # Apart from the offsets: nodes of fewer lists may need fewer of them for more neighbours.
         if len(self.table) < 2 * fanout:
             self.table = scratch_table(fanout)
+
+    def reserve_hops(self, hops: int) -> None:
+        if len(self.ends) < hops:
+            self.ends = np.zeros(hops, dtype=np.int64)
 
     def reserve_positions(self) -> np.ndarray:
         """Room for the position of each neighbour that there is room for."""
@@ -168,6 +172,7 @@ def sample_neighbours(
         return _seeds_alone(seeds, len(fanouts), scratch, names_positions=names_positions)
     rows, edges = len(seeds), 1
     counts = _as_array(fanouts)
+    scratch.reserve_hops(len(fanouts))
     while True:
         scratch.reserve(len(seeds), rows, edges, max(1, *fanouts), has_views=view is not None)
         positions = scratch.reserve_positions() if names_positions else None
@@ -194,6 +199,7 @@ def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch, *, names_posi
     """A sample without neighbours, for networks of one row per node: no list is looked up."""
     count = len(seeds)
     scratch.reserve(count, count, 0, 1, has_views=False)
+    scratch.reserve_hops(layers)
     nodes, starts, ends = scratch.nodes[:count], scratch.starts[: count + 1], scratch.ends[:layers]
     nodes[...] = seeds
     starts.fill(0)

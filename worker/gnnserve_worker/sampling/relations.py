@@ -53,6 +53,7 @@ def sample_relations(
     counts = _by_relation(fanouts, int(layout[2]))
     types, stride, layers = int(layout[0]), int(layout[1]), len(counts)
     rows, edges, most = len(seeds), 1, max(1, int(counts.max(initial=1)))
+    scratch.reserve_hops(layers)
     while True:
         scratch.reserve(len(seeds), rows, edges, most, has_views=view is not None, lists=stride)
         positions = scratch.reserve_positions() if names_positions else None
