@@ -127,8 +127,20 @@ class ProgramOutput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     columns: int
 
 
+class ProgramLimits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Limits of the process that runs a program."""
+
+    memory_bytes: int = 2 << 30
+    """Beyond what ONNX Runtime itself takes."""
+    seconds: float = 10.0
+    """Longest time of one run."""
+    start_seconds: float = 60.0
+    """Longest time until a new process can be asked."""
+
+
 class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     file: str
+    """Path of the program, in ONNX, inside the folder of what has the contract: of the revision, where that has it."""
     sha256: str
     hops: int
     """Layers that read neighbours."""
@@ -137,10 +149,18 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     embeddings: ProgramOutput | None = None
     reads_degrees: bool = False
     """Whether layers count the edges that they are given: right alone where lists are whole, and one hop deeper."""
+    data_files: tuple[str, ...] = ()
+    """Paths of files beside it that have its weights; empty: it has them itself."""
+    limits: ProgramLimits = ProgramLimits()
 
     @property
     def sampled_hops(self) -> int:
         return self.hops + self.reads_degrees
+
+    @property
+    def embedding_columns(self) -> int:
+        """Width of its embeddings; 0: it gives none."""
+        return 0 if self.embeddings is None else self.embeddings.columns
 
     @property
     def is_layered(self) -> bool:

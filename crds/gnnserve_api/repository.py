@@ -28,6 +28,7 @@ from gnnserve_api.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.graph_schema import AS_LISTED, GraphSchema, PayloadManifest, RowsByRelation, TypeRows, one_type
 from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.profile import Compute, Profile
+from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
 
@@ -41,6 +42,13 @@ TYPED_SCHEMA_VERSION = 5
 """Schema version of graphs of several types, and of their revisions."""
 PAYLOAD_SCHEMA_VERSION = 6
 """Schema version of graphs whose edges have features or times."""
+PROGRAM_SCHEMA_VERSION = 7
+"""Schema version of revisions with a program."""
+
+PROGRAM = "Program"
+"""Architecture of a network that is a program, whatever is inside it."""
+_NO_HOPS = (0,)
+"""Fan-outs of a program that reads a node's own row alone."""
 
 
 class NodeIdKind(StrEnum):
@@ -184,6 +192,15 @@ class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
     """Slope of the leaky ReLU over attention scores below 0."""
 
 
+class NetworkKind(StrEnum):
+    """How a network is opened and run."""
+
+    LAYERS = "Layers"
+    """Layers of a known architecture, built from their weights."""
+    PROGRAM = "Program"
+    """A program, run by a process of its own."""
+
+
 class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What is needed to rebuild a network from its weights."""
 
@@ -199,6 +216,12 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """GAT's alone."""
     hops: int | None = None
     """SGC's and SIGN's alone: how often the features in its tables were propagated over the graph."""
+    program: ProgramManifest | UnsetType = UNSET
+    """What a program is given, and gives. Absent: the network is of layers, not of the architecture `PROGRAM`."""
+
+    @property
+    def kind(self) -> NetworkKind:
+        return NetworkKind.LAYERS if self.program is UNSET else NetworkKind.PROGRAM
 
     @property
     def layers(self) -> int:
@@ -207,6 +230,8 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     @property
     def embedding_columns(self) -> int:
         """Width of the last hidden layer; 0 for a network of one layer, which has none."""
+        if self.program is not UNSET:
+            return self.program.embedding_columns
         return self.hidden if self.layers > 1 else 0
 
     @property
@@ -223,6 +248,18 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         if self.attention is None:
             return 1
         return self.attention.output_heads if layer == self.layers - 1 else self.attention.heads
+
+
+def program_network(program: ProgramManifest, fanouts: tuple[int, ...] | None = None) -> NetworkManifest:
+    """The network that a program is. `fanouts`: neighbours that are sampled per hop; None: all of them."""
+    whole = (-1,) * program.sampled_hops or _NO_HOPS
+    return NetworkManifest(
+        architecture=PROGRAM,
+        hidden=program.embedding_columns,
+        fanouts=whole if fanouts is None else fanouts,
+        classes=program.scores.columns,
+        program=program,
+    )
 
 
 class CorrectionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -280,7 +317,7 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     compute: Compute
     """What the matrix products run in where the processor has it; float32 elsewhere."""
     weights: str
-    """Path of the network's safetensors inside the revision. Variants may share a file."""
+    """Path of the network's safetensors, or of its program, inside the revision. Variants may share a file."""
     thresholds: tuple[float, ...] | None = None
     """What is taken from the score of each class before labels are decided: a node has the classes that are then above
     0; of classes that exclude each other, the highest. None: nothing."""
@@ -291,6 +328,12 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     relation_fanouts: tuple[tuple[int, ...], ...] | UnsetType = UNSET
     """What is sampled by each relation of a graph of several types, in their order, in place of `fanouts`, which bound
     it. Absent: as many by each."""
+
+    @property
+    def network_files(self) -> tuple[str, ...]:
+        """Paths of all files that its network is opened from."""
+        program = self.network.program
+        return (self.weights,) if program is UNSET else (self.weights, *program.data_files)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -451,8 +494,12 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
 def model_digest(variants: Sequence[VariantManifest], files: Mapping[str, FileEntry]) -> str:
     """Digest of the weights of all variants, by name: equal for equal models over different graphs. Weights that
     `files` does not list are left out: a reader refuses such a manifest."""
-    listed = [variant for variant in variants if variant.weights in files]
-    lines = [f"{variant.name} {files[variant.weights].sha256}" for variant in listed]
+    lines = [
+        f"{variant.name} {files[name].sha256}"
+        for variant in variants
+        for name in variant.network_files
+        if name in files
+    ]
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from torch.export import Dim
 
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
@@ -123,3 +123,16 @@ def save(graph: onnx.GraphProto, path: Path, *, opset: int = 18, domains: Sequen
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     return path
+
+
+def write_linear(path: Path, weights: np.ndarray) -> Path:
+    """A program of `x` alone, whose scores are `x` times the weights, float32 [columns, classes]."""
+    columns, classes = weights.shape
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weights"], ["scores"])],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["nodes", columns])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["nodes", classes])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    return save(graph, path)

@@ -39,6 +39,7 @@ class FakeNetwork:
     compute: Compute
     weighs_neighbours: bool = False
     names_leaves: bool = False
+    reads_payload: bool = False
 
 
 def build_fake(
@@ -105,11 +106,16 @@ def weights(columns: int) -> dict[str, np.ndarray]:
     return {"weight": np.arange(columns * len(CLASSES), dtype=np.float32).reshape(columns, len(CLASSES))}
 
 
-def commit(staged: StagedRevision, created_at: str, profile: Profile | None = None) -> RevisionManifest:
+def commit(
+    staged: StagedRevision,
+    created_at: str,
+    profile: Profile | None = None,
+    variants: Sequence[VariantManifest] | None = None,
+) -> RevisionManifest:
     return staged.commit(
         scope="Inductive",
         ranking=RANKING,
-        variants=tiny_variants(profile or tiny_profile()),
+        variants=tiny_variants(profile or tiny_profile()) if variants is None else variants,
         profile=profile or tiny_profile(),
         generator="gnnserve test",
         created_at=created_at,

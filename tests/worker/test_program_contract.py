@@ -89,8 +89,8 @@ def laid_out(seeds: list[int], fanouts: tuple[int, ...], *, share: bool) -> Laid
         GRAPH.indptr, GRAPH.indices, np.array(seeds, np.int64), fanouts, 0, Scratch(), layout=GRAPH.layout, share=share,
         names_positions=True,
     )  # fmt: skip
-    payload = gather_payload(GRAPH, (None, None, BOUGHT), sample)
-    return lay_out(manifest_of(INPUTS, hops=len(fanouts)), SCHEMA, sample, read, payload)
+    sample = msgspec.structs.replace(sample, payload=gather_payload(GRAPH, (None, None, BOUGHT), sample))
+    return lay_out(manifest_of(INPUTS, hops=len(fanouts)), SCHEMA, sample, read)
 
 
 def scores_by(arrays: Any, layers: int) -> np.ndarray:

@@ -63,7 +63,7 @@ class Programs:
         schema = one_type(graph.nodes, len(graph.indices), FEATURES)
         network = ProgramNetwork(program, schema, self.runners[name], (FEATURES,))
         fanouts = (FULL_NEIGHBOURHOOD,) * program.sampled_hops
-        variant = replace(made.variants["x1"], name="program", network=network, fanouts=fanouts)  # type: ignore[arg-type]
+        variant = replace(made.variants["x1"], name="program", network=network, fanouts=fanouts)
         return replace(made, variants={"program": variant})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 from tests.support.programs import write_mischief
 
-from gnnserve_api.programs import ProgramOutput
+from gnnserve_api.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.programs.messages import Failure
 from gnnserve_worker.programs.race import check_repeats
-from gnnserve_worker.programs.runner import ProgramFailedError, ProgramLimits, ProgramRunner
+from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.programs.stats import total_stats
 
 SCORES = (ProgramOutput("scores", 2),)
 ENDLESS, HUGE = 1e18, 1e11
@@ -29,7 +31,7 @@ def mischief(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runner(mischief: Path) -> Iterator[ProgramRunner]:
-    made = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, time_s=60))
+    made = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, seconds=60))
     yield made
     made.close()
 
@@ -54,54 +56,54 @@ def children() -> list[int]:
 def test_answers_are_the_programs_for_any_size(runner: ProgramRunner) -> None:
     for nodes in (1, 5000, 3):
         assert not ask(runner, nodes=nodes).any()
-    assert runner.restarts == {}
+    assert runner.stats.restarts == {}
 
 
 def test_many_threads_ask_one_process(runner: ProgramRunner) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert not any(found.any() for found in threads.map(lambda n: ask(runner, nodes=n), range(1, 200)))
     assert len(children()) == 1
-    assert runner.restarts == {}
+    assert runner.stats.restarts == {}
 
 
 def test_a_program_that_hangs_is_ended_and_the_next_question_is_answered(mischief: Path) -> None:
-    runner = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, time_s=20))
+    runner = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, seconds=20))
     ask(runner)
-    runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=0.3)
+    runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=0.3)
     (before,) = children()
     with pytest.raises(ProgramFailedError, match=r"took longer than 0\.3 s; .*fewer nodes") as raised:
         ask(runner, ENDLESS, 0)
     assert raised.value.failure is Failure.TIME_OUT
     assert before not in children()
-    runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=20)
+    runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=20)
     assert not ask(runner).any()
-    assert runner.restarts == {Failure.TIME_OUT: 1}
+    assert runner.stats.restarts == {Failure.TIME_OUT: 1}
     runner.close()
 
 
 def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(mischief: Path) -> None:
     """One lane: the second question waits for it while the first one hangs."""
-    runner = ProgramRunner(mischief, 1, ProgramLimits(memory_bytes=1 << 30, time_s=20))
+    runner = ProgramRunner(mischief, 1, ProgramLimits(memory_bytes=1 << 30, seconds=20))
     ask(runner)
     failed = threading.Event()
 
     def hang() -> None:
-        runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=1)
+        runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=1)
         with pytest.raises(ProgramFailedError):
             ask(runner, ENDLESS, 0)
         failed.set()
 
-    process = runner._process
+    process = runner._held.process
     assert process is not None
     with ThreadPoolExecutor(2) as threads:
         hanging = threads.submit(hang)
         while not process._free.empty():
             pass
-        runner.limits = ProgramLimits(memory_bytes=1 << 30, time_s=20)
+        runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=20)
         assert not threads.submit(ask, runner).result().any()
         hanging.result()
     assert failed.is_set()
-    assert runner.restarts == {Failure.TIME_OUT: 1}
+    assert runner.stats.restarts == {Failure.TIME_OUT: 1}
     runner.close()
 
 
@@ -110,7 +112,7 @@ def test_a_program_that_takes_too_much_memory_is_told(runner: ProgramRunner) -> 
         ask(runner, 0, HUGE)
     assert raised.value.failure is Failure.MEMORY
     assert not ask(runner).any()
-    assert runner.restarts == {Failure.MEMORY: 1}
+    assert runner.stats.restarts == {Failure.MEMORY: 1}
 
 
 def test_memory_is_counted_over_the_limit_of_the_service(runner: ProgramRunner) -> None:
@@ -125,7 +127,7 @@ def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: Program
     (pid,) = children()
     with ThreadPoolExecutor(1) as threads:
         hanging = threads.submit(ask, runner, ENDLESS, 0)
-        process = runner._process
+        process = runner._held.process
         assert process is not None
         while process._free.qsize() == 2:
             pass
@@ -134,7 +136,7 @@ def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: Program
             hanging.result()
     assert raised.value.failure is Failure.CRASH
     assert not ask(runner).any()
-    assert runner.restarts == {Failure.CRASH: 1}
+    assert runner.stats.restarts == {Failure.CRASH: 1}
 
 
 def test_a_process_that_ended_between_questions_is_replaced(runner: ProgramRunner) -> None:
@@ -152,7 +154,7 @@ def test_outputs_of_another_shape_are_told(runner: ProgramRunner) -> None:
         with pytest.raises(ProgramFailedError, match=r"output scores is float32 \[3, 2\], expected float32") as raised:
             runner.run({"x": x}, outputs, rows)
         assert raised.value.failure is Failure.REFUSED
-    assert runner.restarts == {}
+    assert runner.stats.restarts == {}
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     runner = ProgramRunner(tmp_path / "model.onnx", 1)
     with pytest.raises(ProgramFailedError, match="cannot be read"):
         runner.run({}, SCORES, 1)
-    assert runner.restarts == {Failure.REFUSED: 1}
+    assert runner.stats.restarts == {Failure.REFUSED: 1}
     assert children() == []
     runner.close()
 
@@ -173,6 +175,62 @@ def test_nothing_is_left_of_a_closed_runner(runner: ProgramRunner) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) < files
     with pytest.raises(ProgramFailedError, match="not served any more"):
         ask(runner)
+
+
+def test_a_runner_that_is_let_go_leaves_no_process(mischief: Path) -> None:
+    runner = ProgramRunner(mischief, 1)
+    ask(runner)
+    assert len(children()) == 1
+    del runner
+    gc.collect()
+    assert children() == []
+
+
+def test_starts_that_fail_again_and_again_are_further_and_further_apart(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no program")
+    now = 0.0
+    runner = ProgramRunner(tmp_path / "model.onnx", 1, clock_s=lambda: now)
+
+    def waits_s() -> float:
+        with pytest.raises(ProgramFailedError) as raised:
+            runner.run({}, SCORES, 1)
+        assert raised.value.failure is Failure.REFUSED
+        return raised.value.retry_after_s
+
+    assert [waits_s(), waits_s(), waits_s()] == [0.0, 0.0, 1.0]
+    assert runner.stats.restarts == {Failure.REFUSED: 2}
+    now = 1.0
+    assert [waits_s(), waits_s()] == [0.0, 2.0]
+    for _ in range(8):
+        now += 30.0
+        assert waits_s() == 0.0
+    assert waits_s() == 30.0
+    assert "is started again in 30.0 s" in runner.stats.problem
+    runner.close()
+
+
+def test_an_answer_lets_the_next_process_start_at_once(mischief: Path) -> None:
+    runner = ProgramRunner(mischief, 1, clock_s=lambda: 0.0)
+    for _ in range(3):
+        assert not ask(runner).any()
+        (pid,) = children()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ProgramFailedError):
+            ask(runner)
+        assert runner.stats.problem.startswith("the program of this service ended its process")
+    assert not ask(runner).any()
+    assert runner.stats.problem == ""
+    assert sum(runner.stats.runs) == 7
+    runner.close()
+
+
+def test_stats_of_several_programs_add_up(runner: ProgramRunner) -> None:
+    ask(runner)
+    both = total_stats([runner.stats, runner.stats])
+    assert both is not None
+    assert sum(both.runs) == 2 * sum(runner.stats.runs)
+    assert both.run_s == 2 * runner.stats.run_s > 0
+    assert total_stats([]) is None
 
 
 def test_twenty_runs_are_equal_over_thousands_of_rows(runner: ProgramRunner) -> None:

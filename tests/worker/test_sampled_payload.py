@@ -19,8 +19,8 @@ from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.view import unpack
 from gnnserve_worker.sampling.batch_view import Part, view_of
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
-from gnnserve_worker.sampling.payload import SampledPayload, gather_payload
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampledPayload, Scratch
+from gnnserve_worker.sampling.payload import gather_payload
 
 Row = tuple[tuple[float, ...], int | None]
 """Features and time of an edge; None: it has no time."""

@@ -23,7 +23,7 @@ from gnnserve_api.export import (
 )
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Compute
-from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
+from gnnserve_api.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import TOLERANCE, check_program, spread_nodes
 from gnnserve_worker.export.contract import inputs_of, outputs_of
 from gnnserve_worker.export.inputs import draw_inputs
@@ -33,7 +33,7 @@ from gnnserve_worker.export.readme import readme
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.feature_products import RowsOfFeatures
-from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.network import Layer, Network, in_layers
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tasks.serving import published_task
 
@@ -67,6 +67,12 @@ def _variant_of(manifest: RevisionManifest, name: str) -> VariantManifest:
     found = next((variant for variant in manifest.variants if variant.name == name), None)
     if found is None:
         raise InputError("VARIANT", f"revision {manifest.revision} has no {name!r}", f"name one of {exportable}")
+    if found.network.kind is NetworkKind.PROGRAM:
+        raise InputError(
+            "VARIANT",
+            f"{name} is a program, which came as the file that an export would be",
+            f"copy {found.weights} out of the revision's folder",
+        )
     return found
 
 
@@ -98,7 +104,7 @@ def _write(
     told = published_task(manifest).exported_scores(described)
     gives_embeddings = variant.network.hidden > 0 and family_of(described).capabilities.embeddings
     inputs, outputs = inputs_of(variant), outputs_of(variant, told.meaning, gives_embeddings=gives_embeddings)
-    program = trace(VariantModule(variant.network, gives_embeddings=gives_embeddings), inputs)
+    program = trace(VariantModule(in_layers(variant.network), gives_embeddings=gives_embeddings), inputs)
     checks: list[ExportCheck] = []
     for chosen in formats:
         path = folder / FORMATS[chosen].file

@@ -37,7 +37,7 @@ from gnnserve_worker.gpu.placement import (
     table_parts,
 )
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
-from gnnserve_worker.models.network import Layer
+from gnnserve_worker.models.network import Layer, in_layers
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.table import Rows
 
@@ -339,7 +339,7 @@ class _Builder:
             graph=graph,
             tables=tables,
             networks={
-                name: DeviceNetwork.of(variant.network, self._accelerator.device, weights)
+                name: DeviceNetwork.of(in_layers(variant.network), self._accelerator.device, weights)
                 for name, variant in served.items()
             },
             caches={name: self._caches[table] for name, table in names.items() if table in self._caches},

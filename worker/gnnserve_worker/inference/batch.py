@@ -26,6 +26,7 @@ from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.repeats import distinct_share, most_by_hop
 from gnnserve_worker.tables.gather import gathered_bytes
 from gnnserve_worker.tables.table import RowsBehind
@@ -244,6 +245,9 @@ def _infer_chunk(
     start = time.perf_counter()
     sampling = None if view is None else view.sampling
     sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, _workspace.weights, share=share)
+    if network.reads_payload:
+        payload = gather_payload(revision.graph, revision.payloads, sample, view)
+        sample = msgspec.structs.replace(sample, payload=payload)
     drawn = time.perf_counter()
     behind = None if view is None else make_rows(variant, view, sample)
     made = drawn if behind is None else time.perf_counter()
@@ -259,13 +263,14 @@ def draw_sample(
     revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int, view: SampleView | None,
     scratch: Scratch, weights: WeightScratch, *, share: bool,
 ) -> NeighbourSample:  # fmt: skip
-    """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
+    """What the variant gathers for these seeds, with what neighbours weigh, and where edges stand, where its network
+    reads that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
     of_rows = variant.rows is not None and variant.rows.names_leaves
     names_leaves = view is not None and (variant.network.names_leaves or of_rows)
     sample = revision.sample(
         graph.indptr, graph.indices, seeds, variant.relation_fanouts or variant.fanouts, key, scratch, share=share,
-        view=view, names_leaves=names_leaves,
+        view=view, names_leaves=names_leaves, names_positions=variant.network.reads_payload,
     )  # fmt: skip
     if is_weighed and revision.neighbour_roots is not None:
         return weigh(sample, graph.indptr, revision.neighbour_roots, weights, view)

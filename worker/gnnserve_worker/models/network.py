@@ -9,7 +9,7 @@ per architecture beside this one says what its layers compute, `registry.py` fin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -158,6 +158,49 @@ class Activations:
         return memory
 
 
+class VariantNetwork(Protocol):
+    """What computes the scores of a sampled batch: `Network`, or a program (`program.py`)."""
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """Its layers; empty: it cannot be looked into."""
+        ...  # pragma: no cover
+
+    @property
+    def classes(self) -> int: ...  # pragma: no cover
+
+    @property
+    def hidden(self) -> int:
+        """Width of the embeddings; 0: it gives none."""
+        ...  # pragma: no cover
+
+    @property
+    def bytes_per_row(self) -> int: ...  # pragma: no cover
+
+    @property
+    def weighs_neighbours(self) -> bool: ...  # pragma: no cover
+
+    @property
+    def names_leaves(self) -> bool: ...  # pragma: no cover
+
+    @property
+    def reads_payload(self) -> bool: ...  # pragma: no cover
+
+    @property
+    def gather(self) -> Callable[..., Any]:
+        """Read the table, as `Gather`; the result is what `infer` takes first."""
+        ...  # pragma: no cover
+
+    def infer(
+        self,
+        aggregated: Any,
+        sample: NeighbourSample,
+        scratch: Activations,
+        scores: np.ndarray,
+        embeddings: np.ndarray | None = None,
+    ) -> None: ...  # pragma: no cover
+
+
 @dataclass(frozen=True, slots=True)
 class Network(Generic[AnyLayer_co]):
     """One variant's weights, ready to run."""
@@ -170,6 +213,8 @@ class Network(Generic[AnyLayer_co]):
     """Whether samples must have weights (`sampling/normalised.py`)."""
     names_leaves: bool = field(init=False)
     """Whether leaves must have the names that they have in the view of a request, since lists of theirs are read."""
+    reads_payload: bool = field(init=False)
+    """Whether samples must have what edges have (`sampling/payload.py`)."""
     hidden: int = field(init=False)
     """Width of the last hidden layer; 0 for a one-layer network."""
     gather: Gather = field(init=False, repr=False, compare=False)
@@ -180,6 +225,7 @@ class Network(Generic[AnyLayer_co]):
         object.__setattr__(self, "bytes_per_row", first.bytes_per_row)
         object.__setattr__(self, "weighs_neighbours", any(layer.weighs_neighbours for layer in self.layers))
         object.__setattr__(self, "names_leaves", self.weighs_neighbours)
+        object.__setattr__(self, "reads_payload", False)
         object.__setattr__(self, "hidden", last.inputs if len(self.layers) > 1 else 0)
         object.__setattr__(self, "gather", first.gather)
 
@@ -207,6 +253,12 @@ class Network(Generic[AnyLayer_co]):
                 copy_of_seeds(sample, below[:rows], embeddings)
             hidden = layer.infer(below, sample, hops, scratch)
         copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
+
+
+def in_layers(network: VariantNetwork) -> Network[Any]:
+    """A network that is known to be one of layers: what runs it was refused for others before."""
+    assert isinstance(network, Network)  # noqa: S101
+    return network
 
 
 def linear_part(layer: Layer) -> Layer:

@@ -11,7 +11,7 @@ import numpy as np
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.programs import ProgramManifest, ProgramOutput
 from gnnserve_worker.models.network import Activations, copy_rows
-from gnnserve_worker.programs.contract import LaidOut, Payload, lay_out
+from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
@@ -19,16 +19,16 @@ from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 @dataclass(frozen=True, slots=True)
 class ProgramNetwork:
-    """What `inference/batch.py` asks of `Network`, computed by another process.
+    """A `models.network.VariantNetwork`, computed by another process.
 
-    Samples have positions where the program reads what edges have.
+    It reads a table of features, with a row of each node under its name in samples: of one type, or of several.
     """
 
     program: ProgramManifest
     schema: GraphSchema
     runner: ProgramRunner
     columns: tuple[int, ...]
-    """Columns of the table that a node of each type has."""
+    """Columns of the table that a node of each type has: the first ones of its row."""
     layers: tuple[Any, ...] = ()
     """None that anything could look into."""
     classes: int = field(init=False)
@@ -39,13 +39,15 @@ class ProgramNetwork:
     """Whether samples must have weights (`sampling/normalised.py`)."""
     names_leaves: bool = True
     """A leaf that is a row too is one node, and found by its name."""
+    reads_payload: bool = field(init=False)
 
     def __post_init__(self) -> None:
         program = self.program
         object.__setattr__(self, "classes", program.scores.columns)
-        object.__setattr__(self, "hidden", 0 if program.embeddings is None else program.embeddings.columns)
+        object.__setattr__(self, "hidden", program.embedding_columns)
         object.__setattr__(self, "bytes_per_row", 4 * max(self.columns))
         object.__setattr__(self, "weighs_neighbours", program.weighs_neighbours)
+        object.__setattr__(self, "reads_payload", program.reads_payload)
 
     def gather(
         self,
@@ -53,7 +55,6 @@ class ProgramNetwork:
         sample: NeighbourSample,
         scratch: Activations,
         behind: RowsBehind | None = None,
-        payload: Payload = (),
     ) -> LaidOut:
         """Lay out all inputs, rows of the table's nodes among them."""
         del scratch
@@ -62,7 +63,7 @@ class ProgramNetwork:
             rows = table.own if own else table.rows
             return _decoded(rows, names, self.columns[kind], *_behind(behind, own=own and table.own is not table.rows))
 
-        return lay_out(self.program, self.schema, sample, read, payload)
+        return lay_out(self.program, self.schema, sample, read)
 
     def infer(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import ChangedSource, NetworkManifest, RevisionManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.living_payload import LivingPayload
+from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.places import TypePlaces, places_of
 from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.opening.changes import OpenedChanges
 from gnnserve_worker.repository.watched import WatchedFiles
@@ -54,7 +56,7 @@ class LoadedVariant:
     """Leading columns of the table that this variant reads."""
     fanouts: tuple[int, ...]
     """Neighbours that are sampled per layer, the seed's draw first; all -1: full neighbourhood."""
-    network: Network[Any]
+    network: VariantNetwork
     """Its layers are of any kind. GPUs and exported programs compute `Layer` alone; others are refused before."""
     rows: MakesRows | None = None
     """Makes rows of the table for nodes that it has none for. None: its family cannot, or nothing of what the table's
@@ -113,6 +115,8 @@ class LoadedRevision:
     """What new nodes of each type come with; empty: nothing of how their rows are made is kept."""
     sample: Sampler = sample_neighbours
     """Draws neighbours in the graph."""
+    payloads: tuple[EdgePayload | LivingPayload | None, ...] = ()
+    """Features and times of the edges of each relation, as predictions read them; None: they have none."""
     places: TypePlaces = field(init=False)
     """Where nodes and lists of each type stand in the graph, and how edges become entries of them."""
 

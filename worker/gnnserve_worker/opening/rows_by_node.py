@@ -17,7 +17,7 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, row_maker
 from gnnserve_worker.models.scaling import Scaling
@@ -27,7 +27,8 @@ from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.opening.changes import FollowedRows
 from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.opening.graph import OpenedGraph
-from gnnserve_worker.opening.loaded import CORRECTION, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
+from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table, read_tensors
 from gnnserve_worker.sampling.neighbours import sample_neighbours
@@ -39,11 +40,11 @@ class RowsByNode:
     """A `variants.TableRows`."""
 
     def __init__(
-        self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder, roots: Callable[[], np.ndarray]
+        self, revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: Callable[[], np.ndarray]
     ) -> None:
         """`roots`: makes `inverse_roots` of the graph."""
         _check_lists(revision, graph.stored)
-        self._revision, self._graph, self._build, self._roots = revision, graph, build, roots
+        self._revision, self._graph, self._networks, self._roots = revision, graph, networks, roots
         self.sample: Sampler = sample_neighbours
         self.mapped_nodes = revision.graph.nodes
         self.tables = {name: self.open_table(name) for name in revision.tables}
@@ -56,9 +57,7 @@ class RowsByNode:
     def open_table(self, name: str) -> Table:
         return open_table(self._revision, self._revision.tables[name])
 
-    def open(
-        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray]
-    ) -> tuple[Network[Layer], MakesRows | None]:
+    def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         revision, table, columns = self._revision, self.tables[variant.table], variant.columns
         if not 1 <= columns <= table.columns or (table.projected and columns != table.columns):
             raise DamagedError(
@@ -66,22 +65,23 @@ class RowsByNode:
                 f"holds {table.columns} columns, and {variant.name} is to read {columns} of them",
                 revision.remedy,
             )
-        network = self._build(variant.network, tensors, columns, table.projected, variant.compute)
-        return network, self._stored_rows(variant, tensors, network) or self._makers.get(variant.table)
+        network = self._networks.open(variant, table)
+        return network, self._stored_rows(variant, network) or self._makers.get(variant.table)
 
     def followed(self) -> FollowedRows:
         return FollowedRows(tuple(self._makers.values()), _by_number((*self._corrected, *self._followed())))
 
-    def _stored_rows(
-        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray], rest: Network[Layer]
-    ) -> StoredRowMaker | None:
+    def _stored_rows(self, variant: VariantManifest, rest: VariantNetwork) -> StoredRowMaker | None:
         """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `rest`: the
         variant's network, behind that layer."""
         correction = correction_of(variant)
         if correction is None or (products := self._makers.get(correction.products)) is None:
             return None
+        tensors = self._networks.tensors(variant)
         own = {key.removeprefix(CORRECTION): tensor for key, tensor in tensors.items() if key.startswith(CORRECTION)}
-        network = self._build(correction.network, own, products.table.columns, projected=True, compute="float32")
+        network = self._networks.build(
+            correction.network, own, products.table.columns, projected=True, compute="float32"
+        )
         layer, table = network.layers[0], self.tables[variant.table]
         projection = spec_of(correction.network.architecture).project(tail_tensors(own, 1))
         stored = StoredLayerMaker(
@@ -101,10 +101,10 @@ class RowsByNode:
         found: dict[int, StoredLayerMaker] = {}
         for variant in self._revision.variants:
             if (followed := followed_of(variant)) is not None:
-                tensors = read_tensors(self._revision, self._revision.folder / variant.weights)
+                tensors = self._networks.tensors(variant)
                 own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
                 layers = followed_layers(
-                    followed, variant.table, own, self.tables, self._graph.seen, self._build, self._roots
+                    followed, variant.table, own, self.tables, self._graph.seen, self._networks.build, self._roots
                 )
                 found |= {id(maker.table): maker for maker in layers}
         return tuple(found.values())

@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-import numpy as np
 from msgspec import UNSET
 from safetensors import SafetensorError
 
@@ -19,7 +17,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.build import build_network, table_layer
-from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of, moment_key
@@ -60,9 +58,8 @@ class RowsByRelation:
     def open_table(self, name: str) -> Table:
         return _open_spread(self._revision, self._revision.tables[name], self._stored, self._graph).table
 
-    def open(
-        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray]
-    ) -> tuple[Network[Any], MakesRows | None]:
+    def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
+        tensors = read_tensors(self._revision, self._revision.folder / variant.weights)
         graph, spread, recipe = self._graph, self._spread[variant.table], self._recipe
         reads = RelationTable.of(graph, spread.first_rows)
         network = build_network(

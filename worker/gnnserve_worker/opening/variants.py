@@ -1,23 +1,22 @@
 """Variants of a revision, put together from their files: what they read, compute by, and what changes of it follow.
 
-How its tables have rows of nodes decides how they are opened (`TableRows`): one of each node, or one for each relation
-that reads a node.
+How its tables have rows of nodes decides how they are opened (`TableRows`): one of each node, of one type or of
+several, or one for each relation that reads a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 from msgspec import UNSET
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_of
@@ -25,9 +24,11 @@ from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.living_graphs import roots_with_room
 from gnnserve_worker.opening.loaded import LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.opening.rows_by_node import RowsByNode
 from gnnserve_worker.opening.rows_by_relation import RowsByRelation
-from gnnserve_worker.repository.revision_files import RevisionFiles, read_tensors
+from gnnserve_worker.opening.rows_by_type import RowsByType
+from gnnserve_worker.repository.revision_files import RevisionFiles, RowLayout
 from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
 
@@ -54,10 +55,8 @@ class TableRows(Protocol):
         """As `MappedItems.nodes`."""
         ...  # pragma: no cover
 
-    def open(
-        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray]
-    ) -> tuple[Network[Any], MakesRows | None]:
-        """The network of a variant, and what makes rows for it, as of `LoadedVariant`. `tensors`: its weights."""
+    def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
+        """The network of a variant, and what makes rows for it, as of `LoadedVariant`."""
         ...  # pragma: no cover
 
     def open_table(self, name: str) -> Table:
@@ -75,11 +74,13 @@ class OpenedVariants:
         self._revision, self._mapped_entries = revision, graph.mapped_entries
         self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
         """`inverse_roots` of the graph, where variants weigh neighbours."""
-        self._rows: TableRows
-        if revision.has_rows_by_relation:
-            self._rows = RowsByRelation(revision, graph)
-        else:
-            self._rows = RowsByNode(revision, graph, build, self.roots)
+        networks = VariantNetworks(revision, graph.seen.schema, build)
+        rows: Mapping[RowLayout, Callable[[], TableRows]] = {
+            RowLayout.BY_NODE: lambda: RowsByNode(revision, graph, networks, self.roots),
+            RowLayout.BY_RELATION: lambda: RowsByRelation(revision, graph),
+            RowLayout.BY_TYPE: lambda: RowsByType(revision, graph, networks),
+        }
+        self._rows = rows[revision.row_layout]()
         self.tables = self._rows.tables
         self.type_rows = self._rows.type_rows
         self.sample = self._rows.sample
@@ -88,7 +89,7 @@ class OpenedVariants:
         revision = self._revision
         path = revision.folder / variant.weights
         try:
-            network, rows = self._rows.open(variant, read_tensors(revision, path))
+            network, rows = self._rows.open(variant)
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             problem = f"does not hold the weights of {variant.name}: {error}"
             raise DamagedError(path, problem, revision.remedy) from error

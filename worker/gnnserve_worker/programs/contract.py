@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -17,8 +17,7 @@ from gnnserve_worker.programs.numbering import (
     relations_of,
     seed_rows,
 )
-from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.payload import SampledPayload
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampledPayload
 
 
 class ReadRows(Protocol):
@@ -35,22 +34,16 @@ class LaidOut(msgspec.Struct, frozen=True):
     """The row of each seed in the outputs, int64."""
 
 
-Payload = Sequence[SampledPayload | None]
-"""Of each relation; None: it has none."""
-
-
-def lay_out(
-    program: ProgramManifest, schema: GraphSchema, sample: NeighbourSample, read: ReadRows, payload: Payload = ()
-) -> LaidOut:
-    """`sample`: of `program.sampled_hops` hops; with weights where the program weighs neighbours. `payload`: that of
-    the sample, where the program reads any."""
+def lay_out(program: ProgramManifest, schema: GraphSchema, sample: NeighbourSample, read: ReadRows) -> LaidOut:
+    """`sample`: of `program.sampled_hops` hops; with weights where the program weighs neighbours, and with payload
+    where it reads any."""
     if program.is_layered:
         return LaidOut(
             {each.name: _in_order(_BY_LAYER[each.role](each, sample, read)) for each in program.inputs},
             seed_rows(sample).astype(np.int64),
         )
     numbered = number_sample(sample, relations_of(schema))
-    source = _Source(schema, numbered, read, payload)
+    source = _Source(schema, numbered, read, sample.payload)
     arrays = {each.name: _in_order(_OF_GRAPH[each.role](each, source)) for each in program.inputs}
     return LaidOut(arrays, numbered.seeds)
 
@@ -59,7 +52,7 @@ class _Source(msgspec.Struct, frozen=True):
     schema: GraphSchema
     numbered: NumberedSample
     read: ReadRows
-    payload: Payload
+    payload: tuple[SampledPayload | None, ...]
 
     def place_of_type(self, each: ProgramInput) -> int:
         return self.schema.place_of(each.type)

@@ -5,6 +5,7 @@ What a program does harms its own service alone: whoever asks meanwhile gets `Pr
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import socket
@@ -12,9 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -22,9 +22,10 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.programs import ProgramOutput
+from gnnserve_api.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.growth import room_for
 from gnnserve_worker.programs.messages import Answer, Failure, Question, end_of, place, receive, send
+from gnnserve_worker.programs.stats import ProgramStats, RunCounts
 
 _REMEDIES: Mapping[Failure, str] = {
     Failure.CRASH: "a new process is started; if it happens again, run the program by ONNX Runtime alone",
@@ -34,47 +35,51 @@ _REMEDIES: Mapping[Failure, str] = {
 }
 
 
+_DEFAULT_LIMITS = ProgramLimits()
+_MOST_DELAY_S = 30.0
+
+
 class ProgramFailedError(GnnserveError):
     """The program of one service gave no answer; asked again, it may."""
 
-    def __init__(self, failure: Failure, problem: str) -> None:
+    def __init__(self, failure: Failure, problem: str, retry_after_s: float = 0.0) -> None:
         self.failure = failure
+        self.retry_after_s = retry_after_s
+        """Earliest time at which asking again can help, from now on."""
         super().__init__(f"the program of this service {problem}; {_REMEDIES[failure]}")
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramLimits:
-    memory_bytes: int = 2 << 30
-    """Beyond what ONNX Runtime itself takes."""
-    time_s: float = 10.0
-    """Of one run."""
-    start_s: float = 60.0
-    """Until a new process can be asked."""
 
 
 class ProgramRunner:
     """One program; asked from any thread, as many at a time as `lanes`."""
 
-    def __init__(self, file: Path, lanes: int, limits: ProgramLimits = ProgramLimits()) -> None:
+    def __init__(
+        self,
+        file: Path,
+        lanes: int,
+        limits: ProgramLimits = _DEFAULT_LIMITS,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock_s`: what waiting before another start goes by."""
         self.limits = limits
         self._file = file
         self._lanes = lanes
         self._lock = threading.Lock()
         self._starting = threading.Lock()
-        self._process: _Process | None = None
-        self._restarts = Counter[Failure]()
+        self._held = _Held()
+        # A revision that is not served any more is let go, and not closed.
+        weakref.finalize(self, self._held.end)
+        self._counts = RunCounts()
+        self._starts = _Starts(clock_s)
         self._is_closed = False
 
     @property
-    def restarts(self) -> Mapping[Failure, int]:
-        """How often a process was given up, and why."""
-        with self._lock:
-            return dict(self._restarts)
+    def stats(self) -> ProgramStats:
+        return self._counts.seen()
 
     @property
     def is_running(self) -> bool:
         with self._lock:
-            return self._process is not None
+            return self._held.process is not None
 
     def run(
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int
@@ -92,22 +97,38 @@ class ProgramRunner:
     def close(self) -> None:
         with self._starting, self._lock:
             self._is_closed = True
-            process, self._process = self._process, None
-        if process is not None:
-            process.end()
+        self._held.end()
 
     def _run_once(
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int
     ) -> tuple[np.ndarray, ...]:
-        process = self._started()
-        deadline = time.monotonic() + self.limits.time_s
+        began_s: float | None = None
+        try:
+            process = self._started()
+            began_s = time.monotonic()
+            found = self._ask(process, inputs, outputs, rows, began_s + self.limits.seconds)
+        except ProgramFailedError as error:
+            self._counts.note_failure(str(error), None if began_s is None else time.monotonic() - began_s)
+            raise
+        self._counts.note_answer(time.monotonic() - began_s)
+        self._starts.note_answer()
+        return found
+
+    def _ask(
+        self,
+        process: _Process,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Sequence[ProgramOutput],
+        rows: int,
+        deadline: float,
+    ) -> tuple[np.ndarray, ...]:
         lane = process.take_lane(deadline)
         try:
             answer, found = lane.ask(inputs, outputs, rows, deadline)
         except TimeoutError as error:
             lane.close()
             self._give_up(process, Failure.TIME_OUT)
-            problem = f"took longer than {self.limits.time_s:g} s"
+            problem = f"took longer than {self.limits.seconds:g} s"
             raise ProgramFailedError(Failure.TIME_OUT, problem) from error
         except (EOFError, OSError) as error:
             lane.close()
@@ -124,32 +145,81 @@ class ProgramRunner:
         return found
 
     def _started(self) -> _Process:
-        if not self._starting.acquire(timeout=self.limits.time_s):
-            raise ProgramFailedError(Failure.TIME_OUT, f"is being started for longer than {self.limits.time_s:g} s")
+        if not self._starting.acquire(timeout=self.limits.seconds):
+            raise ProgramFailedError(Failure.TIME_OUT, f"is being started for longer than {self.limits.seconds:g} s")
         try:
             with self._lock:
                 if self._is_closed:
                     raise ProgramFailedError(Failure.CRASH, "is not served any more")
-                if self._process is not None:
-                    return self._process
+                if self._held.process is not None:
+                    return self._held.process
+            self._starts.require_due()
             try:
                 process = _Process(self._file, self._lanes, self.limits)
             except ProgramFailedError as error:
-                with self._lock:
-                    self._restarts[error.failure] += 1
+                self._note_given_up(error.failure)
                 raise
             with self._lock:
-                self._process = process
+                self._held.process = process
             return process
         finally:
             self._starting.release()
 
     def _give_up(self, process: _Process, failure: Failure) -> int:
         with self._lock:
-            if self._process is process:
-                self._process = None
-                self._restarts[failure] += 1
+            is_first = self._held.process is process
+            if is_first:
+                self._held.process = None
+        if is_first:
+            self._note_given_up(failure)
         return process.end()
+
+    def _note_given_up(self, failure: Failure) -> None:
+        self._counts.note_restart(failure)
+        self._starts.note_given_up(failure)
+
+
+class _Held:
+    """The process of a runner, apart from it, so that it is ended once the runner is gone."""
+
+    def __init__(self) -> None:
+        self.process: _Process | None = None
+
+    def end(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.end()
+
+
+class _Starts:
+    """When another process may be started: at once after the first that gave no answer, and later and later after
+    others in a row. A program that cannot be read, or ends with every run, would start processes all the time."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._in_a_row = 0
+        """Processes that gave no answer, since one gave one."""
+        self._due_s = -math.inf
+        self._failure = Failure.CRASH
+
+    def note_answer(self) -> None:
+        with self._lock:
+            self._in_a_row = 0
+
+    def note_given_up(self, failure: Failure) -> None:
+        with self._lock:
+            self._failure = failure
+            delay_s = min(_MOST_DELAY_S, 2.0 ** (self._in_a_row - 1)) if self._in_a_row else 0.0
+            self._in_a_row += 1
+            self._due_s = self._clock_s() + delay_s
+
+    def require_due(self) -> None:
+        with self._lock:
+            left_s = self._due_s - self._clock_s()
+            if left_s > 0:
+                problem = f"gave no answer in {self._in_a_row} processes, and is started again in {left_s:.1f} s"
+                raise ProgramFailedError(self._failure, problem, left_s)
 
 
 class _GivenUpError(Exception):
@@ -216,7 +286,7 @@ class _Process:
             end.close()
         for lane in made:
             self._free.put(lane)
-        self._wait_until_ready(limits.start_s)
+        self._wait_until_ready(limits.start_seconds)
 
     def _wait_until_ready(self, start_s: float) -> None:
         self._control.settimeout(start_s)

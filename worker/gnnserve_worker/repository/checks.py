@@ -25,8 +25,8 @@ from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, re
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     PAYLOAD_SCHEMA_VERSION,
+    PROGRAM_SCHEMA_VERSION,
     SCHEMA_VERSION,
-    TYPED_SCHEMA_VERSION,
     FileEntry,
     GraphManifest,
     NodeIdKind,
@@ -47,7 +47,7 @@ _SURVEYED_AT_ONCE = 128 * 1024
 """Values per part of a survey: as many as a core's own cache keeps from the digest to the survey."""
 _GRAPH_VERSIONS = range(1, PAYLOAD_SCHEMA_VERSION + 1)
 """Schema versions of graphs that can be read: fields that came later have defaults."""
-_REVISION_VERSIONS = range(3, TYPED_SCHEMA_VERSION + 1)
+_REVISION_VERSIONS = range(3, PROGRAM_SCHEMA_VERSION + 1)
 """Schema versions of revisions that can be read: 3 by `RevisionManifest3`."""
 _Manifest = TypeVar("_Manifest", GraphManifest, RevisionManifest, RevisionManifest3)
 
@@ -109,13 +109,17 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
             raise DamagedError(path, misfit, remedy(folder))
     tables = [name for table in revision.tables.values() for name in files_of(table)]
     _require_listed(path, revision.files, [*tables, *files_beside_tables(revision)], remedy(folder))
+    for variant in revision.variants:
+        if (misfit := program_misfit(variant, revision.files)) is not None:
+            raise DamagedError(path, misfit, remedy(folder))
     _require_sealed(path, content, remedy(folder))
     return revision
 
 
 def files_beside_tables(manifest: RevisionManifest) -> list[str]:
     """Paths of the files that variants, rows of new nodes and the task are read from."""
-    weights, source = [variant.weights for variant in manifest.variants], manifest.row_source
+    weights = [name for variant in manifest.variants for name in variant.network_files]
+    source = manifest.row_source
     rows = [source.tensors] if source is not None and source.tensors is not None else []
     return [*weights, *rows, *manifest.task_files]
 
@@ -140,6 +144,21 @@ def variant_misfit(variant: VariantManifest, tables: Mapping[str, TableManifest]
     if variant.thresholds is not None and len(variant.thresholds) != classes:
         found = f"{len(variant.thresholds)} thresholds for variant {variant.name}"
         return f"has {found}, expected one for each of its {classes} classes"
+    return None
+
+
+def program_misfit(variant: VariantManifest, files: Mapping[str, FileEntry]) -> str | None:
+    """What of a variant's program contradicts the rest of its revision, whose files these are; None: nothing does."""
+    program, network = variant.network.program, variant.network
+    if program is UNSET:
+        return None
+    if program.file != variant.weights:
+        return f"has the program {program.file} for variant {variant.name}, expected {variant.weights}"
+    if program.sha256 != (found := files[variant.weights].sha256):
+        return f"lists {program.file} with the digest {found}, expected {program.sha256} as its contract says"
+    if program.scores.columns != network.classes:
+        given = f"{program.scores.columns} columns of scores for variant {variant.name}"
+        return f"has {given}, expected one for each of its {network.classes} classes"
     return None
 
 

@@ -15,6 +15,7 @@
       damaged/<time>/            revisions set aside to be generated again; never read
       trained/<recipe>-<graph>/<network>/  network.json, weights.safetensors: of a generation that is not done
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
+                                 (of a program its own file, and those that have its weights, in place of weights)
       revisions/<revision>/index/  index.json, and vectors.npy or vectors.faiss: the index of its embeddings
       updates/<uid>/             log.sqlite and what SQLite keeps beside it: the log of changes of the service with that
                                  uid. updates/uid is that of servers without a cluster
@@ -85,6 +86,11 @@ NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 def weights_of(variant: str) -> str:
     return f"variants/{variant}/weights.safetensors"
+
+
+def program_file_of(variant: str, name: str) -> str:
+    """A file of a variant that is a program: the program itself, or one that has weights of it."""
+    return f"variants/{variant}/{name}"
 
 
 def rows_of(table: str) -> str:

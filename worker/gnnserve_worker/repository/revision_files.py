@@ -6,13 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 from msgspec import UNSET
 
-from gnnserve_api.repository import GraphManifest, RevisionManifest, RowsManifest, TableManifest, VariantManifest
+from gnnserve_api.repository import (
+    GraphManifest,
+    NetworkKind,
+    RevisionManifest,
+    RowsManifest,
+    TableManifest,
+    VariantManifest,
+)
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.repository import checks
 from gnnserve_worker.repository.room import GraphRoom
@@ -31,6 +39,17 @@ class RowRecipe:
     """Moments of the columns, and what projected tables were made by."""
     columns: np.ndarray
     """Source columns of those tables that do not name theirs: int64, in the order of the ranking."""
+
+
+class RowLayout(StrEnum):
+    """How tables have rows of nodes."""
+
+    BY_NODE = "ByNode"
+    """a row of each node, where nodes have one list each"""
+    BY_RELATION = "ByRelation"
+    """a row of a node for each relation that reads it, and one for itself"""
+    BY_TYPE = "ByType"
+    """a row of each node, of several types: what programs read"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +80,13 @@ class RevisionFiles:
     def has_rows_by_relation(self) -> bool:
         """Whether nodes have a row in its tables for each relation that reads them."""
         return any(table.by_relation for table in self.tables.values())
+
+    @property
+    def row_layout(self) -> RowLayout:
+        if self.has_rows_by_relation:
+            return RowLayout.BY_RELATION
+        are_programs = all(variant.network.kind is NetworkKind.PROGRAM for variant in self.variants)
+        return RowLayout.BY_TYPE if self.graph.schema.has_names and are_programs else RowLayout.BY_NODE
 
     @property
     def makes_rows_by_type(self) -> bool:

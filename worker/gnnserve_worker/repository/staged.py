@@ -21,11 +21,14 @@ from gnnserve_api.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.graph_schema import RowsByRelation
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import Profile
+from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import (
+    PROGRAM_SCHEMA_VERSION,
     SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
     FileEntry,
     GraphManifest,
+    NetworkKind,
     RankingManifest,
     RevisionManifest,
     RowsManifest,
@@ -170,6 +173,22 @@ class StagedRevision:
         self._files[weights] = files.write_file(path, data)
         return self._files[weights]
 
+    def write_program(self, name: str, folder: Path, program: ProgramManifest) -> ProgramManifest:
+        """Copy a program, and the files that have its weights, out of `folder`. `program`: with their paths in there.
+        Returns it with their paths in the revision, and its digest."""
+        kept = {given: paths.program_file_of(name, given) for given in (program.file, *program.data_files)}
+        for given, path in kept.items():
+            if not (paths.is_name(name) and paths.is_name(given)):
+                raise ValueError(f"file {given!r} of variant {name!r} is not safe as a path")
+            files.make_folder((self._folder / path).parent)
+            self._files[path] = files.write_file(self._folder / path, (folder / given).read_bytes())
+        return msgspec.structs.replace(
+            program,
+            file=kept[program.file],
+            sha256=self._files[kept[program.file]].sha256,
+            data_files=tuple(kept[given] for given in program.data_files),
+        )
+
     def write_row_source(self, tensors: Mapping[str, np.ndarray]) -> str | None:
         """The tensors of the manifest's `RowSource`; their path, or None where there are none."""
         if not tensors:
@@ -233,6 +252,11 @@ class StagedRevision:
             rows=None if rows is None else replace(rows, tensors={**rows.tensors, **self._made_by}),
         )
 
+    def _schema_version(self, variants: Sequence[VariantManifest]) -> int:
+        if any(variant.network.kind is NetworkKind.PROGRAM for variant in variants):
+            return PROGRAM_SCHEMA_VERSION
+        return TYPED_SCHEMA_VERSION if self._graph.schema.has_names else SCHEMA_VERSION
+
     def commit(
         self,
         *,
@@ -254,7 +278,7 @@ class StagedRevision:
         """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
         RFC 3339; revisions are ordered by it. `training`: None for given weights."""
         manifest = RevisionManifest(
-            schema_version=TYPED_SCHEMA_VERSION if self._graph.schema.has_names else SCHEMA_VERSION,
+            schema_version=self._schema_version(variants),
             revision=self.revision,
             recipe=self._recipe,
             graph=self._graph.digest,

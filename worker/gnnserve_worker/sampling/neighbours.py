@@ -51,6 +51,17 @@ class SampleWeights(msgspec.Struct, frozen=True):
     """float32, at least as many as rows."""
 
 
+class SampledPayload(msgspec.Struct, frozen=True):
+    """Payload of all edges that a sample drew by one relation (`payload.py`)."""
+
+    edges: np.ndarray
+    """Their places in `NeighbourSample.neighbours`, int64, ascending."""
+    features: np.ndarray
+    """float32 [edges, columns]"""
+    times: np.ndarray
+    """int64 [edges]; [0]: edges of the relation have no time."""
+
+
 class NeighbourSample(msgspec.Struct, frozen=True):
     """Views into scratch memory, valid until the same scratch is used for another sample."""
 
@@ -78,6 +89,8 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     positions: np.ndarray | None = None
     """Where each of `neighbours` stands, int64 [starts[-1]]: a place in the graph's `indices`, or their number + k for
     the k-th entry that lists gain in the view. None: it was sampled without naming them."""
+    payload: tuple[SampledPayload | None, ...] = ()
+    """Features and times of its edges by each relation, where a network reads them; None: the relation has none."""
 
 
 class Scratch:

@@ -8,30 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
+from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.overlay import OverlayPayload
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.sampling.batch_view import BatchView
-from gnnserve_worker.sampling.neighbours import NeighbourSample
-
-
-class SampledPayload(msgspec.Struct, frozen=True):
-    """Payload of all edges that a sample drew by one relation."""
-
-    edges: np.ndarray
-    """Their places in `NeighbourSample.neighbours`, int64, ascending."""
-    features: np.ndarray
-    """float32 [edges, columns]"""
-    times: np.ndarray
-    """int64 [edges]; [0]: edges of the relation have no time."""
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampledPayload
 
 
 def gather_payload(
-    graph: Graph, payloads: Sequence[EdgePayload | None], sample: NeighbourSample, view: BatchView | None = None
+    graph: Graph,
+    payloads: Sequence[EdgePayload | LivingPayload | None],
+    sample: NeighbourSample,
+    view: BatchView | None = None,
 ) -> tuple[SampledPayload | None, ...]:
     """Gather the payload of a sample's edges by each relation; None: the relation has none.
 
@@ -63,8 +55,9 @@ def gather_payload(
 
 
 def _gather(
-    payload: EdgePayload, brought: OverlayPayload | None, edges: np.ndarray, rows: np.ndarray, is_brought: np.ndarray
-) -> SampledPayload:
+    payload: EdgePayload | LivingPayload, brought: OverlayPayload | None, edges: np.ndarray, rows: np.ndarray,
+    is_brought: np.ndarray,
+) -> SampledPayload:  # fmt: skip
     columns, has_times = len(payload.columns), bool(payload.time_column)
     if len(rows) and rows.min() < 0:
         raise ValueError(f"edge {edges[rows.argmin()]} of the sample has no payload, though its relation has")

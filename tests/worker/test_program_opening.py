@@ -1,0 +1,143 @@
+"""A program is kept in a revision with its digest and its contract, and opened as the network of its variants."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.support.programs import manifest_of, write_linear
+from tests.support.repository import (
+    CLASSES,
+    FEATURES,
+    NODES,
+    TABLE,
+    commit,
+    repository_in,
+    tiny_graph,
+    tiny_profile,
+    write_features,
+)
+
+from gnnserve_api.errors import DamagedError, InputError
+from gnnserve_api.families import FamilyName
+from gnnserve_api.programs import InputRole, ProgramInput, ProgramLimits, ProgramManifest, ProgramOutput
+from gnnserve_api.repository import PROGRAM, RevisionManifest, VariantManifest, program_network
+from gnnserve_worker.export.write import check_variant
+from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.models.program import ProgramNetwork
+from gnnserve_worker.opening.revision import load_revision, open_revision
+from gnnserve_worker.repository import checks
+from gnnserve_worker.repository.repository import Repository
+
+WEIGHTS = np.random.default_rng(1).normal(size=(FEATURES, len(CLASSES))).astype(np.float32)
+PROGRAM_OF = manifest_of((ProgramInput("x", InputRole.FEATURES),), hops=1, columns=len(CLASSES))
+
+
+def variant_of(name: str, program: ProgramManifest) -> VariantManifest:
+    network = program_network(program)
+    return VariantManifest(
+        name=name, family=FamilyName.PRUNED, table=TABLE, columns=FEATURES, fanouts=network.fanouts, network=network,
+        compute="float32", weights=program.file,
+    )  # fmt: skip
+
+
+def published(root: Path, program: ProgramManifest = PROGRAM_OF) -> tuple[Repository, RevisionManifest]:
+    """Two variants of one program."""
+    repository, graph = repository_in(root), tiny_graph()
+    (root / "brought").mkdir(parents=True)
+    write_linear(root / "brought" / "model.onnx", WEIGHTS)
+    for name in program.data_files:
+        (root / "brought" / name).write_bytes(b"weights")
+    profile = tiny_profile({"x1": FEATURES, "x2": FEATURES})
+    with repository.locked(None):
+        repository.put_graph(graph)
+        with repository.stage("recipe", graph.digest) as staged:
+            write_features(staged, graph.features, range(FEATURES))
+            kept = staged.write_program("x1", root / "brought", program)
+            variants = [variant_of(name, kept) for name in ("x1", "x2")]
+            open_revision(staged.files_of(variants))
+            return repository, commit(staged, "2026-01-01T00:00:00Z", profile, variants)
+
+
+def test_variants_of_a_program_are_opened_and_share_its_process(tmp_path: Path) -> None:
+    repository, manifest = published(tmp_path)
+    assert manifest.variants[0].network.architecture == PROGRAM
+    assert manifest.variants[0].network.embedding_columns == 0
+    loaded = load_revision(repository, manifest.revision)
+    warm_up(loaded)
+    features = np.arange(NODES * FEATURES, dtype=np.float32).reshape(NODES, FEATURES)
+    seeds = np.array([3, 0, 5, 3], np.int64)
+    for name in ("x1", "x2"):
+        found = infer_batch(loaded, name, seeds, key=0)
+        np.testing.assert_allclose(found.scores, features[seeds] @ WEIGHTS, rtol=1e-5)
+        assert found.embeddings is None
+    networks = [loaded.variants[name].network for name in ("x1", "x2")]
+    assert all(isinstance(network, ProgramNetwork) for network in networks)
+    assert len({id(network.runner) for network in networks if isinstance(network, ProgramNetwork)}) == 1
+
+
+def test_limits_and_files_of_weights_are_kept(tmp_path: Path) -> None:
+    limits = ProgramLimits(memory_bytes=1 << 30, seconds=2.5)
+    program = msgspec.structs.replace(PROGRAM_OF, data_files=("model.onnx.data",), limits=limits)
+    _, manifest = published(tmp_path, program)
+    kept = manifest.variants[0].network.program
+    assert isinstance(kept, ProgramManifest)
+    assert kept.limits == limits
+    assert kept.data_files == ("variants/x1/model.onnx.data",)
+    assert {kept.file, *kept.data_files} <= manifest.files.keys()
+    assert kept.sha256 == manifest.files[kept.file].sha256
+
+
+def test_another_file_in_place_of_the_program_is_refused(tmp_path: Path) -> None:
+    repository, manifest = published(tmp_path)
+    (path,) = tmp_path.rglob(manifest.variants[0].weights)
+    path.chmod(0o644)
+    write_linear(path, -WEIGHTS)
+    with pytest.raises(DamagedError, match=r"model\.onnx"):
+        load_revision(repository, manifest.revision)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"file": "variants/x2/model.onnx"}, "has the program variants/x2/model.onnx for variant x1, expected"),
+        ({"sha256": "0" * 64}, "with the digest .*, expected 0000"),
+        ({"scores": ProgramOutput("scores", 7)}, "7 columns of scores for variant x1, expected one for each of its 2"),
+    ],
+)
+def test_a_contract_that_contradicts_its_revision_is_told(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    _, manifest = published(tmp_path)
+    variant = manifest.variants[0]
+    assert isinstance(variant.network.program, ProgramManifest)
+    program = msgspec.structs.replace(variant.network.program, **change)
+    network = msgspec.structs.replace(variant.network, program=program)
+    other = msgspec.structs.replace(variant, network=network)
+    assert checks.program_misfit(variant, manifest.files) is None
+    assert re.search(words, checks.program_misfit(other, manifest.files) or "")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ((ProgramInput("x", InputRole.FEATURES, "shop"),), "x is of type 'shop'"),
+        (
+            (ProgramInput("x", InputRole.FEATURES), ProgramInput("a", InputRole.EDGE_FEATURES)),
+            "those of the graph have",
+        ),
+    ],
+)
+def test_a_contract_that_does_not_fit_the_graph_is_refused(
+    tmp_path: Path, inputs: tuple[ProgramInput, ...], words: str
+) -> None:
+    with pytest.raises(DamagedError, match=words):
+        published(tmp_path, msgspec.structs.replace(PROGRAM_OF, inputs=inputs))
+
+
+def test_a_program_is_not_exported_again(tmp_path: Path) -> None:
+    _, manifest = published(tmp_path)
+    with pytest.raises(InputError, match=r"x1 is a program, .* copy variants/x1/model\.onnx"):
+        check_variant(manifest, "x1")
