@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from benchmarks.models_neighbours import NEIGHBOURS_VERDICTS, run_neighbours, show_neighbours
 from benchmarks.models_speed import SPEED_VERDICTS, run_speed, show_speed
 from benchmarks.results import Benchmark, Part, main
 
-_SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {"speed": show_speed}
+_SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {"speed": show_speed, "neighbours": show_neighbours}
 """By what a part finds."""
 
 
@@ -24,8 +25,11 @@ def show(found: Mapping[str, Any]) -> None:
 _SERVED = ("gnnserve_cli.commands.run", "gnnserve_worker.programs.process")
 BENCHMARK = Benchmark(
     "models",
-    (Part("speed", run_speed, _SERVED, ("benchmarks/peers/programs",)),),
-    (*SPEED_VERDICTS,),
+    (
+        Part("speed", run_speed, _SERVED, ("benchmarks/peers/programs",)),
+        Part("neighbours", run_neighbours, (*_SERVED, "gnnserve_cli.commands.serve", "gnnserve_cli.commands.load")),
+    ),
+    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS),
     about=__doc__,
     show=show,
 )

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import models_files
+from benchmarks import models_files, models_neighbours
 from benchmarks.models import BENCHMARK
 from benchmarks.models_files import ModelFiles, described_server, probe_scores, program_server
+from benchmarks.models_neighbours import MODES, OTHERS, described_manifest, program_manifest
 from benchmarks.models_speed import MODULES, ratios_of
 from benchmarks.peers.programs.modules import random_module
 from benchmarks.peers.ratios import MANY_CONNECTIONS, MANY_SEEDS, ONE_SEED, Figures
@@ -79,3 +80,19 @@ def test_a_program_that_takes_longer_than_torch_misses(times: float) -> None:
     found = {"speed": {name: {"ratios": ratios, "servers": {"pyg": {"largestError": 1e-6}}} for name in MODULES}}
     judged = {name: verdict["passed"] for name, verdict in BENCHMARK.judged(found).items() if "torch" in name}
     assert judged == dict.fromkeys(judged, times <= 1) and len(judged) == 4
+
+
+def test_manifests_of_neighbours_are_valid(files: ShapeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models_neighbours, "prepare_sources", lambda _: tmp_path)
+    for manifest in (described_manifest(files, OTHERS[0]), program_manifest(tmp_path)):
+        GNNService.model_validate(manifest)
+    assert (tmp_path / "mischief.onnx").is_file()
+
+
+@pytest.mark.parametrize(("failed", "p99_ms", "passes"), [(0, 12.0, True), (1, 12.0, False), (0, 14.0, False)])
+def test_neighbours_must_lose_no_request_and_little_time(failed: int, p99_ms: float, passes: bool) -> None:
+    modes = {name: {"p99_ms": p99_ms, "failed": failed, "recovered_s": 1.0} for name in MODES}
+    modes["healthy"] = {"p99_ms": 10.0, "failed": 0, "recovered_s": 0.0}
+    judged = BENCHMARK.judged({"neighbours": {"modes": modes}})
+    assert len(judged) == 9
+    assert all(verdict["passed"] for verdict in judged.values()) is passes
