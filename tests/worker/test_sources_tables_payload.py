@@ -49,6 +49,29 @@ def test_of_equal_edges_that_are_merged_the_last_counts(tmp_path: Path, suffix: 
 
 
 @FORMATS
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ({}, [1.5, 2.5, -1.0, 9.0]),
+        ({"duplicates": "Keep"}, [0.5, 1.5, 2.5, -1.0, 9.0]),
+        ({"duplicates": "Keep", "selfLoops": "Remove"}, [0.5, 1.5, 2.5, -1.0]),
+    ],
+    ids=["merged", "kept", "without self-loops"],
+)
+def test_edges_that_are_merged_or_left_out_leave_no_row_of_payload(
+    tmp_path: Path, suffix: str, options: dict[str, str], weights: list[float]
+) -> None:
+    edges = {**edges_of([*PAIRS, (3, 3)]), "weight": [*PAYLOAD["weight"], 9.0], "at": [*PAYLOAD["at"], 1]}
+    data = import_tables(tmp_path, suffix, nodes_of(range(5)), edges, edge_options={**READ, **options})
+
+    payload = data.relations[0].payload
+    assert payload is not None
+    assert payload.features[:, 0].tolist() == weights
+    assert len(payload.times) == len(weights)
+    assert sorted(data.relations[0].lists.payload_rows.tolist()) == [*range(len(weights))]
+
+
+@FORMATS
 def test_parallel_edges_stand_in_the_order_of_time(tmp_path: Path, suffix: str) -> None:
     data = imported(tmp_path, suffix, PAYLOAD, duplicates="Keep")
 

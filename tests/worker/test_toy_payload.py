@@ -92,7 +92,7 @@ class Toy:
         found = living.find(decode_batch(encode_batch(batch)))
         assert isinstance(found, FoundNodes), found
         living.apply(found)
-        tables = [None if one is None else one.of_these(np.arange(one.rows)) for one in living.payloads]
+        tables = [None if one is None else one.in_use for one in living.payloads]
         relations = [replace(one, payload=table) for one, table in zip(self.data.relations, tables, strict=True)]
         return replace(self, data=replace(self.data, relations=tuple(relations)), graph=living.graph)
 
@@ -189,6 +189,8 @@ def test_a_reverse_relation_has_the_payload_of_the_edges_that_it_reverses() -> N
     assert toy.sampled() == kept - {("user/0", "item/2", 20.0, 5)}
     there, back = (one.payload for one in toy.data.relations)
     assert there is back
+    assert there is not None
+    assert there.features[:, 0].tolist() == [30.0, 40.0, 25.0], "no row of the edge that was merged"
 
 
 def test_a_request_brings_edges_of_one_type_with_their_payload() -> None:

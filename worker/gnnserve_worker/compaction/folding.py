@@ -16,7 +16,7 @@ from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_payload import LivingPayload
-from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.relation_lists import without_unused_payload
 from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType, Relation
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -141,22 +141,14 @@ def folded_relations(graph: LivingGraph, kept: Sequence[np.ndarray]) -> tuple[Re
 def _with_payload(payloads: Sequence[LivingPayload | None], relations: Sequence[Relation]) -> tuple[Relation, ...]:
     """The relations with the payload that their entries name, without the rows that none does. A reverse relation
     shares that of its own."""
-    shared: dict[int, tuple[np.ndarray, EdgePayload]] = {}
-    for payload in payloads:
-        if payload is not None and id(payload) not in shared:
-            named = [one.lists.payload_rows for one, of in zip(relations, payloads, strict=True) if of is payload]
-            used = np.unique(np.concatenate(named)).astype(np.int64)
-            shared[id(payload)] = used, payload.of_these(used)
+    in_use = {id(one): one.in_use for one in payloads if one is not None}
     found = []
     for one, payload in zip(relations, payloads, strict=True):
         if payload is None:
             found.append(replace(one, lists=Graph(one.lists.indptr, one.lists.indices)))
-            continue
-        used, folded = shared[id(payload)]
-        rows = np.searchsorted(used, one.lists.payload_rows).astype(np.int32)
-        lists = Graph(one.lists.indptr, one.lists.indices, payload_rows=rows)
-        found.append(replace(one, lists=lists, payload=folded))
-    return tuple(found)
+        else:
+            found.append(replace(one, payload=in_use[id(payload)]))
+    return without_unused_payload(found)
 
 
 def _made_of(loaded: LoadedRevision, log: ChangeLog, log_uid: str, offset: int) -> ChangedSource:

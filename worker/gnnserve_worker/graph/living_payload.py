@@ -38,6 +38,12 @@ class LivingPayload:
         return int(self.state[0])
 
     @property
+    def in_use(self) -> EdgePayload:
+        """Payload of these rows, which is no copy."""
+        times = self.times[: self.rows] if self.time_column else self.times
+        return EdgePayload(self.columns, self.features[: self.rows], self.time_column, times)
+
+    @property
     def row_bytes(self) -> int:
         times = self.times.itemsize if self.time_column else 0
         return len(self.columns) * self.features.itemsize + times
@@ -53,11 +59,6 @@ class LivingPayload:
             self.times[rows] = times
         self.state[0] += count
         return np.arange(first, first + count, dtype=np.int32)
-
-    def of_these(self, rows: np.ndarray) -> EdgePayload:
-        """Payload of these rows (int64) alone, in their order."""
-        times = self.times[rows] if self.time_column else np.zeros(0, np.int64)
-        return EdgePayload(self.columns, self.features[rows], self.time_column, times)
 
 
 class PayloadProblem(NamedTuple):

@@ -7,12 +7,14 @@ A node's lists, one for each relation that its type reads, stand one behind the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.payload import without_unused_rows
+from gnnserve_worker.graph.store import Graph, Relation
 
 _NO_ROWS = np.zeros(0, np.int32)
 
@@ -86,3 +88,16 @@ def parted_lists(graph: Graph) -> tuple[Graph, ...]:
             parted.append(Graph(starts, (indices[entries] - first_node).astype(np.int32), payload_rows=rows))
         first_list += kind.nodes * len(relations)
     return tuple(parted)
+
+
+def without_unused_payload(relations: Sequence[Relation]) -> tuple[Relation, ...]:
+    """The relations without rows of payload that no entry names. Those that share a payload go on sharing it."""
+    found = [*relations]
+    for payload in {id(one.payload): one.payload for one in relations if one.payload is not None}.values():
+        sharing = [place for place, one in enumerate(relations) if one.payload is payload]
+        kept, named = without_unused_rows(payload, [relations[place].lists.payload_rows for place in sharing])
+        for place, rows in zip(sharing, named, strict=True):
+            lists = relations[place].lists
+            own = Graph(lists.indptr, lists.indices, payload_rows=rows)
+            found[place] = replace(relations[place], lists=own, payload=kept)
+    return tuple(found)

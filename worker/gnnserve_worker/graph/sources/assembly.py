@@ -18,6 +18,7 @@ from gnnserve_api.graph_schema import AS_LISTED
 from gnnserve_api.spec.heterogeneous import ReverseRelations, TypedSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.relation_lists import without_unused_payload
 from gnnserve_worker.graph.sources.checks import check_node_count, unread_edge_data
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.store import EdgeSplits, Finding, Graph, GraphData, NodeType, Relation, Splits
@@ -93,7 +94,7 @@ def assemble(
         source=source.described(),
         digest=digest,
         types=kinds,
-        relations=tuple(sorted(built, key=lambda relation: order.index(relation.target))),
+        relations=without_unused_payload(sorted(built, key=lambda relation: order.index(relation.target))),
         labels=labelled.labels,
         classes=labelled.classes,
         splits=labelled.splits,

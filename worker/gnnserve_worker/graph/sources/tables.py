@@ -11,7 +11,7 @@ import pyarrow as pa
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.spec.tables import CsvSource, EdgeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
-from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.payload import EdgePayload, without_unused_rows
 from gnnserve_worker.graph.sources.checks import unread_edge_data
 from gnnserve_worker.graph.sources.table_edges import End, payload_columns, read_ends, unread_columns
 from gnnserve_worker.graph.sources.table_files import SourceTable
@@ -72,6 +72,9 @@ def _read_edges(
     progress(Progress("sort edges", 0, 1))
     payload = columns.joined()
     graph, counts = edges.to_graph(payload)
+    if payload is not None:
+        payload, (rows,) = without_unused_rows(payload, (graph.payload_rows,))
+        graph = Graph(graph.indptr, graph.indices, payload_rows=rows)
     progress(Progress("sort edges", 1, 1, f"{graph.edges:,} edges"))
     findings = [*counts.findings(), *unread_edge_data(unread_columns(table, source, target, columns))]
     if dropped is not None:
