@@ -102,7 +102,11 @@ def read_edge_times(given: ArrayLike | None, edges: int, where: str) -> NDArray[
     if array.dtype.kind == "M":
         if np.isnat(array).any():
             raise InputError(where, "some are missing (NaT)", remedy)
-        array = array.astype("datetime64[us]").astype(np.int64)
+        whole = array.astype("datetime64[us]")
+        # numpy wraps what does not fit; units below a microsecond lose their fraction, and always do.
+        if np.can_cast(array.dtype, whole.dtype, "safe") and (whole.astype(array.dtype) != array).any():
+            raise InputError(where, "some are beyond what microseconds in 64 bits reach", remedy)
+        array = whole.astype(np.int64)
     if array.size and (array.dtype.kind not in "iu" or array.max() > np.iinfo(np.int64).max):
         raise InputError(where, f"{array.dtype} are no integers of 64 bits", remedy)
     if array.shape != (edges,):

@@ -140,6 +140,10 @@ def test_wishes_stand_in_the_body_of_json_and_in_the_head_of_arrays() -> None:
         pytest.param(lambda: Overlay(edges=[(1, 2)], edge_times=[0.5]), "edge_times: float64 are no", id="half a time"),
         pytest.param(lambda: Overlay(edges=[(1, 2)], edge_times=[1, 2]), "for 1 edge", id="two times of an edge"),
         pytest.param(
+            lambda: Overlay(edges=[(1, 2)], edge_times=np.array([2**62], "datetime64[s]")), "beyond what microseconds",
+            id="a time too late",
+        ),
+        pytest.param(
             lambda: Overlay(edges=[(1, 2)], edge_times=np.array(["NaT"], "datetime64[s]")), "missing", id="no time"
         ),
         pytest.param(

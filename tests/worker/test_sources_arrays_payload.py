@@ -91,10 +91,28 @@ def test_they_are_told_and_not_read_by_default(tmp_path: Path, made: Any) -> Non
         ({"edge_attr": np.ones((3, 1, 1))}, r"edge_attr: has shape \[3, 1, 1\], expected \[edges\]"),
         ({"edge_attr": np.ones(3, bool)}, "edge_attr: is bool with shape"),
         ({"edge_time": np.array([0.5, 1, 2])}, "edge_time: is float64 with shape"),
+        ({"edge_time": np.array([1, 2, 2**63], np.uint64)}, r"edge_time\[2\]: is 9223372036854775808, beyond 64 bits"),
         ({"edge_time": np.array([1, 2, 3, 4])}, "edge_time: has 4 entries, and there are 3 edges"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, made: Any, arrays: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        loaded(made(tmp_path, **arrays))
+
+
+@pytest.mark.parametrize("made", [of_file, of_folder])
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"edge_attr": np.array(["a", "b", "c"])}, r"edge_attr: is <U1 with shape \[3\], expected floats or integers"),
+        ({"edge_time": np.array(["now", "then", "later"])}, "edge_time: is <U5 with shape .*, expected integers"),
+        (
+            {"edge_time": np.array([1, 2, "NaT"], "datetime64[us]")},
+            r"edge_time: is datetime64\[us\].*expected integers",
+        ),
+    ],
+)
+def test_arrays_of_texts_and_dates_are_refused(tmp_path: Path, made: Any, arrays: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         loaded(made(tmp_path, **arrays))
 

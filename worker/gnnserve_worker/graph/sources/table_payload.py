@@ -25,6 +25,13 @@ from gnnserve_worker.graph.sources.table_columns import (
 from gnnserve_worker.graph.sources.table_csv import CsvTable
 from gnnserve_worker.graph.sources.table_files import SourceTable, TableRows
 
+_MOST = 2**63 - 1
+_MOST_OF_UNIT = {"s": _MOST // 10**6, "ms": _MOST // 10**3, "us": _MOST, "ns": _MOST}
+"""Largest timestamp of each unit whose microseconds fit 64 bits."""
+_BEYOND, _SMALLER = "beyond an integer of 64 bits with a sign", "write smaller times, such as seconds since 1970"
+_LONGEST = 40
+"""Characters of a text that is looked at as an integer."""
+
 
 class PayloadColumns:
     """Collects the payload of edges batch by batch. Raises InputError that names the row, the column and the value."""
@@ -93,23 +100,27 @@ class PayloadColumns:
             values, are_integers = parsed_integers(array)
             if not are_integers.all():
                 row = int(are_integers.argmin())
+                text = array[row].as_py()
+                if _is_large_integer(text):
+                    raise self._error(rows, row, name, f"is {shortened(text)}, {_BEYOND}", _SMALLER)
                 raise self._error(
-                    rows, row, name, f"is {shortened(array[row].as_py())}, expected an integer of 64 bits",
-                    "write times as integers, such as seconds since 1970",
+                    rows, row, name, f"is {shortened(text)}, expected an integer of 64 bits",
+                    "write times as integers, such as seconds since 1970, or the table in Parquet with timestamps",
                 )  # fmt: skip
             return values
         if pa.types.is_timestamp(array.type):
             try:
                 return np.asarray(microseconds_of(array).to_numpy(zero_copy_only=False))
             except pa.ArrowInvalid as error:
-                problem = "holds a time that microseconds since 1970 in 64 bits do not reach"
-                raise InputError(f"{rows.path}: column {name!r}", problem, "write other times") from error
+                counts, most = integers_of(array.cast(pa.int64()))[0], _MOST_OF_UNIT[array.type.unit]
+                row = int(((counts < -most) | (counts > most)).argmax())
+                problem = f"is {counts[row]} {array.type.unit} since 1970, which microseconds in 64 bits do not reach"
+                raise self._error(rows, row, name, problem, "write a time up to the year 294247") from error
         if not pa.types.is_integer(array.type):
             raise self._wrong_type(rows, name, array.type, "integers or timestamps")
         values, beyond = integers_of(array)
         if beyond >= 0:
-            problem = f"is {array[beyond].as_py()}, expected an integer of 64 bits with a sign"
-            raise self._error(rows, beyond, name, problem, "write smaller times")
+            raise self._error(rows, beyond, name, f"is {array[beyond].as_py()}, {_BEYOND}", _SMALLER)
         return values
 
     def _wrong_type(self, rows: TableRows, name: str, found: Any, expected: str) -> InputError:
@@ -118,3 +129,10 @@ class PayloadColumns:
 
     def _error(self, rows: TableRows, row: int, name: str, problem: str, remedy: str) -> InputError:
         return self._table.error(rows.path, rows.first + row, name, problem, remedy)
+
+
+def _is_large_integer(text: str) -> bool:
+    """Whether it is written as an integer, and 64 bits with a sign do not hold it."""
+    if not text.removeprefix("-").isdecimal():
+        return False
+    return len(text) > _LONGEST or not -_MOST - 1 <= int(text) <= _MOST
