@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gnnserve_api.errors import InputError
 from gnnserve_describe.calling import Argument, Call, Part
+from gnnserve_describe.dgl_graph import is_dgl_graph
 from gnnserve_describe.given_graph import (
     COUNT_NAMES,
     EDGE_NAMES,
@@ -19,6 +22,8 @@ from gnnserve_describe.given_graph import (
     listed,
     names_of,
 )
+
+_PAYLOAD_WORDS = re.compile(r"edge|weight|attr|rel|type|time|^e$|^w$|^ew$|^ef$")
 
 
 def bound_call(
@@ -39,7 +44,7 @@ def _named_input(text: str, found: GivenGraph, given: Any) -> Argument:
     if name in COUNT_NAMES:
         return Argument(parameter, Part.NODE_COUNT)
     if name in GRAPH_NAMES:
-        return Argument(parameter, Part.GRAPH, value=given)
+        return Argument(parameter, Part.DGL_GRAPH if is_dgl_graph(given) else Part.GRAPH, value=given)
     for part, blocks in ((Part.NODES, names_of(found.nodes)), (Part.PAYLOAD, names_of(found.payload))):
         if name in blocks:
             return Argument(parameter, part, name)
@@ -54,8 +59,9 @@ def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any, *, has_typ
         if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     ]
     required = [each for each in parameters if each.default is each.empty]
+    is_dgl = is_dgl_graph(given)
     if len(required) == 1 and (required[0].name in GRAPH_NAMES or _is_class_of(required[0], given)):
-        yield Argument("", Part.GRAPH, value=given)
+        yield Argument("", Part.DGL_GRAPH if is_dgl else Part.GRAPH, value=given)
         return
     nodes, payload = names_of(found.nodes), names_of(found.payload)
     taken: set[str] = set()
@@ -63,8 +69,10 @@ def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any, *, has_typ
     for parameter in parameters:
         name = parameter.name.removesuffix("_dict").removesuffix("s_dict")
         argument = _by_name(name, nodes, payload)
+        if argument is None and is_dgl and name in GRAPH_NAMES:
+            argument = Argument("", Part.DGL_GRAPH, value=given)
         if argument is None and parameter.default is parameter.empty:
-            argument = _by_place(taken, nodes, payload)
+            argument = _by_place(name, taken, nodes, payload)
             if argument is None:
                 raise InputError(
                     "forward", f"it takes {parameter.name!r}, and the graph has no such tensor (it has "
@@ -78,7 +86,7 @@ def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any, *, has_typ
             continue
         taken.add(argument.block or argument.part)
         by_place = is_placed and parameter.kind is not parameter.KEYWORD_ONLY
-        yield Argument("" if by_place else parameter.name, argument.part, argument.block)
+        yield replace(argument, parameter="" if by_place else parameter.name)
 
 
 def _by_name(name: str, nodes: Sequence[str], payload: Sequence[str]) -> Argument | None:
@@ -90,19 +98,28 @@ def _by_name(name: str, nodes: Sequence[str], payload: Sequence[str]) -> Argumen
         return Argument("", Part.EDGES)
     if name in COUNT_NAMES:
         return Argument("", Part.NODE_COUNT)
-    if name in FEATURE_NAMES and "x" in nodes:
-        return Argument("", Part.NODES, "x")
+    main = _main_features(nodes)
+    if name in FEATURE_NAMES and main:
+        return Argument("", Part.NODES, main)
     return None
 
 
-def _by_place(taken: set[str], nodes: Sequence[str], payload: Sequence[str]) -> Argument | None:
-    """The first of features, edges and what edges have that no parameter has yet."""
-    if "x" in nodes and "x" not in taken:
-        return Argument("", Part.NODES, "x")
+def _by_place(name: str, taken: set[str], nodes: Sequence[str], payload: Sequence[str]) -> Argument | None:
+    """The first of features, edges and, for a name that says so, what edges have that no parameter has yet."""
+    if name in GRAPH_NAMES:
+        # Beside features: the numbers of graphs, of which there is one.
+        return Argument("", Part.GRAPH_NUMBERS)
+    main = _main_features(nodes)
+    if main and main not in taken:
+        return Argument("", Part.NODES, main)
     if Part.EDGES not in taken:
         return Argument("", Part.EDGES)
-    left = [name for name in payload if name not in taken]
+    left = [each for each in payload if each not in taken] if _PAYLOAD_WORDS.search(name) else []
     return Argument("", Part.PAYLOAD, left[0]) if left else None
+
+
+def _main_features(nodes: Sequence[str]) -> str:
+    return next((name for name in FEATURE_NAMES if name in nodes), "")
 
 
 def _is_class_of(parameter: inspect.Parameter, given: Any) -> bool:

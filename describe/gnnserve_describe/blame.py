@@ -100,13 +100,18 @@ def _torch_folder() -> str:
 
 
 def _is_own(file: str) -> bool:
-    if file.startswith("<") or _is_installed(file) or file.startswith(_torch_folder()):
+    if file.startswith("<") or _is_generated(file) or _is_installed(file) or file.startswith(_torch_folder()):
         return False
     return not any(file.startswith(folder + "/") for folder in _foreign_folders())
 
 
 def _is_library(file: str) -> bool:
-    return _is_installed(file) and not file.startswith(_torch_folder())
+    return (_is_installed(file) or _is_generated(file)) and not file.startswith(_torch_folder())
+
+
+def _is_generated(file: str) -> bool:
+    """Whether torch_geometric has written it, in a folder for temporary files."""
+    return Path(file).name.startswith("torch_geometric.")
 
 
 def _is_installed(file: str) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import torch
 
 from gnnserve_api.programs import RelationKey
+from gnnserve_describe.dgl_graph import TorchGraph, dgl_by_torch
 from gnnserve_describe.graph import GraphTensors
 
 
@@ -25,6 +27,10 @@ class Part(StrEnum):
     NODE_COUNT = "node count"
     GRAPH = "graph"
     """an object that has the others as attributes"""
+    DGL_GRAPH = "DGL graph"
+    """edges, with what nodes and edges have in `ndata` and `edata`"""
+    GRAPH_NUMBERS = "graph numbers"
+    """the number of the graph that each node is of; there is one"""
     CONSTANT = "constant"
 
 
@@ -41,8 +47,9 @@ class Argument:
     @property
     def words(self) -> str:
         """For people: `x`, `edge_weight=edge_attr`."""
-        named = {Part.EDGES: "edge_index", Part.NODE_COUNT: "num_nodes", Part.GRAPH: type(self.value).__name__}
-        text = self.block or named.get(self.part, repr(self.value))
+        named = {Part.EDGES: "edge_index", Part.NODE_COUNT: "num_nodes", Part.GRAPH_NUMBERS: "zeros"}
+        is_short = self.value is None or isinstance(self.value, int | float | str)
+        text = self.block or named.get(self.part) or (repr(self.value) if is_short else type(self.value).__name__)
         return text if self.parameter in ("", text) else f"{self.parameter}={text}"
 
 
@@ -51,41 +58,44 @@ class Call:
     arguments: Sequence[Argument]
     has_types: bool
     """Whether tensors of nodes and edges are given in dictionaries."""
+    is_over_example: bool = False
+    """Whether a graph of DGL is the user's own, and not one of the tensors that is computed by torch alone."""
 
     def __call__(self, module: torch.nn.Module, graph: GraphTensors) -> Any:
         placed = [self._made(each, graph) for each in self.arguments if not each.parameter]
         named = {each.parameter: self._made(each, graph) for each in self.arguments if each.parameter}
-        return module(*placed, **named)
+        is_dgl = any(each.part is Part.DGL_GRAPH for each in self.arguments)
+        with dgl_by_torch() if is_dgl and not self.is_over_example else nullcontext():
+            return module(*placed, **named)
+
+    def over_example(self) -> Call:
+        """The call over the user's own graph, by the user's own libraries."""
+        return replace(self, is_over_example=True)
 
     def _made(self, each: Argument, graph: GraphTensors) -> Any:
-        match each.part:
-            case Part.NODES:
-                return self._nodes(each.block, graph)
-            case Part.EDGES:
-                return self._by_relation(graph.edges)
-            case Part.PAYLOAD:
-                return self._payload(each.block, graph)
-            case Part.NODE_COUNT:
-                return graph.nodes("")
-            case Part.GRAPH:
-                return self._graph(each.value, graph)
-            case Part.CONSTANT:
-                return each.value
+        return _MAKERS[each.part](self, each, graph)
 
-    def _nodes(self, block: str, graph: GraphTensors) -> Any:
+    def nodes(self, block: str, graph: GraphTensors) -> Any:
         if not self.has_types:
             return graph.features[""][block]
         return {kind: blocks[block] for kind, blocks in graph.features.items() if block in blocks}
 
-    def _payload(self, block: str, graph: GraphTensors) -> Any:
-        return self._by_relation({key: blocks[block] for key, blocks in graph.payload.items() if block in blocks})
+    def payload(self, block: str, graph: GraphTensors) -> Any:
+        return self.by_relation({key: blocks[block] for key, blocks in graph.payload.items() if block in blocks})
 
-    def _by_relation(self, found: Mapping[RelationKey, torch.Tensor]) -> Any:
+    def by_relation(self, found: Mapping[RelationKey, torch.Tensor]) -> Any:
         if not self.has_types:
             return found[RelationKey()]
         return {(key.source, key.name, key.target): each for key, each in found.items()}
 
-    def _graph(self, example: Any, graph: GraphTensors) -> Any:
+    def dgl_graph(self, example: Any, graph: GraphTensors) -> Any:
+        if self.is_over_example:
+            return example
+        key = RelationKey()
+        ndata, edata = dict(graph.features[""]), dict(graph.payload[key])
+        return TorchGraph(graph.edges[key], graph.nodes(""), ndata, edata)
+
+    def graph(self, example: Any, graph: GraphTensors) -> Any:
         """An object of the example's class that has nothing but what the program is given."""
         made = type(example)()
         if not self.has_types:
@@ -103,3 +113,15 @@ class Call:
             for name, block in graph.payload[key].items():
                 store[name] = block
         return made
+
+
+_MAKERS: Mapping[Part, Callable[[Call, Argument, GraphTensors], Any]] = {
+    Part.NODES: lambda call, each, graph: call.nodes(each.block, graph),
+    Part.EDGES: lambda call, _, graph: call.by_relation(graph.edges),
+    Part.PAYLOAD: lambda call, each, graph: call.payload(each.block, graph),
+    Part.NODE_COUNT: lambda _, __, graph: graph.nodes(""),
+    Part.GRAPH: lambda call, each, graph: call.graph(each.value, graph),
+    Part.DGL_GRAPH: lambda call, each, graph: call.dgl_graph(each.value, graph),
+    Part.GRAPH_NUMBERS: lambda _, __, graph: torch.zeros(graph.nodes(""), dtype=torch.long),
+    Part.CONSTANT: lambda _, each, __: each.value,
+}

@@ -156,7 +156,7 @@ def _tell_outputs(outputs: Outputs, findings: Findings) -> None:
 
 def _without_unread(scorer: Scorer, example: Example, probe: Probe) -> tuple[Example, Probe]:
     """Leave out tensors of a graph object that forward does not read."""
-    if all(each.part is not Part.GRAPH for each in example.call.arguments):
+    if all(each.part not in (Part.GRAPH, Part.DGL_GRAPH) for each in example.call.arguments):
         return example, probe
     wanted = scorer.scores(probe.graph)
     blocks: list[tuple[str | RelationKey, str]] = []

@@ -13,7 +13,8 @@ from gnnserve_api.errors import InputError
 from gnnserve_describe.arguments import PlainArguments, TypedArguments
 from gnnserve_describe.binding import bound_call
 from gnnserve_describe.calling import Call, Part
-from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_hetero, listed
+from gnnserve_describe.dgl_graph import is_dgl_graph
+from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_dgl, graph_of_hetero, listed
 from gnnserve_describe.graph import GraphTensors
 
 _WHERE = "--graph"
@@ -35,7 +36,9 @@ def example_of(module: torch.nn.Module, given: Any, target: str | None, inputs: 
     """
     if isinstance(given, tuple | list) or (isinstance(given, dict) and not _is_named_graph(given)):
         return _of_arguments(module, given, target)
-    if hasattr(given, "edge_types") and hasattr(given, "node_types"):
+    if is_dgl_graph(given):
+        found, has_types = graph_of_dgl(given), False
+    elif hasattr(given, "edge_types") and hasattr(given, "node_types"):
         found, has_types = graph_of_hetero(given), True
     else:
         found, has_types = graph_of_data(given), False
@@ -67,7 +70,7 @@ def _of_arguments(module: torch.nn.Module, given: Any, target: str | None) -> Ex
 def _example(found: GivenGraph, call: Call, target: str | None) -> Example:
     """Leaves aside what no argument is made of."""
     parts = {each.part for each in call.arguments}
-    takes_all = Part.GRAPH in parts
+    takes_all = Part.GRAPH in parts or Part.DGL_GRAPH in parts
     nodes = {each.block for each in call.arguments if each.part is Part.NODES}
     payload = {each.block for each in call.arguments if each.part is Part.PAYLOAD}
     features = {

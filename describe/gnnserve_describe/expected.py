@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def draw_nodes(degrees: np.ndarray, count: int, seed: int) -> np.ndarray:
 def expected_scores(scorer: Scorer, example: Example, lists: NeighbourLists, count: int, seed: int) -> Expected:
     nodes = draw_nodes(lists.degrees(example.target), count, seed)
     try:
-        scores = scorer.scores(example.graph)
+        scores = replace(scorer, call=scorer.call.over_example()).scores(example.graph)
     except Exception as error:
         where = str(blame_of(error)) or "forward"
         raise InputError(

@@ -25,6 +25,8 @@ from gnnserve_describe.layout import Layout
 from gnnserve_describe.scoring import Scorer
 
 OPSET = 18
+_MOST = 1 << 40
+"""More nodes or edges than any call has; some operations want to know that there is a bound."""
 _PADDING = 2
 """Nodes, and edges between them, that are added to each call where a program cannot run without any."""
 
@@ -76,11 +78,13 @@ def export_program(
     module = ProgramModule(scorer, layout, target, is_padded=is_padded)
     tensors = layout.tensors_of(example)
     names = ["scores"] if scorer.outputs.embeddings is None else ["scores", "embeddings"]
+    fixings = _SeenFixings()
     with _quietly(), torch.no_grad(), exportable(scorer.module):
         try:
-            program = torch.export.export(module, tensors, dynamic_shapes=(_free_sizes(layout),), strict=False)
+            with fixings:
+                program = torch.export.export(module, tensors, dynamic_shapes=(_free_sizes(layout),), strict=False)
         except Exception as error:
-            raise _not_exported(error, scorer, example, other) from error
+            raise _not_exported(error, fixings, lines_that_repeat(scorer, example, other)) from error
         try:
             made = torch.onnx.export(
                 program, dynamo=True, input_names=[each.name for each in layout.inputs], output_names=names,
@@ -99,7 +103,7 @@ def _free_sizes(layout: Layout) -> tuple[dict[int, Any], ...]:
     for each in layout.inputs:
         counted = each.type if each.role is InputRole.FEATURES else each.relation
         name = f"{'nodes' if each.role is InputRole.FEATURES else 'edges'}{len(sizes)}"
-        size = sizes.setdefault(str(counted), torch.export.Dim(name))
+        size = sizes.setdefault(str(counted), torch.export.Dim(name, max=_MOST))
         found.append({} if each.free_axis is None else {each.free_axis: size})
     return tuple(found)
 
@@ -164,7 +168,7 @@ _LAYERS = {
 """Ways around by the file of torch_geometric where it fails."""
 
 
-def _not_exported(error: Exception, scorer: Scorer, example: GraphTensors, other: GraphTensors) -> InputError:
+def _not_exported(error: Exception, fixings: _SeenFixings, loops: Sequence[CodeLine]) -> InputError:
     text = _message(error)
     blame = blame_of(error)
     where = str(blame) or "forward"
@@ -172,7 +176,7 @@ def _not_exported(error: Exception, scorer: Scorer, example: GraphTensors, other
         if re.search(reason.pattern, text):
             return InputError(where, reason.problem, _way_around(blame) or reason.remedy)
     if "Constraints violated" in text or "inferred to be a constant" in text:
-        return _fixed_sizes(text, scorer, example, other)
+        return _fixed_sizes(text, fixings, loops)
     return InputError(
         where, f"it cannot be exported ({type(error).__name__}: {text.splitlines()[0] if text else ''})",
         "torch.export.export(model, …) of your torch says more; write this line by plain operations of torch",
@@ -189,8 +193,7 @@ def _message(error: BaseException) -> str:
     return "\n".join(f"{type(each).__name__}: {each}" for each in chain_of(error))
 
 
-def _fixed_sizes(text: str, scorer: Scorer, example: GraphTensors, other: GraphTensors) -> InputError:
-    loops = lines_that_repeat(scorer, example, other)
+def _fixed_sizes(text: str, fixings: _SeenFixings, loops: Sequence[CodeLine]) -> InputError:
     if loops:
         return InputError(
             str(loops[0]), "it is run once for each node or edge: a loop over data cannot be exported with free sizes",
@@ -198,8 +201,9 @@ def _fixed_sizes(text: str, scorer: Scorer, example: GraphTensors, other: GraphT
         )  # fmt: skip
     fixed = re.search(r"constant \((\d+)\)", text)
     number = f" ({fixed[1]} of the example)" if fixed else ""
+    where = next((str(blame) for blame in fixings.lines if str(blame)), "forward")
     return InputError(
-        "forward", f"a number of nodes or edges is fixed in it{number}, and differs from call to call",
+        where, f"a number of nodes or edges is fixed in it{number}, and differs from call to call",
         "take sizes from the tensors where they are used (x.size(0), without int()), and no number from the "
         "time when the module was made",
     )  # fmt: skip
@@ -228,6 +232,30 @@ def lines_that_repeat(scorer: Scorer, one: GraphTensors, two: GraphTensors) -> l
         counts.append(counted.counts)
     differing = [line for line in counts[0] if counts[0][line] != counts[1][line]]
     return sorted(differing, key=lambda line: -counts[0][line])
+
+
+class _SeenFixings(logging.Handler):
+    """Within it, lines where the exporter takes a size for a constant, which its log tells while it does so."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[Blame] = []
+        self._logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+        self._before = (self._logger.level, self._logger.propagate)
+
+    def __enter__(self) -> None:
+        self._before = (self._logger.level, self._logger.propagate)
+        self._logger.setLevel(logging.INFO)
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.level, self._logger.propagate = self._before
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if re.search(r"set_replacement \w+ = \d+ ", record.getMessage()):
+            self.lines.append(blame_of_caller())
 
 
 class _CountedLines(TorchFunctionMode):

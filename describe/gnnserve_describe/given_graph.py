@@ -60,6 +60,23 @@ def graph_of_data(data: Any) -> GivenGraph:
     return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, {"": count})
 
 
+def graph_of_dgl(given: Any) -> GivenGraph:
+    """A graph of DGL's, of one type of nodes and of edges."""
+    if len(given.ntypes) > 1 or len(given.etypes) > 1:
+        raise InputError(
+            _WHERE, f"a graph of DGL with the types {listed(given.ntypes)}", "graphs of DGL are read where they have "
+            "one type: dgl.to_homogeneous makes one (with edata['_TYPE']); or describe the model over "
+            "torch_geometric's HeteroData",
+        )  # fmt: skip
+    sources, targets = given.edges()
+    key = RelationKey()
+    nodes = {name: plain(value) for name, value in given.ndata.items() if value.dim() in (1, 2)}
+    payload = {name: plain(value) for name, value in given.edata.items() if value.dim() in (1, 2)}
+    edges = torch.stack([sources, targets]).cpu().long()
+    features = {name: block for name, block in nodes.items() if _may_be_read(name)}
+    return GivenGraph({"": features}, {key: edges}, {key: payload}, _labels("", nodes), {"": int(given.num_nodes())})
+
+
 def graph_of_hetero(data: Any) -> GivenGraph:
     nodes: dict[str, Blocks] = {}
     labels: dict[str, torch.Tensor] = {}

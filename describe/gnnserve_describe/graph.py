@@ -48,6 +48,18 @@ class GraphTensors:
             payload={key: _double(blocks) for key, blocks in self.payload.items()},
         )
 
+    def sorted_by_reader(self) -> GraphTensors:
+        """Edges in the order of the nodes that read them, as a server gives them."""
+        orders = {key: torch.argsort(edges[1], stable=True) for key, edges in self.edges.items()}
+        return replace(
+            self,
+            edges={key: edges[:, orders[key]] for key, edges in self.edges.items()},
+            payload={
+                key: {name: block[orders[key]] for name, block in blocks.items()}
+                for key, blocks in self.payload.items()
+            },
+        )
+
     def part(self, nodes: Mapping[str, np.ndarray], edges: Mapping[RelationKey, np.ndarray]) -> GraphTensors:
         """These nodes, numbered in this order, and these edges, whose ends must be among them."""
         numbers = {}
@@ -108,7 +120,7 @@ class NeighbourLists:
             reached = np.flatnonzero(found >= 0)
             nodes[each] = reached[np.argsort(found[reached], kind="stable")]
         nodes[kind] = np.concatenate([seeds, nodes[kind][~np.isin(nodes[kind], seeds)]])
-        return self.graph.part(nodes, read)
+        return self.graph.part(nodes, read).sorted_by_reader()
 
     def distances(self, kind: str, seeds: np.ndarray, most: int) -> Mapping[str, np.ndarray]:
         """Hops from the nearest seed of each node, by type; -1: more than `most`, or never."""

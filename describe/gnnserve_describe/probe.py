@@ -33,6 +33,8 @@ class Shape:
     """Relations that have each edge of another one the other way round; a relation may be its own."""
     with_loops: frozenset[RelationKey]
     """Relations that have edges from a node to itself."""
+    is_sorted: bool
+    """Whether edges stand in the order of the nodes that read them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,8 @@ def shape_of(graph: GraphTensors) -> Shape:
                 reverses[key] = other
                 break
     loops = {key for key, found in pairs.items() if key.source == key.target and (found[0] == found[1]).any()}
-    return Shape(reverses, frozenset(loops))
+    is_sorted = all(bool((np.diff(found[1]) >= 0).all()) for found in pairs.values())
+    return Shape(reverses, frozenset(loops), is_sorted)
 
 
 def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels: int = MOST_HOPS + 4) -> Probe:
@@ -90,6 +93,7 @@ def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels:
         {key: torch.from_numpy(np.ascontiguousarray(edges[key])) for key in like.edges},
         {key: _drawn(random, blocks, edges[key].shape[1]) for key, blocks in like.payload.items()},
     )
+    graph = graph.sorted_by_reader() if shape.is_sorted else graph
     return Probe(graph, numbers[target][:_SEEDS], joined)
 
 

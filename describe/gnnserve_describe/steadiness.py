@@ -46,6 +46,11 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
             findings.tell(
                 f"{type(each).__name__}(cached=True) keeps what it made of one graph: it is described with cached=False"
             )
+    for each in made.modules():
+        # Of DGL's convolutions, which otherwise refuse nodes that read none, as a sample has.
+        allow = getattr(each, "set_allow_zero_in_degree", None)
+        if callable(allow):
+            allow(True)
     for parameter in made.parameters():
         parameter.requires_grad_(False)
     return made
