@@ -44,15 +44,13 @@ from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.train import Trained, predict, train
-from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedVariant
-from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tasks.classify_nodes.labels import NodeLabels
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
@@ -102,9 +100,9 @@ class Prepared:
         return Model(training=Training(epochs=self.case.epochs, scope=self.case.scope, seed=seed))
 
     def test_accuracy(self, trained: Trained, features: Features, seed: int) -> float:
-        sampler = SubgraphSampler(self.graph.graph.indptr, self.graph.graph.indices)
         test = self.graph.splits.test
-        return evaluate(predict(trained.module, features, sampler, test, self.model(seed)), self.graph.labels[test])
+        found = predict(trained.module, features, self.graph.graph, test, self.model(seed))
+        return evaluate(found, self.graph.labels[test])
 
 
 def run_graph(case: Case, run: Run) -> dict[str, Any] | None:
@@ -143,11 +141,9 @@ def prepare(case: Case) -> Prepared:
     graph = load_source(
         GraphSource(npz=NpzSource(uri=(DATASETS / f"{case.graph}.npz").resolve().as_uri())), Path("unused")
     )
-    visible = visible_nodes(graph.graph.nodes, graph.splits, case.scope)
-    features = fit_normalization(graph.features, Normalization.AUTO, visible).features
     problem = NodeLabels(graph.labels, graph.classes, graph.splits)
-    data = training_set(graph.graph, problem, len(graph.classes), graph.splits, case.scope)
-    return Prepared(case, graph, features, data)
+    data = training_set(graph, problem, len(graph.classes), case.scope, Normalization.AUTO)
+    return Prepared(case, graph, data.normalized.features, data)
 
 
 def measure_masters(prepared: Prepared, trained: dict[int, Trained], baseline_epochs: int) -> dict[str, Any]:
@@ -175,7 +171,7 @@ def measure_baseline(prepared: Prepared, epochs: int) -> float | None:
     torch.manual_seed(0)
     module: Any = build_module(prepared.model(0), rows.shape[1], prepared.data.classes)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=5e-4)
-    seen, served = _edges(prepared.data.visible), _edges(prepared.graph.graph)
+    seen, served = _edges(prepared.data.visible_graph), _edges(prepared.graph.graph)
     best, kept = -1.0, 0.0
     for _ in range(epochs):
         module.train()

@@ -274,11 +274,10 @@ def _judge(prepared: Prepared, model: Model, trained: Trained, features: Any) ->
     from sklearn.metrics import roc_auc_score
 
     from gnnserve_worker.generation.train import predict
-    from gnnserve_worker.sampling.subgraph import SubgraphSampler
     from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
     graph, test = prepared.graph, prepared.graph.splits.test
-    scores = predict(trained.module, features, SubgraphSampler(graph.graph.indptr, graph.graph.indices), test, model)
+    scores = predict(trained.module, features, graph.graph, test, model)
     labels = graph.labels[test]
     two_classes = labels.ndim == 1 and scores.shape[1] == 2
     auc = float(roc_auc_score(labels, scores[:, 1] - scores[:, 0])) if two_classes else None

@@ -8,10 +8,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+from tests.support.links import load_links
 from tests.support.pages import ROOT, anchors, links
 
 from gnnserve_api.manifest import load_manifest
-from gnnserve_worker.graph.sources.links import load_links
 
 FOLDER = ROOT / "examples" / "shop"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks import generation, serving
 from gnnserve_worker.tasks.course import Batch, Course, EmbeddingCourse, EmbeddingRates, Part, Visible
 from gnnserve_worker.tasks.description import TaskDescription
-from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, OverOneType, OverTypes, Verdict
+from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, Verdict
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
@@ -95,17 +95,10 @@ class TellOddClasses:
     def says_unlabelled(self) -> tuple[str, str]:
         return "odd", "no type has classes"
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
         return self.pose(self.load(downloads, progress))
 
-    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes:
-        return self.pose_over_types(self.load(downloads, progress))
-
-    def pose(self, graph: GraphData) -> OverOneType:
-        posed = self._told(graph)
-        return Imported(posed, OddClasses(posed.labels[:, 0] == 1, posed.splits), posed.findings)
-
-    def pose_over_types(self, graph: GraphData) -> OverTypes:
+    def pose(self, graph: GraphData) -> Imported:
         posed = self._told(graph)
         return Imported(posed, OddClasses(posed.labels[:, 0] == 1, posed.splits), posed.findings)
 
@@ -138,10 +131,10 @@ class OddClasses:
         if variants.cascades:
             raise InputError("spec.variants.cascades", "needs classes", "leave it out")
 
-    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course[Visible]:
+    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course:
         return OddCourse(self, visible)
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course[Visible]]:
+    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
         return iter(())
 
     def embedding_course(self) -> EmbeddingCourse:
@@ -186,7 +179,7 @@ _EMBEDDINGS = EmbeddingRates(bound=0.1, rate_share=1.0, is_decayed=False)
 
 
 @dataclass(frozen=True, slots=True)
-class OddCourse(Generic[Visible]):
+class OddCourse:
     """A `Course`."""
 
     problem: OddClasses
@@ -205,7 +198,7 @@ class OddCourse(Generic[Visible]):
     def examined(self) -> np.ndarray:
         return self.problem.splits.validation
 
-    def parts(self, epoch: int) -> Iterator[Part[Visible]]:
+    def parts(self, epoch: int) -> Iterator[Part]:
         yield Part(self.problem.splits.train, self.visible)
 
     def batch(self, items: np.ndarray) -> Batch:

@@ -20,12 +20,13 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Batches, Model, Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.batches import MOST_NUMBERS, batches_of, report_batches
-from gnnserve_worker.generation.blocks import Blocks, blocks_of
+from gnnserve_worker.generation.blocks import blocks_of
+from gnnserve_worker.generation.learner import Blocks
 from gnnserve_worker.generation.networks import CPU
 from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.relation_networks import Block, drawn_weights, embedding_keys, outputs_of_seeds
-from gnnserve_worker.generation.training_set import RelationTrainingSet, relation_training_set
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.progress import Progress
@@ -42,26 +43,26 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
 
 
-def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> RelationTrainingSet:
+def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> TrainingSet:
     data = load_types(typed_source(write_folder(folder / "graph", parts or shop())))
-    return relation_training_set(data, Normalization.DISABLED, scope, labels_of(data))
+    return training_set(data, labels_of(data), CLASSES, scope, Normalization.DISABLED)
 
 
 def model_of(**given: Any) -> Model:
     return Model.model_validate({"hidden": HIDDEN, "fanouts": [-1, -1], **given})
 
 
-def shape_of(subject: RelationTrainingSet, model: Model) -> RelationalShape:
+def shape_of(subject: TrainingSet, model: Model) -> RelationalShape:
     network = model.network(CLASSES)
     return RelationalShape(subject.schema, model.hidden, CLASSES, network.layers, model.bases, network.attention)
 
 
-def made_blocks(batches: Batches, model: Model, subject: RelationTrainingSet, device: torch.device = CPU) -> Blocks:
+def made_blocks(batches: Batches, model: Model, subject: TrainingSet, device: torch.device = CPU) -> Blocks[Block]:
     return blocks_of(batches, model, shape_of(subject, model), subject, CLASSIFIED, device)
 
 
 def gradients_of(
-    batches: Batches, model: Model, subject: RelationTrainingSet, device: torch.device = CPU
+    batches: Batches, model: Model, subject: TrainingSet, device: torch.device = CPU
 ) -> dict[str, torch.Tensor]:
     """Scores of all training nodes, and the gradient of each tensor, of the first step over all of them."""
     spec, shape = relational_spec_of(model.architecture), shape_of(subject, model)

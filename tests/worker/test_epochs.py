@@ -24,7 +24,7 @@ class Steps:
         self.keys: list[int] = []
         self.kept_after: list[int] = []
 
-    def see(self, visible: str) -> None:
+    def see(self, visible: Any) -> None:
         self.seen.append(visible)
 
     def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
@@ -40,7 +40,7 @@ class Steps:
         self.kept_after.append(len(self.keys))
 
 
-def course(visible: list[str]) -> Any:
+def course(visible: list[Any]) -> Any:
     """Two parts in each epoch, over these lists."""
     scores = iter(SCORES)
     return SimpleNamespace(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.links import load_links
 from tests.support.several_types import TypedParts, shop
 from tests.support.steps import HeardSteps
 
@@ -28,8 +29,7 @@ from gnnserve_worker.graph.links import LinkSet, Pairs, PartedLinks, message_rel
 from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.relation_lists import merged_lists
-from gnnserve_worker.graph.sources.links import load_links
-from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.store import Graph, Relation
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.decoder import build_decoder, probabilities
 from gnnserve_worker.opening.revision import load_revision
@@ -114,10 +114,10 @@ def test_a_planted_test_link_among_those_that_are_aggregated_would_raise_the_sco
 
 def test_links_that_a_batch_learns_are_not_aggregated_meanwhile() -> None:
     links = parted()
-    course = LinkCourse(links, TASK, 0, links.message_graph)
+    course = LinkCourse(links, TASK, 0, lambda kept: [Relation("", "", "", links.message_graph(kept))])
     seen = []
     for part in course.parts(1):
-        learnt, aggregated = links.train.at(part.items), entries_of(part.visible)
+        learnt, aggregated = links.train.at(part.items), entries_of(part.visible[0].lists)
         assert not keys_of(learnt) & aggregated
         seen += part.items.tolist()
     assert sorted(seen) == [*range(len(links.train))]

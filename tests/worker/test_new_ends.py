@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.hetero_pyg import CLASSES, HIDDEN
+from tests.support.links import load_links
 from tests.support.serving import FakeWorker, running
 from tests.support.several_types import shop, write_folder
 from tests.worker.test_overlays_over_relations import changed_by, drawn_overlay, embeddings_of, model_of, read, spec_of
@@ -24,7 +25,6 @@ from gnnserve_worker.generation import relation_train as train_module
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, message_relations
-from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision

@@ -150,7 +150,7 @@ def _first_layer_of_training_nodes(
     own = neighbours * first.own_share if first.own is None else first.own.astype(np.float64)
     rows = []
     for node in data.splits.train.tolist():
-        listed = features[neighbours_of(data.visible, node)]
+        listed = features[neighbours_of(data.visible_graph, node)]
         aggregated = np.zeros(features.shape[1]) if len(listed) == 0 else listed.sum(axis=0)
         if mean:
             aggregated = aggregated / max(1, len(listed))

@@ -101,7 +101,7 @@ def test_sparse_features_are_propagated_as_dense_ones_are() -> None:
 def test_training_nodes_are_propagated_over_what_training_may_see(make) -> None:  # type: ignore[no-untyped-def]
     features, data = make(NODES, WIDTH, 1), _data(Scope.INDUCTIVE)
     normalized = Normalized(features, Normalization.DISABLED)
-    visible = replace(data, graph=data.visible)
+    visible = replace(data, data=data.data.with_lists(data.visible_graph), visible=data.visible)
 
     rows = model_rows(_model(2), data, normalized)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.links import load_links
 from tests.support.several_types import (
     TypedParts,
     load_types,
@@ -27,7 +28,6 @@ from gnnserve_api.spec.graph import GivenSource, GraphSource, NpzSource
 from gnnserve_api.spec.heterogeneous import GivenTyped
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.inspection import inspect
-from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.sources.load import KINDS, load_source, source_digest
 from gnnserve_worker.graph.sources.load import LAYOUTS as LAYOUTS_OF_TYPES
 from gnnserve_worker.graph.store import Finding, GraphData

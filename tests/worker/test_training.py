@@ -13,11 +13,11 @@ from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice
+from gnnserve_worker.generation import learner
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule
 from gnnserve_worker.generation.train import Trained, predict, train
-from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
@@ -114,7 +114,7 @@ def test_training_never_reads_the_labels_of_other_nodes(scope: Scope) -> None:
 def test_the_visible_graph_is_the_one_among_training_nodes() -> None:
     data = planted_graph(INFORMATIVE)
 
-    visible = labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE).visible
+    visible = labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE).visible_graph
 
     expected = _without_hidden_nodes(data)
     np.testing.assert_array_equal(visible.indptr, expected.indptr)
@@ -183,7 +183,7 @@ def test_planted_classes_are_learnt(case: dict[str, Any]) -> None:
         }
     )
 
-    assert _train(data, model).validation_score > 0.85
+    assert _train(data, model).run.score > 0.85
 
 
 def test_the_epoch_with_the_best_validation_score_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_the_epoch_with_the_best_validation_score_is_kept(monkeypatch: pytest.Mo
 
     best = _train(data, _model(4))
 
-    assert (best.validation_score, best.epoch) == (0.7, 2)
+    assert (best.run.score, best.run.best) == (0.7, 2)
     monkeypatch.undo()
     _assert_same_weights(best, _train_last_epoch(data, 2, monkeypatch))
 
@@ -214,7 +214,7 @@ def test_every_epoch_reports_the_best_score_so_far(monkeypatch: pytest.MonkeyPat
         labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE),
         data.features,
         _model(3),
-        lambda done, ends_at, score: reports.append((done, ends_at, score)),
+        lambda done, ends_at, score, _: reports.append((done, ends_at, score)),
     )
 
     assert reports == [(1, 3, 0.2), (2, 3, 0.7), (3, 3, 0.7)]
@@ -227,42 +227,41 @@ def test_the_best_epoch_is_the_best_by_the_chosen_metric() -> None:
     trained = train(judged, data.features, model)
 
     validation = data.splits.validation
-    sampler = SubgraphSampler(data.graph.indptr, data.graph.indices)
-    scores = predict(trained.module, data.features, sampler, validation, model)
-    assert trained.validation_score == pytest.approx(evaluate(scores, data.labels[validation], "rocAuc"))
+    scores = predict(trained.module, data.features, data.graph, validation, model)
+    assert trained.run.score == pytest.approx(evaluate(scores, data.labels[validation], "rocAuc"))
 
 
 def test_auto_trains_a_small_graph_for_hundreds_of_steps_and_beats_a_few_epochs() -> None:
     """80 training nodes in one batch: 3 epochs are 3 steps."""
     data = planted_graph(INFORMATIVE, nodes=130)
 
-    few, auto = _train(data, _model(3, batchSize=1024)), _train(data, _model("Auto", batchSize=1024))
+    few, auto = (_train(data, _model(epochs, batchSize=1024)).run for epochs in (3, "Auto"))
 
     assert (few.epochs, few.steps, few.rising) == (3, 3, True)
     assert auto.steps == auto.epochs >= LEAST_STEPS
-    assert auto.epoch <= auto.epochs
-    assert auto.validation_score > few.validation_score
+    assert auto.best <= auto.epochs
+    assert auto.score > few.score
 
 
 def test_auto_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule of dozens of epochs shows it as one of hundreds would."""
-    monkeypatch.setattr(train_module, "schedule_of", lambda *_: Schedule(least=10, patience=8, most=40))
+    monkeypatch.setattr(learner, "schedule_of", lambda *_: Schedule(least=10, patience=8, most=40))
     data, model = planted_graph(INFORMATIVE, nodes=130), _model("Auto", batchSize=1024)
 
     one, other = _train(data, model), _train(data, model)
 
-    assert (one.epochs, one.epoch) == (other.epochs, other.epoch)
+    assert one.run == other.run
     _assert_same_weights(one, other)
 
 
 def test_auto_ends_once_validation_has_not_improved_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_module, "schedule_of", lambda *_: Schedule(least=2, patience=3, most=50))
+    monkeypatch.setattr(learner, "schedule_of", lambda *_: Schedule(least=2, patience=3, most=50))
     scores = iter([0.2, 0.7, 0.5, 0.6, 0.7])
     monkeypatch.setattr(learning, "evaluate", lambda *_: next(scores))
     # At this rate neither scores nor losses move.
     best = _train(planted_graph(INFORMATIVE), _model("Auto", learningRate=1e-9))
 
-    assert (best.epoch, best.epochs, best.steps) == (2, 5, 5 * 4)
+    assert (best.run.best, best.run.epochs, best.run.steps) == (2, 5, 5 * 4)
 
 
 def test_a_trained_module_is_in_evaluation_mode() -> None:
@@ -285,10 +284,7 @@ def test_predictions_are_repeatable_and_cover_more_nodes_than_one_chunk() -> Non
     module = _train(data, model).module
     nodes = np.tile(np.arange(data.graph.nodes), 11)[:4200]
 
-    first, second = (
-        predict(module, data.features, SubgraphSampler(data.graph.indptr, data.graph.indices), nodes, model)
-        for _ in range(2)
-    )
+    first, second = (predict(module, data.features, data.graph, nodes, model) for _ in range(2))
 
     assert first.shape == (4200, 3)
     np.testing.assert_array_equal(first, second)
@@ -299,9 +295,8 @@ def test_gradients_are_not_kept_while_predicting() -> None:
     trained = _train(data, model)
     for parameter in trained.module.parameters():
         parameter.grad = None
-    sampler = SubgraphSampler(data.graph.indptr, data.graph.indices)
 
-    predict(trained.module, data.features, sampler, np.arange(5), model)
+    predict(trained.module, data.features, data.graph, np.arange(5), model)
 
     assert all(parameter.grad is None for parameter in trained.module.parameters())
     assert torch.is_grad_enabled()
@@ -321,9 +316,9 @@ def test_the_learning_rate_is_the_architectures_unless_stated(
     rates: list[float] = []
     plain = torch.optim.Adam
 
-    def recording(parameters: Any, lr: float, weight_decay: float) -> torch.optim.Adam:
-        rates.append(lr)
-        return plain(parameters, lr=lr, weight_decay=weight_decay)
+    def recording(groups: Any) -> torch.optim.Adam:
+        rates.extend(group["lr"] for group in groups if group["params"])
+        return plain(groups)
 
     monkeypatch.setattr(torch.optim, "Adam", recording)
 
@@ -337,4 +332,5 @@ def test_a_training_set_says_what_it_holds() -> None:
 
     whole = labelled_set(data.graph, data.labels, 3, data.splits, Scope.TRANSDUCTIVE)
 
-    assert whole == TrainingSet(data.graph, data.graph, 3, data.splits, whole.problem)
+    assert whole.visible is whole.data.relations
+    assert (whole.graph, whole.splits, whole.classes) == (data.graph, data.splits, 3)

@@ -65,7 +65,7 @@ def test_training_ends_on_the_cpu_with_about_the_same_score(model: Model, featur
     data = labelled_set(DATA.graph, DATA.labels, len(DATA.classes), DATA.splits, Scope.INDUCTIVE)
     trained = train(data, features, model, device=GPU)
     assert all(np.isfinite(tensor).all() for tensor in to_tensors(trained.module).values())
-    assert trained.validation_score == pytest.approx(train(data, features, model).validation_score, abs=0.05)
+    assert trained.run.score == pytest.approx(train(data, features, model).run.score, abs=0.05)
 
 
 def test_device_is_named() -> None:

@@ -1,6 +1,6 @@
 """Blocks that training over several types computes over: the whole graph, or what is sampled for a batch of seeds.
 
-Both answer the same questions, so that one loop trains over either: the whole graph is a block for any seeds, in one
+Both are `learner.Blocks`, so that one loop trains over either: the whole graph is a block for any seeds, in one
 batch of all of them. Sampled rows are those that serving would draw (`sampling/relations.py`), the last hop included: a
 node that several hops meet has a row in each, and a row of hop d has a state behind as many layers as there are hops
 behind it. Within its type, rows stand hop after hop, so that each layer's are the first of those before it.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from gnnserve_worker.generation.families.relations import fanouts_by_relation
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import Rows, SparseRows, rows_of
 from gnnserve_worker.generation.relation_networks import Block, BlockLayer, means_of, rows_of_types
-from gnnserve_worker.generation.training_set import RelationTrainingSet, mean_rows, means_by_relation
+from gnnserve_worker.generation.training_set import TrainingSet, mean_rows, means_by_relation
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Graph, GraphData, Relation
 from gnnserve_worker.models.relational import RelationalShape
@@ -30,30 +30,10 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
 
 
-class Blocks(Protocol):
-    """A graph, as training goes through it."""
-
-    trained_by: ClassVar[TrainedBy]
-    reads_few: ClassVar[bool]
-    """Whether a block has few of the nodes, so that a step changes few embeddings."""
-
-    def over(self, relations: Sequence[Relation]) -> Self:
-        """Blocks of the same graph with other lists of its relations."""
-
-    def steps(self, items: int) -> int:
-        """Batches of so many items."""
-
-    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
-        """The items in batches; with `random` in an order that it draws."""
-
-    def block(self, seeds: np.ndarray, key: int) -> Block:
-        """A block for seeds, numbers of nodes of the wanted types. Equal keys draw the same neighbours."""
-
-
 def blocks_of(
-    batches: Batches, model: Model, shape: RelationalShape, subject: RelationTrainingSet, kinds: Collection[int],
+    batches: Batches, model: Model, shape: RelationalShape, subject: TrainingSet, kinds: Collection[int],
     device: torch.device,
-) -> Blocks:  # fmt: skip
+) -> WholeGraph | SampledBlocks:  # fmt: skip
     """The graph over all of its edges. `batches`: never AUTO. `kinds`: places of the types of seeds."""
     return _WAYS[batches].of(model, shape, subject, kinds, device)
 
@@ -79,12 +59,12 @@ class WholeGraph:
         cls,
         model: Model,
         shape: RelationalShape,
-        subject: RelationTrainingSet,
+        subject: TrainingSet,
         kinds: Collection[int],
         device: torch.device,
     ) -> WholeGraph:  # fmt: skip
         """`model`: not read, as nothing is sampled."""
-        means = [means_of(matrix, device) for matrix in subject.means]
+        means = [means_of(means_by_relation(subject.data, one), device) for one in subject.data.relations]
         rows = rows_of_types(subject.features, device)
         return cls(subject.data, shape, subject.data.relations, rows, means, kinds, device)
 
@@ -95,8 +75,8 @@ class WholeGraph:
         ]
         return WholeGraph(self.data, self.shape, relations, self.features, means, self.kinds, self.device)
 
-    def steps(self, items: int) -> int:
-        return 1
+    def steps(self, items: int, parts: int = 1) -> int:
+        return parts
 
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         """All items at once, as they are: their order means nothing."""
@@ -139,7 +119,7 @@ class SampledBlocks:
         cls,
         model: Model,
         shape: RelationalShape,
-        subject: RelationTrainingSet,
+        subject: TrainingSet,
         kinds: Collection[int],
         device: torch.device,
     ) -> SampledBlocks:  # fmt: skip
@@ -151,8 +131,8 @@ class SampledBlocks:
             return self
         return SampledBlocks(self._model, self._shape, self._features, relations, self._device)
 
-    def steps(self, items: int) -> int:
-        return steps_of_epoch(Batches.SAMPLED, self._model, items)
+    def steps(self, items: int, parts: int = 1) -> int:
+        return parts * steps_of_epoch(Batches.SAMPLED, self._model, -(-items // parts))
 
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         size = self._model.training.batch_size

@@ -95,7 +95,7 @@ def narrow_aloud(
     training = model.training
     nodes = sample_nodes(visible_nodes(data.graph.nodes, data.splits, training.scope), training.seed)
     network, wanted = (one.network(data.classes) for one in (model, model.with_fewer_channels(factor)))
-    left = narrow(wide, network, wanted, features, data.visible, nodes)
+    left = narrow(wide, network, wanted, features, data.visible_graph, nodes)
     progress(Progress(stage, 1, 1, f"{wanted.hidden:,} of {network.hidden:,} in each hidden layer"))
     return left
 

@@ -1,4 +1,4 @@
-"""Epochs of training: one loop for all that learns, by a course, over one list of neighbours or over relations.
+"""Epochs of training: one loop for all that learns, by a course.
 
 The loop goes through parts and batches, judges each epoch and has the best one kept. What a step is, and which weights
 there are, is the learner's. Nothing here needs torch.
@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
 from gnnserve_worker.generation.schedule import History, Schedule
-from gnnserve_worker.tasks.course import Batch, Course
-
-Visible = TypeVar("Visible")
-Visible_contra = TypeVar("Visible_contra", contravariant=True)
+from gnnserve_worker.tasks.course import Batch, Course, Visible
 
 
-class Learner(Protocol[Visible_contra]):
+class Learner(Protocol):
     """A network, and how steps of its training go through a graph."""
 
-    def see(self, visible: Visible_contra) -> None:
+    def see(self, visible: Visible) -> None:
         """Take the neighbours of later steps from these lists."""
 
     def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
@@ -57,9 +54,7 @@ Report = Callable[[int, int, float, int], None]
 more, the best validation score, and the steps done."""
 
 
-def run_epochs(
-    course: Course[Visible], learner: Learner[Visible], schedule: Schedule, first_key: int, report: Report
-) -> EpochsRun:
+def run_epochs(course: Course, learner: Learner, schedule: Schedule, first_key: int, report: Report) -> EpochsRun:
     """Learn until the schedule says that it is enough. `first_key`: of the first step; later ones count up."""
     history, seen = History(), None
     best_score, best_epoch, epoch, key = -1.0, 0, 0, first_key

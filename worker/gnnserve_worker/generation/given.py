@@ -75,4 +75,4 @@ class GivenModels:
                 f"prune given weights of {first.columns:,} feature columns; refitting handles up to {MAX_COLUMNS:,}",
                 "use [1]",
             )
-        return first_layer_moments(first, self._features, self._data.visible, self._nodes)
+        return first_layer_moments(first, self._features, self._data.visible_graph, self._nodes)

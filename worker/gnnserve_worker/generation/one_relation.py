@@ -31,7 +31,7 @@ from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.steps import GraphSizes, steps_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -77,7 +77,7 @@ class OneRelation:
     repository: Repository
     progress: ProgressListener
     graph: GraphData
-    problem: LearningProblem[Graph]
+    problem: LearningProblem
     given: tuple[GivenVariant, ...]
     master: Tensors | None
     """Given weights of all columns; None: none are given."""
@@ -109,9 +109,9 @@ class OneRelation:
         )  # fmt: skip
 
 
-def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem[Graph]]:
+def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
     spec, progress = wanted.spec, wanted.progress
-    imported = import_graph(wanted, wanted.task.import_graph, wanted.task.pose)
+    imported = import_graph(wanted)
     graph = _with_model_features(spec, imported.graph)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
@@ -202,7 +202,7 @@ OneRowsOf = Callable[["TrainingSet", "Normalized", "ModelRows"], "OneRowModels"]
 
 
 def _learn_rows(
-    spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem[Graph], progress: ProgressListener,
+    spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem, progress: ProgressListener,
     resumption: Resumption,
 ) -> tuple[GraphData, ModelsOf]:  # fmt: skip
     """The graph with embeddings as its features, and what makes networks that give them as they are."""

@@ -18,18 +18,15 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.training import Source, TrainingRun
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.features import Normalized
+from gnnserve_worker.generation.learner import run_of
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.resume import Resumption, TensorsAndRuns, digest_of
 from gnnserve_worker.generation.tensors import Tensors, projection_of
 from gnnserve_worker.generation.train import Trained, predict
-from gnnserve_worker.generation.trained import run_of, train_aloud
+from gnnserve_worker.generation.trained import train_aloud
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.sampling.subgraph import SubgraphSampler
-from gnnserve_worker.tables.gather import is_weighted
 from gnnserve_worker.tables.table import projected_blocks
 from gnnserve_worker.tasks.course import Course
 
@@ -74,7 +71,7 @@ class TrainedOneRows:
 
     def _train_best(self, model: Model, rows: ModelRows, name: str, master: Tensors) -> TensorsAndRuns:
         tried: dict[Source, Trained] = {}
-        courses: dict[Source, Course[Graph]] = {}
+        courses: dict[Source, Course] = {}
         for course in self._courses(master):
             source = course.learnt_from
             stage = f"train {name} from {source}"
@@ -82,12 +79,13 @@ class TrainedOneRows:
             tried[source] = train_aloud(
                 stage, self._data, rows.trained, model, self._progress, self._device, course
             )  # fmt: skip
-        kept = max(tried, key=lambda source: tried[source].validation_score)
+        kept = max(tried, key=lambda source: tried[source].run.score)
         best = tried[kept]
-        scores = {source: trained.validation_score for source, trained in tried.items()}
-        return to_tensors(best.module), [msgspec.structs.replace(run_of(name, best, courses[kept]), tried=scores)]
+        scores = {source: trained.run.score for source, trained in tried.items()}
+        run = msgspec.structs.replace(run_of(name, best.run, courses[kept]), tried=scores)
+        return to_tensors(best.module), [run]
 
-    def _courses(self, master: Tensors) -> Iterator[Course[Graph]]:
+    def _courses(self, master: Tensors) -> Iterator[Course]:
         """What there is to learn, and then what the master teaches."""
         data, training = self._data, self._model.training
         yield data.problem.course(data.visible, training.seed)
@@ -101,10 +99,9 @@ class TrainedOneRows:
             self._progress(Progress("scores to learn from", 0, 1))
             module = build_module(model, self._rows.trained.shape[1], data.classes)
             module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in master.items()})
-            weighted = is_weighted(spec_of(model.architecture).aggregator)
-            sampler = SubgraphSampler(data.visible.indptr, data.visible.indices, weighted=weighted)
             nodes = visible_nodes(data.graph.nodes, data.splits, model.training.scope)
             self._taught = np.zeros((data.graph.nodes, data.classes), dtype=np.float32)
-            self._taught[nodes] = predict(module.to(self._device), self._rows.trained, sampler, nodes, model)
+            rows, module = self._rows.trained, module.to(self._device)
+            self._taught[nodes] = predict(module, rows, data.visible_graph, nodes, model)
             self._progress(Progress("scores to learn from", 1, 1))
         return self._taught

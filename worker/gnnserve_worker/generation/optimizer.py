@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -59,11 +59,3 @@ def _add_decay(embedding: nn.Parameter, decay: float) -> None:
     embedding.grad = torch.sparse_coo_tensor(
         gradient.indices(), values, gradient.shape, check_invariants=False, is_coalesced=True
     )
-
-
-def parted_weights(
-    weights: Mapping[str, nn.Parameter], embedded: Iterable[str]
-) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Weights, and the embeddings among them, whose keys are `embedded`."""
-    keys = sorted(embedded)
-    return [weight for key, weight in weights.items() if key not in keys], [weights[key] for key in keys]

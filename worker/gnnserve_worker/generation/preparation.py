@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.steps import IMPORT
-from gnnserve_worker.graph.store import Finding, GraphData
+from gnnserve_worker.graph.store import Finding
 from gnnserve_worker.progress import Progress, ProgressListener, Step
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.generated import GenerationTask, Imported
-
-Visible = TypeVar("Visible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +47,21 @@ Prepare = Callable[[Wanted], Preparation]
 """Raises InputError for what is wrong with the input: before torch is loaded, and before anything is written."""
 
 
-def import_graph(
-    wanted: Wanted,
-    read: Callable[[Path, ProgressListener], Imported[Visible]],
-    pose: Callable[[GraphData], Imported[Visible]],
-) -> Imported[Visible]:
-    """The graph and the task's problem over it. `read`: reads the source's graph. `pose`: poses the problem over one
-    that was read."""
+def import_graph(wanted: Wanted) -> Imported:
+    """The graph and the task's problem over it. Raises InputError where changes have left a type without nodes."""
     wanted.progress(Progress(IMPORT, 0, 1))
     if wanted.graph_version is None:
-        return read(wanted.repository.downloads, wanted.progress)
-    return pose(wanted.repository.read_graph(wanted.graph_version))
+        return wanted.task.import_graph(wanted.repository.downloads, wanted.progress)
+    data = wanted.repository.read_graph(wanted.graph_version)
+    for kind in data.types:
+        if not kind.nodes:
+            of_type = f" of type {kind.name}" if kind.name else ""
+            raise InputError(
+                "spec.graph.source",
+                f"changes have removed all nodes{of_type}, so that nothing can be learned about them",
+                f"add nodes{of_type}, or leave the networks as they are: without retraining",
+            )
+    return wanted.task.pose(data)
 
 
 def report_import(

@@ -47,8 +47,8 @@ def model_rows(model: Model, data: TrainingSet, normalized: Normalized) -> Model
     keeps_all = column_blocks(network.architecture, network.hops) > 1
     served = _powers(data.graph, normalized.features, network.hops or 0, keeps_all=keeps_all)
     trained = served
-    if data.visible is not data.graph:
-        seen = _powers(data.visible, normalized.features, network.hops or 0, keeps_all=keeps_all)
+    if data.visible is not data.data.relations:
+        seen = _powers(data.visible_graph, normalized.features, network.hops or 0, keeps_all=keeps_all)
         nodes = data.splits.train
         trained = [_with_rows(whole, part, nodes) for whole, part in zip(served, seen, strict=True)]
     if keeps_all:

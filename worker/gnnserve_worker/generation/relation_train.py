@@ -1,17 +1,13 @@
-"""Training over a graph of several types: over the whole graph in each step, or in batches with sampled neighbours.
+"""Training of one network over relations: over the whole graph in each step, or in batches with sampled neighbours.
 
-One learner does both (`blocks.py`), since the whole graph is one batch of all that a part of an epoch learns; which it
-is, `batches.py` says. What is learnt is the task's course. Each epoch is judged over all edges, in blocks of the same
-kind.
+Either is gone through in blocks (`blocks.py`), since the whole graph is one batch of all that a part of an epoch
+learns; which it is, `batches.py` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -19,28 +15,20 @@ from gnnserve_api.spec.model import Model, Training
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.batches import batches_of, report_batches
-from gnnserve_worker.generation.blocks import Blocks, blocks_of
-from gnnserve_worker.generation.epochs import run_epochs
+from gnnserve_worker.generation.blocks import blocks_of
+from gnnserve_worker.generation.learner import learn, numbers_of, run_of, tell_result, telling
 from gnnserve_worker.generation.networks import CPU
-from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate, parted_weights
-from gnnserve_worker.generation.relation_networks import Block, Weights, drawn_weights, embedding_keys, outputs_of_seeds
-from gnnserve_worker.generation.schedule import schedule_of
-from gnnserve_worker.generation.tensors import Tensors, with_decoder
-from gnnserve_worker.generation.train import VALIDATION_KEY
-from gnnserve_worker.generation.training_set import RelationTrainingSet
-from gnnserve_worker.graph.store import Relation
+from gnnserve_worker.generation.relation_networks import Block, drawn_weights, embedding_keys, outputs_of_seeds
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
-from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.tasks.course import Batch
-
-_REPORTED_STEPS = 10
-"""Steps between two reports, at least, where not each epoch is worth one."""
+from gnnserve_worker.progress import ProgressListener
 
 
 def train_over_relations(
     spec: RelationalSpec,
     shape: RelationalShape,
-    subject: RelationTrainingSet,
+    subject: TrainingSet,
     model: Model,
     name: str,
     progress: ProgressListener,
@@ -53,105 +41,39 @@ def train_over_relations(
     report_batches(model, batches, name, progress)
     kinds = problem.answered_types(shape.graph)
     blocks = blocks_of(batches, model, shape, subject, kinds, device)
-    learn = partial(_train_once, _Network(spec, shape, kinds), subject, blocks, name, progress, device)
+
+    def once(training: Training, most_epochs: int | None = None) -> tuple[Tensors, TrainingRun]:
+        course, stage = problem.course(subject.visible, training.seed), f"train {name}"
+        torch.manual_seed(training.seed)
+        network = RelationNetwork(spec, shape, kinds, course.embeddings.bound, training.dropout, device)
+        learning_rate = training.learning_rate or spec.learning_rate
+        report = telling(stage, course, progress)
+        tensors, run = learn(network, blocks, course, training, learning_rate, device, report, most_epochs)
+        tell_result(stage, course, run, progress)
+        return tensors, run_of(name, run, course, blocks.trained_by)
+
     learning_rate = model.training.learning_rate or spec.learning_rate
-    return learn_with_retries(
-        learn, model.training, learning_rate, blocks.steps(problem.items), problem.majority, progress
-    )  # fmt: skip
+    steps = blocks.steps(problem.items)
+    return learn_with_retries(once, model.training, learning_rate, steps, problem.majority, progress)
 
 
-def _train_once(
-    network: _Network,
-    subject: RelationTrainingSet,
-    blocks: Blocks,
-    name: str,
-    progress: ProgressListener,
-    device: torch.device,
-    settings: Training,
-    most_epochs: int | None = None,
-) -> tuple[Tensors, TrainingRun]:
-    course = subject.problem.course(subject.visible, settings.seed)
-    rates, decoder = course.embeddings, None if course.decoder is None else course.decoder.to(device)
-    torch.manual_seed(settings.seed)
-    order = np.random.default_rng(settings.seed)
-    weights = drawn_weights(network.spec, network.shape, rates.bound, device)
-    learning_rate = settings.learning_rate or network.spec.learning_rate
-    plain, embeddings = parted_weights(weights, embedding_keys(network.shape))
-    optimizer = NetworkOptimizer(
-        [*plain, *(() if decoder is None else decoder.parameters())], Rate(learning_rate, settings.weight_decay),
-        embeddings, Rate(learning_rate * rates.rate_share, settings.weight_decay if rates.is_decayed else 0.0),
-        reads_few=blocks.reads_few,
-    )  # fmt: skip
-    of_part = blocks.steps(-(-course.items // course.parts_per_epoch))
-    schedule = schedule_of(settings.epochs, course.parts_per_epoch * of_part, most_epochs)
-    stage, reported = f"train {name}", 0
-
-    def tell(done: int, ends_at: int, score: float, steps: int) -> None:
-        nonlocal reported
-        if course.says_each_epoch or (steps - reported >= _REPORTED_STEPS and done < ends_at):
-            reported = steps
-            progress(Progress(stage, done, ends_at, course.says(score)))
-
-    learner = _Learner(network, weights, decoder, optimizer, blocks, order, settings.dropout)
-    run = run_epochs(course, learner, schedule, settings.seed << 20, tell)
-    if not course.says_each_epoch:
-        came_to = f"{course.says(run.score)} at epoch {run.best:,}, {run.steps:,} steps"
-        progress(Progress(stage, run.epochs, run.epochs, came_to))
-    recorded = TrainingRun(
-        name=name, epochs=run.epochs, steps=run.steps, best_epoch=run.best, validation=run.score,
-        rising=run.rising, learnt_from=course.learnt_from, batches=blocks.trained_by,
-    )  # fmt: skip
-    return learner.kept, recorded
-
-
-class _Learner:
-    """The `epochs.Learner` of a network over relations."""
+class RelationNetwork:
+    """The `learner.Network` over relations, its weights drawn by torch's generator."""
 
     def __init__(
-        self, network: _Network, weights: Weights, decoder: nn.Module | None, optimizer: NetworkOptimizer,
-        blocks: Blocks, order: np.random.Generator, dropout: float,
+        self, spec: RelationalSpec, shape: RelationalShape, kinds: Collection[int], embedding_bound: float,
+        dropout: float, device: torch.device,
     ) -> None:  # fmt: skip
-        """`blocks`: over all edges, by which epochs are judged."""
-        self._network, self._weights, self._decoder, self._optimizer = network, weights, decoder, optimizer
-        self._blocks, self._visible, self._order, self._dropout = blocks, blocks, order, dropout
-        self.kept: Tensors = {}
+        """`kinds`: places of the types whose nodes have outputs. `embedding_bound`: largest number of an embedding."""
+        self._spec, self._shape, self._kinds, self._dropout = spec, shape, kinds, dropout
+        self._all: dict[str, nn.Parameter] = drawn_weights(spec, shape, embedding_bound, device)
+        embedded = sorted(embedding_keys(shape))
+        self.embeddings = [self._all[key] for key in embedded]
+        self.weights = [weight for key, weight in self._all.items() if key not in embedded]
 
-    def see(self, visible: Sequence[Relation]) -> None:
-        self._visible = self._blocks.over(visible)
+    def outputs(self, block: Block, *, trains: bool) -> torch.Tensor:
+        dropout = self._dropout if trains else 0.0
+        return outputs_of_seeds(self._spec, self._shape, self._all, block, dropout, self._kinds)
 
-    def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
-        return self._visible.parted(items, self._order)
-
-    def step(self, batch: Batch, key: int) -> None:
-        block = self._visible.block(batch.seeds, key)
-        self._optimizer.step(batch.loss(self._network.outputs(self._weights, block, self._dropout)))
-
-    def examine(self, nodes: np.ndarray) -> np.ndarray:
-        return _examined(self._network, self._weights, self._blocks, nodes)
-
-    def keep(self) -> None:
-        decoder = {} if self._decoder is None else _numbers(self._decoder.state_dict())
-        self.kept = with_decoder(_numbers(self._weights), decoder)
-
-
-@dataclass(frozen=True, slots=True)
-class _Network:
-    spec: RelationalSpec
-    shape: RelationalShape
-    kinds: Collection[int]
-    """Places of the types whose nodes have outputs."""
-
-    def outputs(self, weights: Weights, block: Block, dropout: float) -> torch.Tensor:
-        return outputs_of_seeds(self.spec, self.shape, weights, block, dropout, self.kinds)
-
-
-@torch.no_grad()
-def _examined(network: _Network, weights: Weights, blocks: Blocks, nodes: np.ndarray) -> np.ndarray:
-    """Outputs of nodes, as serving computes them, from one fixed sample where neighbours are sampled."""
-    parts = (blocks.block(part, VALIDATION_KEY) for part in blocks.parted(nodes))
-    found: np.ndarray = torch.cat([network.outputs(weights, block, 0.0).cpu() for block in parts]).numpy()
-    return found
-
-
-def _numbers(weights: Mapping[str, torch.Tensor]) -> Tensors:
-    return {key: weight.detach().cpu().numpy().copy() for key, weight in weights.items()}
+    def tensors(self) -> Tensors:
+        return numbers_of(self._all)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest, RowSource, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -31,8 +30,8 @@ from gnnserve_worker.generation.row_source import write_relation_row_source
 from gnnserve_worker.generation.search.search import Found, Measure
 from gnnserve_worker.generation.steps import steps_over_types
 from gnnserve_worker.generation.tensors import Tensors, without_decoder
-from gnnserve_worker.generation.training_set import RelationTrainingSet, relation_training_set
-from gnnserve_worker.graph.store import GraphData, Relation
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec
 from gnnserve_worker.progress import ProgressListener
@@ -72,7 +71,7 @@ class Relations:
 
     wanted: Wanted
     data: GraphData
-    problem: LearningProblem[Sequence[Relation]]
+    problem: LearningProblem
     shape: RelationalShape
     given: Tensors | None
     """Weights of the network; None: it is trained."""
@@ -81,8 +80,7 @@ class Relations:
     def generate(self, *, use_gpu: bool) -> RevisionManifest:
         spec, repository = self.wanted.spec, self.wanted.repository
         repository.put_graph(self.data)
-        method, scope = normalization_of(spec), spec.model.training.scope
-        subject = relation_training_set(self.data, method, scope, self.problem)
+        subject = _training_set(spec, self.data, self.problem)
         compared = self._compare(subject)
         learnt, runs = (self.given, ()) if self.given is not None else self._train(subject, use_gpu=use_gpu)
         tensors, decoder = without_decoder(learnt)
@@ -94,7 +92,7 @@ class Relations:
             generator_of(trains=self.given is None), self.profile_budget_s, compared,
         )  # fmt: skip
 
-    def _compare(self, subject: RelationTrainingSet) -> Sequence[ComparedScores]:
+    def _compare(self, subject: TrainingSet) -> Sequence[ComparedScores]:
         """Hold expected scores against given weights, over the source's graph. `subject`: of the graph that is
         generated, which a version of it is not."""
         wanted, spec, shape = self.wanted, self.wanted.spec, self.shape
@@ -104,16 +102,15 @@ class Relations:
         from gnnserve_worker.generation.expected.relations import compare_scores_over_relations  # noqa: PLC0415
 
         if wanted.graph_version is not None:
-            data, problem, _ = wanted.task.import_over_types(wanted.repository.downloads, wanted.progress)
-            method, scope = normalization_of(spec), spec.model.training.scope
-            subject = relation_training_set(data, method, scope, problem)
+            data, problem, _ = wanted.task.import_graph(wanted.repository.downloads, wanted.progress)
+            subject = _training_set(spec, data, problem)
             shape = replace(shape, graph=data.schema)
         architecture = relational_spec_of(spec.model.architecture)
         return compare_scores_over_relations(
             spec, wanted.identity.expected, architecture, shape, subject, self.given, wanted.progress
         )
 
-    def _train(self, subject: RelationTrainingSet, *, use_gpu: bool) -> tuple[Tensors, Sequence[TrainingRun]]:
+    def _train(self, subject: TrainingSet, *, use_gpu: bool) -> tuple[Tensors, Sequence[TrainingRun]]:
         """Weights of the network, and of a decoder beside it: those that an interrupted generation has learnt
         already, or else trained."""
         spec, identity, progress = self.wanted.spec, self.wanted.identity, self.wanted.progress
@@ -138,7 +135,7 @@ class _RelationNetworks:
 
     spec: GNNServiceSpec
     architecture: RelationalSpec
-    subject: RelationTrainingSet
+    subject: TrainingSet
     layers: Sequence[RelationalLayer]
     states: States
     decoder: Mapping[str, np.ndarray]
@@ -147,7 +144,7 @@ class _RelationNetworks:
     rows: None = None
 
     @property
-    def problem(self) -> LearningProblem[Sequence[Relation]]:
+    def problem(self) -> LearningProblem:
         return self.subject.problem
 
     @property
@@ -173,24 +170,14 @@ class _RelationNetworks:
         return write_relation_row_source(self.subject, self.states, self.layers[0], staged)
 
 
-def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem[Sequence[Relation]]]:
-    task = wanted.task
-    data, problem, findings = import_graph(
-        wanted, task.import_over_types, lambda data: task.pose_over_types(_with_nodes(data))
-    )
+def _training_set(spec: GNNServiceSpec, data: GraphData, problem: LearningProblem) -> TrainingSet:
+    classes = spec.network(len(data.classes)).classes
+    return training_set(data, problem, classes, spec.model.training.scope, normalization_of(spec))
+
+
+def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
+    data, problem, findings = import_graph(wanted)
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
     steps = steps_over_types(wanted.spec, data.nodes, data.edges, problem.items, profile_budget_s(), MASTER)
     report_import(wanted.progress, counts, steps, findings)
     return data, problem
-
-
-def _with_nodes(data: GraphData) -> GraphData:
-    """A graph that changes are part of. Raises InputError where they have left a type without nodes."""
-    for kind in data.types:
-        if not kind.nodes:
-            raise InputError(
-                "spec.graph.source.typed",
-                f"changes have removed all nodes of type {kind.name}, so that nothing can be learned about the type",
-                "add nodes of the type, or leave the networks as they are: without retraining",
-            )
-    return data

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Networks(Protocol):
     def architecture(self) -> ArchitectureSpec: ...
 
     @property
-    def problem(self) -> LearningProblem[Any]:
+    def problem(self) -> LearningProblem:
         """What they have learnt."""
 
     @property

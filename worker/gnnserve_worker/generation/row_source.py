@@ -13,7 +13,7 @@ from gnnserve_worker.generation.families.family import FamilyPlan, PlannedTable
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.training_set import RelationTrainingSet
+from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.relational import RelationalLayer, default_key, layer_tensors, moment_key
 from gnnserve_worker.repository.staged import StagedRevision
@@ -46,7 +46,7 @@ def write_row_source(
 
 
 def write_relation_row_source(
-    subject: RelationTrainingSet, states: States, first: RelationalLayer, staged: StagedRevision
+    subject: TrainingSet, states: States, first: RelationalLayer, staged: StagedRevision
 ) -> RowSource:
     """Write what is needed to make rows of new nodes of each type: how features were scaled, the mean of the embeddings
     of types that have none, and the first layer."""

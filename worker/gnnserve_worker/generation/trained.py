@@ -16,13 +16,14 @@ from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.features import keep_columns
+from gnnserve_worker.generation.learner import run_of, tell_result, telling
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import Trained, train
 from gnnserve_worker.generation.training_set import TrainingSet
-from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.course import Course
 
 
@@ -67,7 +68,7 @@ class TrainedModels:
         left = narrow_aloud(self._model, wide, factor, features, self._data, name, self._progress)
         course = self._course(model)
         trained = self._train(features, name, model, course, left)
-        self._runs.append(run_of(name, trained, course))
+        self._runs.append(run_of(name, trained.run, course))
         return to_tensors(trained.module)
 
     def another_master(self, seed: int, name: str) -> Tensors:
@@ -82,12 +83,12 @@ class TrainedModels:
             chosen = model.model_copy(update={"training": training})
             course = self._course(chosen)
             trained = self._train(features, name, chosen, course, most_epochs=most_epochs)
-            return trained, run_of(name, trained, course)
+            return trained, run_of(name, trained.run, course)
 
         learning_rate = model.training.learning_rate or spec_of(model.architecture).learning_rate
-        steps = -(-len(self._data.splits.train) // model.training.batch_size)
-        majority = self._data.problem.majority
-        trained, run = learn_with_retries(learn, model.training, learning_rate, steps, majority, self._progress)
+        problem = self._data.problem
+        steps = -(-problem.items // model.training.batch_size)
+        trained, run = learn_with_retries(learn, model.training, learning_rate, steps, problem.majority, self._progress)
         self._runs.append(run)
         return trained
 
@@ -96,7 +97,7 @@ class TrainedModels:
         features: Features,
         name: str,
         model: Model,
-        course: Course[Graph],
+        course: Course,
         initial: Tensors | None = None,
         most_epochs: int | None = None,
     ) -> Trained:
@@ -104,7 +105,7 @@ class TrainedModels:
             f"train {name}", self._data, features, model, self._progress, self._device, course, initial, most_epochs
         )
 
-    def _course(self, model: Model) -> Course[Graph]:
+    def _course(self, model: Model) -> Course:
         return self._data.problem.course(self._data.visible, model.training.seed, self._decoder)
 
 
@@ -115,30 +116,12 @@ def train_aloud(
     model: Model,
     progress: ProgressListener,
     device: torch.device,
-    course: Course[Graph],
+    course: Course,
     initial: Tensors | None = None,
     most_epochs: int | None = None,
 ) -> Trained:
-    """Train, and tell each epoch and what it came to."""
-
-    def report(done: int, ends_at: int, score: float) -> None:
-        if done < ends_at:  # the last epoch is reported below, with the result
-            progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
-
+    """Train, and tell epochs and what it came to."""
+    report = telling(stage, course, progress)
     trained = train(data, features, model, report, device, course, initial, most_epochs)
-    came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
-    progress(Progress(stage, trained.epochs, trained.epochs, came_to))
+    tell_result(stage, course, trained.run, progress)
     return trained
-
-
-def run_of(name: str, trained: Trained, course: Course[Graph]) -> TrainingRun:
-    """What is recorded of a training."""
-    return TrainingRun(
-        name=name,
-        epochs=trained.epochs,
-        steps=trained.steps,
-        best_epoch=trained.epoch,
-        validation=trained.validation_score,
-        rising=trained.rising,
-        learnt_from=course.learnt_from,
-    )

@@ -1,4 +1,4 @@
-"""The nodes and edges of a graph that training may see; ranking and refitting see the same.
+"""A graph as training may see it; ranking and refitting see the same.
 
 Inductive training, where test nodes are absent, is the setting of Dynamic GNN inference as-a-service, section 4.
 """
@@ -16,22 +16,53 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
 from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.graph.store import Graph, GraphData, Relation, Splits
+from gnnserve_worker.tasks.course import Visible
 from gnnserve_worker.tasks.generated import LearningProblem
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """Graph, problem and splits that all variants of a revision are trained on. Their features differ."""
+    """Graph and problem that all networks of a revision are trained on. Which features they read differs."""
 
-    graph: Graph
+    data: GraphData
     """The graph with all edges, as requests will see it; validation uses it."""
-    visible: Graph
-    """The graph with the edges that training may use: with inductive training, those among training nodes."""
+    visible: Visible
+    """Relations with the edges that training may see: those of `data`, where it may see all."""
+    features: Sequence[Normalized | None]
+    """Scaled features by type; None: it has none."""
     classes: int
     """Width of the networks' outputs, as `NetworkManifest.classes`."""
-    splits: Splits
-    problem: LearningProblem[Graph]
+    problem: LearningProblem
     """What networks learn."""
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self.data.schema
+
+    @property
+    def splits(self) -> Splits:
+        return self.data.splits
+
+    # --- where nodes are of one type
+
+    @property
+    def graph(self) -> Graph:
+        """The lists of the one relation."""
+        return self.data.graph
+
+    @property
+    def visible_graph(self) -> Graph:
+        """The lists of the one relation that training may see."""
+        (relation,) = self.visible
+        return relation.lists
+
+    @property
+    def normalized(self) -> Normalized:
+        """Features of the one type."""
+        (features,) = self.features
+        if features is None:
+            raise ValueError("nodes without features")
+        return features
 
 
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
@@ -40,55 +71,27 @@ def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
 
 
 def training_set(
-    graph: Graph, problem: LearningProblem[Graph], classes: int, splits: Splits, scope: Scope
+    data: GraphData, problem: LearningProblem, classes: int, scope: Scope, method: Normalization
 ) -> TrainingSet:
-    if scope == Scope.TRANSDUCTIVE:
-        return TrainingSet(graph, graph, classes, splits, problem)
-    kept = np.zeros(graph.nodes, dtype=bool)
-    kept[splits.train] = True
-    return TrainingSet(graph, graph.induced(kept), classes, splits, problem)
-
-
-@dataclass(frozen=True, slots=True)
-class RelationTrainingSet:
-    """Graph and problem that a network over relations is trained on: scaled features by type, means by relation."""
-
-    data: GraphData
-    schema: GraphSchema
-    features: Sequence[Normalized | None]
-    """Features by type; None: it has none."""
-    means: Sequence[sp.csr_array]
-    """By relation, float32 [nodes of the target, nodes of the source]: rows that average what a node reads."""
-    visible: Sequence[Relation]
-    """Relations with the edges that training may see: those of `data`, where it may see all."""
-    problem: LearningProblem[Sequence[Relation]]
-    """What networks learn."""
-
-
-def relation_training_set(
-    data: GraphData, method: Normalization, scope: Scope, problem: LearningProblem[Sequence[Relation]]
-) -> RelationTrainingSet:  # fmt: skip
-    """With inductive training, edges of nodes of the classified type that are not for training are hidden, and so are
-    the features of these nodes; nodes of other types belong to no part of the split, and are always seen."""
-    schema = data.schema
-    is_seen = np.ones(data.target.nodes, dtype=bool)
+    """With inductive training, edges of nodes of the first type that are not for training are hidden, and so are the
+    features of these nodes; nodes of other types belong to no part of the split, and are always seen."""
+    seen = {kind.name: np.ones(kind.nodes, dtype=bool) for kind in data.types}
     if scope is Scope.INDUCTIVE:
-        is_seen[:] = False
-        is_seen[data.splits.train] = True
-    seen = {kind.name: np.ones(kind.nodes, dtype=bool) for kind in data.types} | {data.target.name: is_seen}
+        seen[data.target.name][:] = False
+        seen[data.target.name][data.splits.train] = True
     features = [
         None if kind.features is None else fit_normalization(kind.features, method, np.flatnonzero(seen[kind.name]))
         for kind in data.types
     ]
-    means = [means_by_relation(data, one) for one in data.relations]
-    if scope is Scope.TRANSDUCTIVE:
-        return RelationTrainingSet(data, schema, features, means, data.relations, problem)
-    visible = [replace(one, lists=_kept(one.lists, seen[one.source], seen[one.target])) for one in data.relations]
-    return RelationTrainingSet(data, schema, features, means, visible, problem)
+    visible: Visible = data.relations
+    if scope is Scope.INDUCTIVE:
+        visible = [replace(one, lists=_kept(one.lists, seen[one.source], seen[one.target])) for one in data.relations]
+    return TrainingSet(data, visible, features, classes, problem)
 
 
 def means_by_relation(data: GraphData, relation: Relation) -> sp.csr_array:
-    """As `RelationTrainingSet.means`. The relation's lists need not be those of the graph."""
+    """Rows that average what each node of the target reads of those of the source, float32 [targets, sources]. The
+    relation's lists need not be those of the graph."""
     return mean_rows(relation.lists.indptr, relation.lists.indices, data.type_named(relation.source).nodes)
 
 

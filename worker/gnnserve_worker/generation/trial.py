@@ -15,11 +15,11 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.features import fit_normalization, keep_columns
+from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.train import train
-from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -79,7 +79,7 @@ def try_columns(
     reached = []
     for done, read in enumerate((features, keep_columns(features, columns))):
         progress(Progress("try", done, 2, f"{read.shape[1]:,} of {features.shape[1]:,} columns"))
-        reached.append(train(data, read, short).validation_score)
+        reached.append(train(data, read, short).run.score)
     progress(Progress("try", 2, 2))
     return ColumnsTrial(factor, epochs, all_columns=reached[0], fewer_columns=reached[1])
 
@@ -102,10 +102,9 @@ def _try(
     found = []
     for done, (scope, method) in enumerate(wanted):
         progress(Progress("try", done, len(wanted), f"{scope}, {method}"))
-        normalized = fit_normalization(data.features, method, visible_nodes(data.graph.nodes, data.splits, scope))
-        seen = training_set(data.graph, problem, spec.network(len(data.classes)).classes, data.splits, scope)
-        trained_on = model_rows(short, seen, normalized).trained
-        found.append(Candidate(scope, method, train(seen, trained_on, short).validation_score))
+        seen = training_set(data, problem, spec.network(len(data.classes)).classes, scope, method)
+        trained_on = model_rows(short, seen, seen.normalized).trained
+        found.append(Candidate(scope, method, train(seen, trained_on, short).run.score))
     progress(Progress("try", len(wanted), len(wanted)))
     return tuple(sorted(found, key=lambda candidate: -candidate.validation))
 

@@ -40,7 +40,7 @@ from gnnserve_worker.generation.families.family import (
 )
 from gnnserve_worker.generation.families.registry import needs_master, plan_families
 from gnnserve_worker.generation.families.write import write_plans
-from gnnserve_worker.generation.features import Normalized, fit_normalization, normalization_of
+from gnnserve_worker.generation.features import Normalized, normalization_of
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
@@ -55,7 +55,7 @@ from gnnserve_worker.generation.search.made_up import SIZE_S, measure_made_up
 from gnnserve_worker.generation.search.search import Found, Measure, Subject, search
 from gnnserve_worker.generation.steps import CHOOSE_FACTORS, GraphSizes, master_name, steps_behind_choice
 from gnnserve_worker.generation.tensors import Tensors, first_layer
-from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.generation.wide import with_factors
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.architecture import ArchitectureSpec
@@ -74,7 +74,7 @@ def generate_revision(
     spec: GNNServiceSpec,
     identity: RevisionIdentity,
     graph: GraphData,
-    problem: LearningProblem[Graph],
+    problem: LearningProblem,
     given: Sequence[GivenVariant],
     repository: Repository,
     progress: ProgressListener,
@@ -86,18 +86,16 @@ def generate_revision(
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `problem`: the task
     over the graph. `models_of` None: every variant is given. `one_rows_of` None: the spec asks for no one-row variants,
     and no search does. `compared`: expected scores that given weights were held against."""
-    training = spec.model.training
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     problem.check(spec.variants)
     profile_budget = profile_budget_s()
     check_cascades(spec.variants)
-    visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
-    normalized = fit_normalization(graph.features, normalization_of(spec), visible)
+    network = spec.network(len(graph.classes))
+    data = training_set(graph, problem, network.classes, spec.model.training.scope, normalization_of(spec))
+    normalized = data.normalized
     _check_range(normalized.features, () if spec.variants.is_searched else spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
-    network = spec.network(len(graph.classes))
-    data = training_set(graph.graph, problem, network.classes, graph.splits, training.scope)
     rows = model_rows(spec.model, data, normalized)
     models = None if models_of is None else models_of(data, rows.trained)
     one_rows = None if one_rows_of is None else one_rows_of(data, normalized, rows)
@@ -130,7 +128,7 @@ class _OneRelationNetworks:
 
     spec: GNNServiceSpec
     graph: GraphData
-    problem: LearningProblem[Graph]
+    problem: LearningProblem
     normalized: Normalized
     data: TrainingSet
     ingredients: Ingredients

@@ -1,27 +1,28 @@
 """Courses that networks are trained by: what an epoch goes through, its loss, and how it is judged.
 
-A course is a task's; how training samples and steps is generation's, over one type and over several. Nothing here needs
+A course is a task's; how training samples and steps is generation's. Nothing here needs
 torch to be imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet, Pairs
+from gnnserve_worker.graph.store import Relation
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-Visible = TypeVar("Visible")
-"""Neighbour lists that are aggregated in training: a `Graph`, or over several types its relations."""
+Visible = Sequence[Relation]
+"""A graph's relations, with the lists that are aggregated in training."""
 SHORTEST = 1e-8
 """Length below which an embedding is not scaled to length 1."""
 
@@ -33,7 +34,7 @@ class Batch(NamedTuple):
     """Loss of these outputs, float32 [seeds, outputs]."""
 
 
-class Part(NamedTuple, Generic[Visible]):
+class Part(NamedTuple):
     """A part of an epoch."""
 
     items: np.ndarray
@@ -54,7 +55,7 @@ class EmbeddingRates:
     """Whether weight decay shrinks embeddings too."""
 
 
-class Course(Protocol[Visible]):
+class Course(Protocol):
     """What a network is trained on, and how an epoch is judged."""
 
     @property
@@ -80,7 +81,7 @@ class Course(Protocol[Visible]):
     def examined(self) -> np.ndarray:
         """Ids of nodes whose outputs an epoch is judged by."""
 
-    def parts(self, epoch: int) -> Iterator[Part[Visible]]:
+    def parts(self, epoch: int) -> Iterator[Part]:
         """The parts of that epoch, from 1."""
 
     def batch(self, items: np.ndarray) -> Batch: ...
@@ -89,11 +90,11 @@ class Course(Protocol[Visible]):
         """The validation score, higher is better, and the validation loss, of outputs of `examined`."""
 
     def says(self, score: float) -> str:
-        """The validation score in words, for progress over several types."""
+        """The validation score in words."""
 
     @property
     def says_each_epoch(self) -> bool:
-        """Whether each epoch is worth a line over several types, and the last one no other."""
+        """Whether each epoch is worth a line, however few steps it has."""
 
 
 class EmbeddingCourse(Protocol):

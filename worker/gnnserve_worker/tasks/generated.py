@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,14 +23,12 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.training import Majority
-from gnnserve_worker.graph.store import Finding, Graph, GraphData, Relation
+from gnnserve_worker.graph.store import Finding, GraphData
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
-    from gnnserve_worker.tasks.course import Course, EmbeddingCourse
+    from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
 
-Visible = TypeVar("Visible")
-"""Neighbour lists as a `Course` has them."""
 OutputsOf = Callable[[np.ndarray], np.ndarray]
 """Outputs float32 [nodes, outputs] of a variant for nodes (int64), with its thresholds taken off."""
 
@@ -85,7 +83,7 @@ class Judge(Protocol):
         none."""
 
 
-class LearningProblem(Protocol[Visible]):
+class LearningProblem(Protocol):
     """A task over an imported graph."""
 
     @property
@@ -106,7 +104,7 @@ class LearningProblem(Protocol[Visible]):
 
     @property
     def keeps_outputs(self) -> bool:
-        """Whether outputs of the network are stored unasked over several types, a row for each node."""
+        """Whether outputs of networks over relations are stored unasked, a row for each node."""
 
     def answered_types(self, graph: GraphSchema) -> tuple[int, ...]:
         """Places of the types whose nodes have outputs, ascending."""
@@ -114,11 +112,11 @@ class LearningProblem(Protocol[Visible]):
     def check(self, variants: Variants) -> None:
         """Raises InputError for a metric or variants that the graph has no use for."""
 
-    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course[Visible]:
-        """What networks are trained on. `visible`: lists that training may see. `decoder`: weights that stay as they
+    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course:
+        """What networks are trained on. `decoder`: weights that stay as they
         are; None: they are learnt."""
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course[Visible]]:
+    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
         """Courses by which a network learns to stand in for another. `nodes`: ids of those that it learns. `taught`:
         outputs of the other for all nodes, float32 [nodes, outputs]."""
 
@@ -129,17 +127,13 @@ class LearningProblem(Protocol[Visible]):
         """`decoder`: weights that were learnt beside networks."""
 
 
-class Imported(NamedTuple, Generic[Visible]):
+class Imported(NamedTuple):
     """A graph as generation uses it."""
 
     graph: GraphData
     """Without what is held out."""
-    problem: LearningProblem[Visible]
+    problem: LearningProblem
     findings: Sequence[Finding]
-
-
-OverOneType = Imported[Graph]
-OverTypes = Imported[Sequence[Relation]]
 
 
 class GenerationTask(Protocol):
@@ -169,12 +163,8 @@ class GenerationTask(Protocol):
     def says_unlabelled(self) -> tuple[str, str]:
         """Row of an inspected graph of which no type has labels: what stands in their place."""
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
-        """The source's graph and the problem over it. Of several types where the model reads none of them."""
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
+        """The source's graph and the problem over it."""
 
-    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes: ...
-
-    def pose(self, graph: GraphData) -> OverOneType:
-        """The problem over a graph that was loaded."""
-
-    def pose_over_types(self, graph: GraphData) -> OverTypes: ...
+    def pose(self, graph: GraphData) -> Imported:
+        """The problem over a graph that was loaded; of one type then, where the model reads no types."""

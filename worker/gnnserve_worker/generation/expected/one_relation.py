@@ -79,12 +79,9 @@ class _Network:
 
 def _served_rows(spec: GNNServiceSpec, graph: GraphData, method: Normalization) -> Features:
     """What the first layer reads of each node."""
-    scope = spec.model.training.scope
-    normalized = fit_normalization(graph.features, method, visible_nodes(graph.nodes, graph.splits, scope))
-    network = spec.network(len(graph.classes))
-    problem = task_of(spec).pose(graph).problem
-    data = training_set(graph.graph, problem, network.classes, graph.splits, scope)
-    return model_rows(spec.model, data, normalized).served
+    network, problem = spec.network(len(graph.classes)), task_of(spec).pose(graph).problem
+    data = training_set(graph, problem, network.classes, spec.model.training.scope, method)
+    return model_rows(spec.model, data, data.normalized).served
 
 
 def _served_scores(

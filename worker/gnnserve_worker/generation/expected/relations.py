@@ -16,7 +16,7 @@ from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.families.relation_tables import hidden_states
 from gnnserve_worker.generation.families.relations import as_arrays, states_of
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.training_set import RelationTrainingSet
+from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.plain import SERVED, Reading, activated
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec
@@ -28,11 +28,12 @@ _MOST_PERMUTED = 5
 
 def compare_scores_over_relations(
     spec: GNNServiceSpec, digests: Mapping[str, str], architecture: RelationalSpec, shape: RelationalShape,
-    subject: RelationTrainingSet, tensors: Tensors, progress: ProgressListener,
+    subject: TrainingSet, tensors: Tensors, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores of the spec against those of the weights. `subject`: of the source's graph. InputError:
     they differ by more than they may."""
-    network = _Network(architecture, shape, subject, tensors)
+    means = [means_by_relation(subject.data, one) for one in subject.data.relations]
+    network = _Network(architecture, shape, subject, means, tensors)
     return compare_listed(spec, digests, subject.data, "", lambda _: network, progress)
 
 
@@ -42,7 +43,9 @@ class _Network:
 
     architecture: RelationalSpec
     shape: RelationalShape
-    subject: RelationTrainingSet
+    subject: TrainingSet
+    means: Sequence[sp.csr_array]
+    """By relation: rows that average what a node reads, or sum it."""
     tensors: Tensors
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
@@ -55,7 +58,7 @@ class _Network:
         states = states_of(self.subject, self.tensors)
         for number, layer in enumerate(layers):
             is_last = number == len(layers) - 1
-            outputs = hidden_states(self.subject, layer, states, is_last=True)
+            outputs = hidden_states(self.subject.data, self.means, layer, states, is_last=True)
             if divides:
                 outputs = [one / max(1, self._read_by(layer, kind)) for kind, one in enumerate(outputs)]
             states = [
@@ -73,7 +76,7 @@ class _Network:
 
     def _others(self) -> Iterator[tuple[str, str, np.ndarray]]:
         mean, total = "with the mean of what relations give", "with the sum of the neighbours by each relation"
-        summed = replace(self, subject=replace(self.subject, means=[_as_sums(one) for one in self.subject.means]))
+        summed = replace(self, means=[_as_sums(one) for one in self.means])
         yield mean, CANNOT, self._all_scores(divides=True)
         yield total, CANNOT, summed._all_scores()
         yield f"{mean} and {total}", CANNOT, summed._all_scores(divides=True)

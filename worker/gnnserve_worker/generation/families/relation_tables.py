@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
+import scipy.sparse as sp
 
 from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import PlannedTable
-from gnnserve_worker.generation.training_set import RelationTrainingSet
-from gnnserve_worker.graph.store import Features
+from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.relational import Heads, RelationalLayer
 from gnnserve_worker.tables.table import projected_blocks
 
@@ -101,14 +101,14 @@ def _products(
 
 
 def hidden_states(
-    subject: RelationTrainingSet, layer: RelationalLayer, states: States, *, is_last: bool = False
+    data: GraphData, means: Sequence[sp.csr_array], layer: RelationalLayer, states: States, *, is_last: bool = False
 ) -> list[np.ndarray]:
     """The layer's output of all nodes, over all of their neighbours, after its ReLU, which the last one has not; 0 for
-    types that it gives nothing for."""
-    graph = subject.schema
+    types that it gives nothing for. `means`: by relation, as `means_by_relation`; a layer that attends reads none."""
+    graph = data.schema
     outputs = []
     if layer.heads is not None:
-        return _attended_states(subject, layer, layer.heads, states, is_last=is_last)
+        return _attended_states(data, layer, layer.heads, states, is_last=is_last)
     for kind, described in enumerate(graph.types):
         if kind not in layer.biases:
             outputs.append(np.zeros((described.nodes, layer.outputs), np.float32))
@@ -121,22 +121,22 @@ def hidden_states(
             matrix = layer.relations.get(place)
             if relation.target == described.name and matrix is not None:
                 product = np.asarray(states[graph.place_of(relation.source)] @ matrix, dtype=np.float32)
-                summed += subject.means[place] @ (product + layer.shifts.get(place, np.float32(0)))
+                summed += means[place] @ (product + layer.shifts.get(place, np.float32(0)))
         outputs.append(_ended(summed + layer.biases[kind], is_last=is_last))
     return outputs
 
 
 def _attended_states(
-    subject: RelationTrainingSet, layer: RelationalLayer, heads: Heads, states: States, *, is_last: bool
+    data: GraphData, layer: RelationalLayer, heads: Heads, states: States, *, is_last: bool
 ) -> list[np.ndarray]:
     """The same of a layer that attends."""
-    graph, inner = subject.schema, heads.heads * heads.columns
+    graph, inner = data.schema, heads.heads * heads.columns
     outputs = [np.zeros((kind.nodes, heads.outputs), np.float32) for kind in graph.types]
     slots = [0] * len(graph.types)
     for place, relation in enumerate(graph.relations):
         kind = graph.place_of(relation.target)
         slot, slots[kind] = slots[kind], slots[kind] + 1
-        matrix, lists = layer.relations.get(place), subject.data.relations[place].lists
+        matrix, lists = layer.relations.get(place), data.relations[place].lists
         if matrix is None or not lists.edges:
             continue
         product = np.asarray(states[graph.place_of(relation.source)] @ matrix, dtype=np.float32)

@@ -23,7 +23,7 @@ from gnnserve_api.variants import Storage, fanouts_name, projected_name, stored_
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.training_set import RelationTrainingSet
+from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.relational import RelationalLayer, embedding_key, layer_tensors
 from gnnserve_worker.models.tail import tail_of
@@ -31,7 +31,7 @@ from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
 
 
-def states_of(subject: RelationTrainingSet, tensors: Mapping[str, np.ndarray]) -> States:
+def states_of(subject: TrainingSet, tensors: Mapping[str, np.ndarray]) -> States:
     return [
         tensors[embedding_key(kind.name)] if one is None else one.features
         for one, kind in zip(subject.features, subject.data.types, strict=True)
@@ -48,7 +48,7 @@ def as_arrays(layer: RelationalLayer) -> RelationalLayer:
 
 
 def plan_variants(
-    spec: GNNServiceSpec, network: NetworkManifest, layers: Sequence[RelationalLayer], subject: RelationTrainingSet,
+    spec: GNNServiceSpec, network: NetworkManifest, layers: Sequence[RelationalLayer], subject: TrainingSet,
     states: States, ends: Collection[int] = (),
 ) -> FamilyPlan:  # fmt: skip
     """Projected variants, those of stored layers, and each of them with fewer neighbours; from each storage. `ends`:
@@ -64,9 +64,10 @@ def plan_variants(
     if 1 in spec.variants.stored and Storage.FLOAT32 not in storages:
         # What rows of the stored layer are made of where the graph changes.
         tables.append(plan_table(products, Storage.FLOAT32, graph, layers[0], states, is_last=False))
-    hidden = states
-    for stored in range(1, len(layers) if ends else max(spec.variants.stored, default=0) + 1):
-        hidden = hidden_states(subject, layers[stored - 1], hidden)
+    hidden, deepest = states, len(layers) - 1 if ends else max(spec.variants.stored, default=0)
+    means = [means_by_relation(subject.data, one) for one in subject.data.relations if layers[0].heads is None]
+    for stored in range(1, deepest + 1):
+        hidden = hidden_states(subject.data, means, layers[stored - 1], hidden)
         for storage in storages if stored in spec.variants.stored else ():
             name = stored_layer_name(stored, storage)
             is_last = stored == len(layers) - 1 and not ends
@@ -82,7 +83,7 @@ def plan_variants(
         own = fanouts_by_relation(spec.model, graph)
         variants = [_by_relation(one, own) for one in variants]
     if ends:
-        embeddings = hidden_states(subject, layers[-1], hidden, is_last=True)
+        embeddings = hidden_states(subject.data, means, layers[-1], hidden, is_last=True)
         names = {storage: stored_layer_name(len(layers), storage) for storage in storages}
         tables += [plan_embeddings(name, storage, graph, embeddings, ends) for storage, name in names.items()]
         variants += [_of_rows(name, network, len(layers)) for name in names.values()]

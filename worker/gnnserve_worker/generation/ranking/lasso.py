@@ -39,7 +39,7 @@ def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray
             f"is Lasso, but the graph has {columns:,} feature columns and Lasso handles up to {MAX_COLUMNS:,}",
             "use Greedy",
         )
-    return gram_of(first, first_layer_moments(first, features, data.visible, data.splits.train))
+    return gram_of(first, first_layer_moments(first, features, data.visible_graph, data.splits.train))
 
 
 def gram_of(first: FirstLayer, moments: Moments) -> np.ndarray:

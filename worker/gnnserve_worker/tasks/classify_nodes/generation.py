@@ -13,7 +13,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
-    from gnnserve_worker.tasks.generated import OverOneType, OverTypes
+    from gnnserve_worker.tasks.generated import Imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,11 @@ class ClassifyNodes:
     def says_unlabelled(self) -> tuple[str, str]:
         return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
         return self.pose(self.load(downloads, progress))
 
-    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes:
-        return self.pose_over_types(self.load(downloads, progress))
+    def pose(self, graph: GraphData) -> Imported:
+        # Imported here: a start that finds its revision learns and judges nothing.
+        from gnnserve_worker.tasks.classify_nodes.labels import pose_labels  # noqa: PLC0415
 
-    def pose(self, graph: GraphData) -> OverOneType:
-        # Imported here, as below: a start that finds its revision learns and judges nothing.
-        from gnnserve_worker.tasks.classify_nodes.labels import labels_over_one_type  # noqa: PLC0415
-
-        return labels_over_one_type(graph, self.spec.variants)
-
-    def pose_over_types(self, graph: GraphData) -> OverTypes:
-        from gnnserve_worker.tasks.classify_nodes.labels import labels_over_types  # noqa: PLC0415
-
-        return labels_over_types(graph, self.spec.variants)
+        return pose_labels(graph, self.spec.variants)

@@ -24,12 +24,12 @@ from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, 
 from gnnserve_worker.tasks.classify_nodes.temperature import fit_temperature
 from gnnserve_worker.tasks.classify_nodes.thresholds import check_thresholds, fit_thresholds
 from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
-from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, OverOneType, OverTypes, Verdict
+from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """Labels that are learnt: the `LearningProblem` over a graph of one type or of several, and the `Judge` of it."""
+    """Labels that are learnt: the `LearningProblem` over any graph, and the `Judge` of it."""
 
     labels: np.ndarray
     """int64 [nodes], or uint8 [nodes, classes] where a node may have several classes, as in `GraphData`."""
@@ -77,13 +77,13 @@ class NodeLabels:
             )
         check_thresholds(variants.thresholds, multi_label=self.multi_label, classes=len(self.classes))
 
-    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course[Visible]:
+    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course:
         # Imported here: torch takes seconds.
         from gnnserve_worker.tasks.classify_nodes.learning import Truth, label_course  # noqa: PLC0415
 
         return label_course(Truth(self.labels, self.splits, self.metric), visible)
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course[Visible]]:
+    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
         from gnnserve_worker.tasks.classify_nodes.learning import Truth, distilled_courses  # noqa: PLC0415
 
         return distilled_courses(Truth(self.labels, self.splits, self.metric), visible, nodes, taught)
@@ -141,13 +141,6 @@ class LabelJudge:
         """None: a manifest names the classes with its graph."""
 
 
-def labels_over_one_type(graph: GraphData, variants: Variants) -> OverOneType:
-    return Imported(graph, _labels_of(graph, variants), graph.findings)
-
-
-def labels_over_types(graph: GraphData, variants: Variants) -> OverTypes:
-    return Imported(graph, _labels_of(graph, variants), graph.findings)
-
-
-def _labels_of(graph: GraphData, variants: Variants) -> NodeLabels:
-    return NodeLabels(graph.labels, graph.classes, graph.splits, variants.metric, variants.thresholds)
+def pose_labels(graph: GraphData, variants: Variants) -> Imported:
+    labels = NodeLabels(graph.labels, graph.classes, graph.splits, variants.metric, variants.thresholds)
+    return Imported(graph, labels, graph.findings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCourse(Generic[Visible]):
+class NodeCourse:
     """A `Course` about nodes, judged by labels."""
 
     truth: Truth
@@ -56,7 +55,7 @@ class NodeCourse(Generic[Visible]):
     def examined(self) -> np.ndarray:
         return self.truth.splits.validation
 
-    def parts(self, epoch: int) -> Iterator[Part[Visible]]:
+    def parts(self, epoch: int) -> Iterator[Part]:
         yield Part(self.nodes, self.visible)
 
     def batch(self, items: np.ndarray) -> Batch:
@@ -71,7 +70,7 @@ class NodeCourse(Generic[Visible]):
         return f"validation {score:.3f}"
 
 
-def label_course(truth: Truth, visible: Visible) -> NodeCourse[Visible]:
+def label_course(truth: Truth, visible: Visible) -> NodeCourse:
     """Labels of training nodes, by cross-entropy."""
 
     def loss(scores: torch.Tensor, seeds: np.ndarray) -> torch.Tensor:
@@ -80,9 +79,7 @@ def label_course(truth: Truth, visible: Visible) -> NodeCourse[Visible]:
     return NodeCourse(truth, visible, truth.splits.train, loss, "labels")
 
 
-def distilled_courses(
-    truth: Truth, visible: Visible, nodes: np.ndarray, taught: np.ndarray
-) -> Iterator[NodeCourse[Visible]]:
+def distilled_courses(truth: Truth, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[NodeCourse]:
     """Scores of another network, as *Graph-less neural networks* (GLNN) distils them, and both these and labels."""
     is_labelled = np.zeros(len(taught), dtype=bool)
     is_labelled[truth.splits.train] = True

@@ -7,7 +7,6 @@ them there. So an epoch goes through the links in parts, and each part is learnt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic
 
 import numpy as np
 import torch
@@ -41,7 +40,7 @@ def cross_entropy(of_links: torch.Tensor, of_others: torch.Tensor) -> torch.Tens
     return (softplus(-of_links).mean() + softplus(of_others).mean()) / 2
 
 
-class LinkCourse(Generic[Visible]):
+class LinkCourse:
     """A `Course` over links."""
 
     learnt_from: Source = "links"
@@ -54,8 +53,8 @@ class LinkCourse(Generic[Visible]):
         self, links: LinkSet, task: Links, seed: int, lists_of: Callable[[np.ndarray | None], Visible],
         decoder: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
-        """`lists_of`: neighbour lists with some of the links, bool [links]. `decoder`: weights that stay as they are;
-        None: they are learnt."""
+        """`lists_of`: the graph's relations with some of the links, bool [links]. `decoder`: weights that stay as they
+        are; None: they are learnt."""
         self._lists_of = lists_of
         self._links = links
         self._negatives = task.negatives
@@ -81,7 +80,7 @@ class LinkCourse(Generic[Visible]):
     def examined(self) -> np.ndarray:
         return self._examined
 
-    def parts(self, epoch: int) -> Iterator[Part[Visible]]:
+    def parts(self, epoch: int) -> Iterator[Part]:
         for learnt in parts_of(self.items, self._random):
             yield Part(np.flatnonzero(learnt), self._lists_of(~learnt))
 

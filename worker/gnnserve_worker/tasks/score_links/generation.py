@@ -10,13 +10,13 @@ from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, Links
-from gnnserve_worker.graph.links import links_digest, part_links
+from gnnserve_worker.graph.links import links_digest
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
-    from gnnserve_worker.tasks.generated import OverOneType, OverTypes
+    from gnnserve_worker.tasks.generated import Imported
 
 
 class ScoreLinks:
@@ -54,24 +54,11 @@ class ScoreLinks:
         relation = self._links.relation
         return "scored", f"links of relation {relation}" if relation else "links"
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
-        # Imported here, as below: a start that finds its revision holds out nothing.
-        from gnnserve_worker.graph.sources.links import load_links  # noqa: PLC0415
-        from gnnserve_worker.tasks.score_links.held_out import links_over_one_type  # noqa: PLC0415
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
+        return self.pose(self.load(downloads, progress))
 
-        source, reads_features = self._spec.graph.source, not self._spec.model.learns_embeddings
-        parted = load_links(source, self._links, downloads, progress, reads_features=reads_features)
-        return links_over_one_type(self._spec, self._links, parted)
+    def pose(self, graph: GraphData) -> Imported:
+        # Imported here: a start that finds its revision holds out nothing.
+        from gnnserve_worker.tasks.score_links.held_out import hold_out_links  # noqa: PLC0415
 
-    def pose(self, graph: GraphData) -> OverOneType:
-        from gnnserve_worker.tasks.score_links.held_out import links_over_one_type  # noqa: PLC0415
-
-        return links_over_one_type(self._spec, self._links, part_links(graph, self._links))
-
-    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes:
-        return self.pose_over_types(self.load(downloads, progress))
-
-    def pose_over_types(self, graph: GraphData) -> OverTypes:
-        from gnnserve_worker.tasks.score_links.held_out import links_over_types  # noqa: PLC0415
-
-        return links_over_types(self._spec, self._links, graph)
+        return hold_out_links(self._spec, self._links, graph)

@@ -1,39 +1,39 @@
-"""Links that are learnt and links that are held out, over a graph of one type or of several."""
+"""Links that are learnt and links that are held out, over the list of a graph that is read as one of one type, or over
+its relations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic
 
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.profile import Metric
+from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, message_relations, part_links
-from gnnserve_worker.graph.store import GraphData, Relation
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
-from gnnserve_worker.tasks.generated import Imported, OverOneType, OverTypes
+from gnnserve_worker.tasks.generated import Imported
 from gnnserve_worker.tasks.score_links.judge import LinkJudge
 from gnnserve_worker.tasks.score_links.metrics import metric_of_links
 from gnnserve_worker.tasks.score_links.reach import check_ends_are_reached
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOutLinks(Generic[Visible]):
-    """Links that are learnt and links that are held out: the `LearningProblem` over a graph of one type or of
-    several."""
+class HeldOutLinks:
+    """Links that are learnt and links that are held out: the `LearningProblem` over any graph."""
 
     links: LinkSet
     settings: Links
     choice: MetricChoice
     lists_of: Callable[[np.ndarray | None], Visible]
-    """Lists of the graph with some of the links that are learnt from: bool [links]; None: all."""
+    """Relations of the graph with some of the links that are learnt from: bool [links]; None: all."""
     majority: None = None
     compares_shortly: bool = False
     """False: scores of pairs are no shares of nodes."""
@@ -54,14 +54,14 @@ class HeldOutLinks(Generic[Visible]):
     def check(self, variants: Variants) -> None:
         """Do nothing: the spec permits no variants that need classes."""
 
-    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course[Visible]:
+    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course:
         """`visible`: all links that are learnt from, of which a course hides those of each part."""
         # Imported here: torch takes seconds.
         from gnnserve_worker.tasks.score_links.course import LinkCourse  # noqa: PLC0415
 
         return LinkCourse(self.links, self.settings, seed, self.lists_of, decoder)
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course[Visible]]:
+    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
         raise ValueError("no network stands in for one that gives embeddings of links")
 
     def embedding_course(self) -> EmbeddingCourse:
@@ -73,17 +73,22 @@ class HeldOutLinks(Generic[Visible]):
         return LinkJudge(self.links, self.settings, self.metric, decoder)
 
 
-def links_over_one_type(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> OverOneType:
-    graph, links, _ = parted
-    return Imported(graph, HeldOutLinks(links, settings, spec.variants.metric, links.message_graph), graph.findings)
+def hold_out_links(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> Imported:
+    """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out."""
+    parted = part_links(graph, settings, reads_features=not spec.model.learns_embeddings)
+    data = _over_relations(spec, settings, parted) if reads_products(spec) else parted.graph
+    lists_of = partial(_with_links, data, parted.links)
+    return Imported(
+        data, HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of), parted.graph.findings
+    )  # fmt: skip
 
 
-def links_over_types(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> OverTypes:
-    """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out, or that join
-    nodes for which the network gives nothing."""
-    without_types, links, whole = part_links(graph, settings)
+def _over_relations(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> GraphData:
+    """The graph with its relations, and without held-out links. Raises InputError where links join nodes for which the
+    network gives nothing."""
+    without_types, links, whole = parted
     check_ends_are_reached(spec.model, settings, links, whole)
-    data = replace(
+    return replace(
         whole,
         digest=links_digest(whole.digest, settings, of_types=True),
         relations=message_relations(whole, links),
@@ -92,5 +97,10 @@ def links_over_types(spec: GNNServiceSpec, settings: Links, graph: GraphData) ->
         splits=without_types.splits,
         names=without_types.ids,
     )
-    lists_of: Callable[[np.ndarray | None], Sequence[Relation]] = partial(message_relations, data, links)
-    return Imported(data, HeldOutLinks(links, settings, spec.variants.metric, lists_of), without_types.findings)
+
+
+def _with_links(data: GraphData, links: LinkSet, kept: np.ndarray | None) -> Visible:
+    """`HeldOutLinks.lists_of`."""
+    if data.schema.has_names:
+        return message_relations(data, links, kept)
+    return data.with_lists(links.message_graph(kept)).relations

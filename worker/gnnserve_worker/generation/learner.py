@@ -1,0 +1,161 @@
+"""Training of a network by a course, whichever network learns, and however a graph is gone through.
+
+The network and the blocks of the graph that it reads are chosen by what the network is: over one list of neighbours
+(`train.py`) or over relations (`relation_train.py`). What is learnt is the task's course, and the epochs are the loop's
+(`epochs.py`). Weights of the best epoch are kept, as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+from msgspec import UNSET, UnsetType
+from torch import nn
+
+from gnnserve_api.spec.model import Training
+from gnnserve_api.training import TrainedBy, TrainingRun
+from gnnserve_worker.generation.epochs import EpochsRun, Report, run_epochs
+from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate
+from gnnserve_worker.generation.schedule import schedule_of
+from gnnserve_worker.generation.tensors import Tensors, with_decoder
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.tasks.course import Batch, Course, Visible
+
+VALIDATION_KEY = 1 << 40
+"""Sampling key of validation. It is fixed, so that all epochs are compared on the same neighbours."""
+_REPORTED_STEPS = 10
+"""Steps between two reports, at least, where not each epoch is worth one."""
+
+Block = TypeVar("Block")
+Block_co = TypeVar("Block_co", covariant=True)
+Block_contra = TypeVar("Block_contra", contravariant=True)
+
+
+class Network(Protocol[Block_contra]):
+    """A network that learns, on its device."""
+
+    @property
+    def weights(self) -> Sequence[nn.Parameter]:
+        """All that is learnt but embeddings of nodes."""
+
+    @property
+    def embeddings(self) -> Sequence[nn.Parameter]: ...
+
+    def outputs(self, block: Block_contra, *, trains: bool) -> torch.Tensor:
+        """Outputs of the block's seeds, float32 [seeds, outputs]. `trains` False: as in serving, without dropout."""
+
+    def tensors(self) -> Tensors:
+        """The weights as they are now, under the keys of checkpoints."""
+
+
+class Blocks(Protocol[Block_co]):
+    """A graph, as training goes through it."""
+
+    reads_few: ClassVar[bool]
+    """Whether a block has few of the nodes, so that a step changes few embeddings."""
+
+    def over(self, relations: Visible) -> Self:
+        """Blocks of the same graph with other lists of its relations."""
+
+    def steps(self, items: int, parts: int = 1) -> int:
+        """Batches of so many items, which come in so many parts."""
+
+    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
+        """The items in batches; with `random` in an order that it draws."""
+
+    def block(self, seeds: np.ndarray, key: int) -> Block_co:
+        """A block for seeds, numbers of nodes. Equal keys draw the same neighbours."""
+
+
+def learn(
+    network: Network[Block], blocks: Blocks[Block], course: Course, settings: Training, learning_rate: float,
+    device: torch.device, report: Report, most_epochs: int | None = None,
+) -> tuple[Tensors, EpochsRun]:  # fmt: skip
+    """Train with Adam; the weights of the epoch with the best validation score, with those of the course's decoder.
+
+    `blocks`: over all edges, by which epochs are judged. `learning_rate`: that of the settings, or the architecture's.
+    `most_epochs`: a limit below that of the settings; None: theirs.
+    """
+    rates, decay = course.embeddings, settings.weight_decay
+    decoder = None if course.decoder is None else course.decoder.to(device)
+    optimizer = NetworkOptimizer(
+        [*network.weights, *(() if decoder is None else decoder.parameters())], Rate(learning_rate, decay),
+        network.embeddings, Rate(learning_rate * rates.rate_share, decay if rates.is_decayed else 0.0),
+        reads_few=blocks.reads_few,
+    )  # fmt: skip
+    schedule = schedule_of(settings.epochs, blocks.steps(course.items, course.parts_per_epoch), most_epochs)
+    learner = _Learner(network, blocks, decoder, optimizer, np.random.default_rng(settings.seed))
+    run = run_epochs(course, learner, schedule, settings.seed << 20, report)
+    return learner.kept, run
+
+
+def telling(stage: str, course: Course, progress: ProgressListener) -> Report:
+    """A report that tells epochs, save the last one, which is told with what the training came to."""
+    reported = 0
+
+    def tell(done: int, ends_at: int, score: float, steps: int) -> None:
+        nonlocal reported
+        if done < ends_at and (course.says_each_epoch or steps - reported >= _REPORTED_STEPS):
+            reported = steps
+            progress(Progress(stage, done, ends_at, course.says(score)))
+
+    return tell
+
+
+def tell_result(stage: str, course: Course, run: EpochsRun, progress: ProgressListener) -> None:
+    came_to = f"{course.says(run.score)} at epoch {run.best:,}, {run.steps:,} steps"
+    progress(Progress(stage, run.epochs, run.epochs, came_to))
+
+
+def run_of(name: str, run: EpochsRun, course: Course, trained_by: TrainedBy | UnsetType = UNSET) -> TrainingRun:
+    """What is recorded of a training."""
+    return TrainingRun(
+        name=name, epochs=run.epochs, steps=run.steps, best_epoch=run.best, validation=run.score,
+        rising=run.rising, learnt_from=course.learnt_from, batches=trained_by,
+    )  # fmt: skip
+
+
+def numbers_of(weights: Mapping[str, torch.Tensor]) -> Tensors:
+    """Copies of weights, float32."""
+    return {key: weight.detach().cpu().numpy().astype(np.float32) for key, weight in weights.items()}
+
+
+@torch.no_grad()
+def outputs_of(network: Network[Block], blocks: Blocks[Block], nodes: np.ndarray) -> np.ndarray:
+    """Outputs of nodes, float32 [nodes, outputs], as serving computes them, from one fixed sample where neighbours are
+    sampled."""
+    parts = (blocks.block(part, VALIDATION_KEY) for part in blocks.parted(nodes))
+    found: np.ndarray = torch.cat([network.outputs(block, trains=False).cpu() for block in parts]).numpy()
+    return found
+
+
+class _Learner(Generic[Block]):
+    """The `epochs.Learner` of a network."""
+
+    def __init__(
+        self, network: Network[Block], blocks: Blocks[Block], decoder: nn.Module | None, optimizer: NetworkOptimizer,
+        order: np.random.Generator,
+    ) -> None:  # fmt: skip
+        self._network, self._decoder, self._optimizer = network, decoder, optimizer
+        self._blocks, self._visible, self._order = blocks, blocks, order
+        self.kept: Tensors = {}
+
+    def see(self, visible: Visible) -> None:
+        self._visible = self._blocks.over(visible)
+
+    def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
+        return self._visible.parted(items, self._order)
+
+    def step(self, batch: Batch, key: int) -> None:
+        block = self._visible.block(batch.seeds, key)
+        self._optimizer.step(batch.loss(self._network.outputs(block, trains=True)))
+
+    def examine(self, nodes: np.ndarray) -> np.ndarray:
+        return outputs_of(self._network, self._blocks, nodes)
+
+    def keep(self) -> None:
+        decoder = {} if self._decoder is None else numbers_of(self._decoder.state_dict())
+        self.kept = with_decoder(self._network.tensors(), decoder)
