@@ -79,14 +79,14 @@ class ProgramInput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     name: str
     role: InputRole = msgspec.field(name="is")
     type: str = ""
-    """Of features and counts of nodes; empty: the only one."""
+    """Type of nodes, for features and counts of nodes; empty: the only one."""
     relation: RelationKey = RelationKey()
-    """Of edges, of what edges have, and of counts of edges."""
+    """Relation of edges, of what edges have, and of counts of edges."""
     hops: int | None = None
     """Edges that are read by nodes fewer than so many hops from a seed; None: all. A network that takes a list of edges
     for each of its L layers reads L, L - 1, … 1."""
     layer: int | None = None
-    """Of a layered role: the number of the layer, the first being 1."""
+    """Number of the layer that a layered role is of, the first being 1."""
     of_targets: bool = False
     """Weights of the targets themselves, instead of their edges'."""
     without_self: bool = False

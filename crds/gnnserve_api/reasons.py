@@ -33,6 +33,8 @@ class Reason(StrEnum):
     """The embeddings of the published revision are where spec.embeddings wants them."""
     CANARY_ANSWERS = "CanaryAnswers"
     """The second revision answers its share of the requests."""
+    PROGRAM_RUNS = "ProgramRuns"
+    """The program gives scores on every worker."""
     SERVICES_FIT = "ServicesFit"
     """The workers of the pool have room for all of its services."""
     SETTLED = "Settled"
@@ -85,6 +87,9 @@ class Reason(StrEnum):
     """Look at the repository; workers try again by themselves."""
     CANARY_NOT_LOADED = "CanaryNotLoaded"
     """Read the message; the first revision answers all requests, and workers try again by themselves."""
+    PROGRAM_FAILS = "ProgramFails"
+    """Read the message: give model.program more time or memory, send fewer nodes at once, or describe the model again;
+    workers start it again by themselves."""
     CANARY_IS_LIVE = "CanaryIsLive"
     """Take spec.routing.canary away, or wait until another revision is published."""
     NO_LABELS = "NoLabels"

@@ -137,6 +137,15 @@ class CredentialState(msgspec.Struct, frozen=True, rename="camel"):
     """What is wrong with what lies there now; empty: nothing."""
 
 
+class ProgramState(msgspec.Struct, frozen=True, rename="camel"):
+    """Program that a worker runs, in a process of its own."""
+
+    problem: str
+    """Why its last run gave no scores, as a sentence; empty: it gave them."""
+    restarts: int
+    """Processes that were given up since the revision was loaded."""
+
+
 class CanaryRoute(msgspec.Struct, frozen=True, rename="camel"):
     """The second revision, as the worker sees it."""
 
@@ -183,6 +192,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """The device that computes batches: CPU, or the GPU's name. Workers that know of none but the CPU do not say so."""
     device_problem: str | UnsetType = UNSET
     """Why it is the CPU where a GPU was wanted or allowed, or what the GPU cannot do as well as it could."""
+    program: ProgramState | UnsetType = UNSET
+    """State of the program that it runs; absent where it runs none."""
     credentials: tuple[CredentialState, ...] = ()
     """State of each kind of credentials that the worker was told to use; empty from older workers."""
     overlay: OverlayLimits | UnsetType = UNSET

@@ -45,6 +45,8 @@ class ConditionType(StrEnum):
     CANARY_ANSWERS = "CanaryAnswers"
     """The second revision of spec.routing.canary answers its share of the requests on every worker; absent without
     it."""
+    PROGRAM_HEALTHY = "ProgramHealthy"
+    """The program that workers run as the model gives scores; absent where they run none."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -139,8 +141,8 @@ class GNNServiceStatus(ApiModel):
     ] = ()
     """Conditions of the service, each with reason and message: Ready, Available, Reconciling, Stalled,
     VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid, AccuracyHolds, UpdatesFollowed,
-    EmbeddingsPublished, CanaryAnswers, MetricsAvailable, ObjectiveMet, CapacitySufficient. Empty: the operator has not
-    looked at the service yet."""
+    EmbeddingsPublished, CanaryAnswers, ProgramHealthy, MetricsAvailable, ObjectiveMet, CapacitySufficient. Empty: the
+    operator has not looked at the service yet."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster. Absent: the Service is not made yet."""
     revision: Annotated[str, Field(max_length=63)] | None = None

@@ -375,6 +375,20 @@ CASES: dict[str, Case] = {
     "a database that takes no embeddings": Case(
         turned("EmbeddingsPublished", "False", "EmbeddingsFailed", 17), ("GnnserveEmbeddingsFailed",)
     ),
+    "a program that fails": Case(
+        {
+            f'gnnserve_program_runs_total{{{WORKER},outcome="failed"}}': counted((MINUTES, 1)),
+            f'gnnserve_program_runs_total{{{WORKER},outcome="answered"}}': counted((MINUTES, 9)),
+        },
+        ("GnnserveProgramFails",),
+    ),
+    "a program that fails now and then": Case(
+        {
+            f'gnnserve_program_runs_total{{{WORKER},outcome="failed"}}': counted((MINUTES, 1)),
+            f'gnnserve_program_runs_total{{{WORKER},outcome="answered"}}': counted((MINUTES, 99)),
+        },
+        (),
+    ),
     "a second revision that cannot be loaded": Case(
         {condition("CanaryAnswers", "False", "CanaryNotLoaded"): f"_x{MINUTES - 7} 1x6"}, ("GnnserveCanaryNotLoaded",)
     ),

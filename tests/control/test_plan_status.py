@@ -46,6 +46,7 @@ OPTIONAL = {
     ConditionType.UPDATES_FOLLOWED,
     ConditionType.EMBEDDINGS_PUBLISHED,
     ConditionType.CANARY_ANSWERS,
+    ConditionType.PROGRAM_HEALTHY,
 }
 CONDITIONS = [kind.value for kind in ConditionType if kind not in OPTIONAL]
 """Of a service whose spec names no Secret, no updates and no embeddings."""

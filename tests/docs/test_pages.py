@@ -63,6 +63,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.nearest.search import ExactIndex
+from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
@@ -230,6 +231,7 @@ def all_metrics() -> ServingMetrics:
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
     metrics.watch_routing(lambda: RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
+    metrics.watch_programs(lambda: ProgramStats(1, 0, 0.1, {}, ""))
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
     metrics.watch_index(lambda: (an_index(),), lambda: RenewalFigures(1, 1, 1.0))

@@ -38,6 +38,7 @@ TURNING = (
     ConditionType.UPDATES_FOLLOWED,
     ConditionType.EMBEDDINGS_PUBLISHED,
     ConditionType.CANARY_ANSWERS,
+    ConditionType.PROGRAM_HEALTHY,
 )
 """Conditions whose turns are events, called as the condition's reason is."""
 LOSSES: Mapping[ConditionType, tuple[str, str]] = {

@@ -22,6 +22,7 @@ from gnnserve_operator.decide.compaction import is_under_way
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
 from gnnserve_operator.decide.problem import Problem
+from gnnserve_operator.decide.program import decide_program
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repair import Repair
 from gnnserve_operator.decide.rollout import Rollout
@@ -112,6 +113,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         ConditionType.UPDATES_FOLLOWED: updates,
         ConditionType.EMBEDDINGS_PUBLISHED: situation.embeddings,
         ConditionType.CANARY_ANSWERS: canary,
+        ConditionType.PROGRAM_HEALTHY: decide_program(situation.workers.ready, situation.observed),
     }
     available = decide_availability(
         expect_by_spec(

@@ -20,6 +20,7 @@ from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, Appli
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.programs.stats import total_stats
 from gnnserve_worker.tasks.opening import TaskParts
 from gnnserve_worker.tasks.serving import opener_of
 
@@ -55,6 +56,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         warm_up=partial(_warm_up, loaded),
         overlays=overlays,
         files=loaded.files,
+        programs=lambda: total_stats([program.stats for program in loaded.programs]),
         indexes=indexes,
     )
     return ServedRevision(manifest, graph, task, compute, changes)

@@ -23,6 +23,7 @@ from gnnserve_worker.inference.batch import Infer
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
+from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.repeats import most_by_hop
 from gnnserve_worker.tasks.served import ServedTask
@@ -53,6 +54,8 @@ class ServedCompute:
     would_gain: Callable[[], bool] = lambda: False
     """Whether it would have more of its device's memory, were it loaded again beside itself: another revision had that
     as this one was loaded, and has given it back. From any thread, and quickly."""
+    programs: Callable[[], ProgramStats | None] = lambda: None
+    """State of the programs that it runs; None: it runs none. Any thread may call it; it is quick."""
     indexes: tuple[RevisionIndex, ...] = ()
     """Those that recommendations are found in, of the nodes that may be recommended; empty: it has no place for any."""
 

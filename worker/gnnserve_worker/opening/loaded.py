@@ -25,6 +25,7 @@ from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.opening.changes import OpenedChanges
+from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import sample_neighbours
 from gnnserve_worker.sampling.samplers import Sampler
@@ -117,6 +118,8 @@ class LoadedRevision:
     """Draws neighbours in the graph."""
     payloads: tuple[EdgePayload | LivingPayload | None, ...] = ()
     """Features and times of the edges of each relation, as predictions read them; None: they have none."""
+    programs: tuple[ProgramRunner, ...] = ()
+    """What runs the programs of its variants, each once."""
     places: TypePlaces = field(init=False)
     """Where nodes and lists of each type stand in the graph, and how edges become entries of them."""
 

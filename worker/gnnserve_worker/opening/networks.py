@@ -28,7 +28,7 @@ class VariantNetworks:
 
     revision: RevisionFiles
     schema: GraphSchema
-    """Of the graph as predictions read it."""
+    """Schema of the graph as predictions read it."""
     build: NetworkBuilder
     """Makes networks of layers."""
     _runners: dict[tuple[Path, ProgramLimits], ProgramRunner] = field(default_factory=dict)
@@ -39,6 +39,11 @@ class VariantNetworks:
 
     def tensors(self, variant: VariantManifest) -> dict[str, np.ndarray]:
         return read_tensors(self.revision, self.revision.folder / variant.weights)
+
+    @property
+    def runners(self) -> tuple[ProgramRunner, ...]:
+        """All programs that were opened."""
+        return tuple(self._runners.values())
 
     def runner(self, file: Path, limits: ProgramLimits) -> ProgramRunner:
         return self._runners.setdefault((file, limits), ProgramRunner(file, thread_count(), limits))

@@ -58,6 +58,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network
         folder=revision.folder,
         files=revision.watched,
         changes=changes,
+        programs=parts.programs,
         payloads=graph.payloads if graph.living is None else graph.living.payloads,
         made_of=None if described.version is UNSET else described.version.made_of,
     )

@@ -28,6 +28,7 @@ from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.opening.rows_by_node import RowsByNode
 from gnnserve_worker.opening.rows_by_relation import RowsByRelation
 from gnnserve_worker.opening.rows_by_type import RowsByType
+from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowLayout
 from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
@@ -74,7 +75,7 @@ class OpenedVariants:
         self._revision, self._mapped_entries = revision, graph.mapped_entries
         self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
         """`inverse_roots` of the graph, where variants weigh neighbours."""
-        networks = VariantNetworks(revision, graph.seen.schema, build)
+        self._networks = networks = VariantNetworks(revision, graph.seen.schema, build)
         rows: Mapping[RowLayout, Callable[[], TableRows]] = {
             RowLayout.BY_NODE: lambda: RowsByNode(revision, graph, networks, self.roots),
             RowLayout.BY_RELATION: lambda: RowsByRelation(revision, graph),
@@ -84,6 +85,11 @@ class OpenedVariants:
         self.tables = self._rows.tables
         self.type_rows = self._rows.type_rows
         self.sample = self._rows.sample
+
+    @property
+    def programs(self) -> tuple[ProgramRunner, ...]:
+        """As `LoadedRevision.programs`, once all variants are open."""
+        return self._networks.runners
 
     def open(self, variant: VariantManifest) -> LoadedVariant:
         revision = self._revision

@@ -43,15 +43,15 @@ def relations_of(schema: GraphSchema) -> Relations:
 
 class NumberedSample(msgspec.Struct, frozen=True):
     nodes: tuple[np.ndarray, ...]
-    """Of each type: the name in the sample of each node, int64, in the order of their numbers."""
+    """Names in the sample of the nodes of each type, int64, in the order of their numbers."""
     nodes_per_hop: np.ndarray
     """int64 [types, hops + 1]"""
     edges: tuple[np.ndarray, ...]
-    """Of each relation: the numbers of the node that is read and of the one that reads it, int64 [2, edges]."""
+    """Edges of each relation: the numbers of the node that is read and of the one that reads it, int64 [2, edges]."""
     edges_per_hop: np.ndarray
     """int64 [relations, hops]"""
     places: tuple[np.ndarray, ...]
-    """Of each relation: where each edge is in the sample's `neighbours`, int64, ascending."""
+    """Places of the edges of each relation in the sample's `neighbours`, int64, ascending."""
     seeds: np.ndarray
     """The number of each seed among the nodes of its type, int64."""
 
@@ -95,7 +95,7 @@ def first_leaf_of(sample: NeighbourSample) -> int:
 
 
 def sources_of(sample: NeighbourSample) -> np.ndarray:
-    """Of each edge the row that is read, int64; leaves stand behind the rows in the order of their edges."""
+    """Row that each edge reads, int64; leaves stand behind the rows in the order of their edges."""
     first_leaf = first_leaf_of(sample)
     sources = sample.children[: len(sample.neighbours)].astype(np.int64)
     sources[first_leaf:] = len(sample.nodes) + np.arange(len(sample.neighbours) - first_leaf)

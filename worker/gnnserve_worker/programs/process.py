@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_worker.programs.messages import Answer, Failure, Placed, Question, receive, send
 
 _MOST_REASON = 600
@@ -62,7 +62,7 @@ def _answer(session: Any, asked: socket.socket, descriptor: int) -> None:
     memory, size = memoryview(b""), 0
     while True:
         try:
-            question = msgspec.json.decode(receive(asked), type=Question)
+            question = decoding.decode(receive(asked), Question)
         except EOFError:
             return
         if question.memory_bytes > size:

@@ -1,6 +1,6 @@
 """Runs a program in a process of its own, and starts another one where that ends, hangs, or takes too much memory.
 
-What a program does harms its own service alone: whoever asks meanwhile gets `ProgramFailedError`.
+What a program does harms its own service alone: requests meanwhile get `ProgramFailedError`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.growth import room_for
@@ -102,13 +102,13 @@ class ProgramRunner:
     def _run_once(
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int
     ) -> tuple[np.ndarray, ...]:
-        began_s: float | None = None
+        began_s = math.inf
         try:
             process = self._started()
             began_s = time.monotonic()
             found = self._ask(process, inputs, outputs, rows, began_s + self.limits.seconds)
         except ProgramFailedError as error:
-            self._counts.note_failure(str(error), None if began_s is None else time.monotonic() - began_s)
+            self._counts.note_failure(str(error), max(0.0, time.monotonic() - began_s))
             raise
         self._counts.note_answer(time.monotonic() - began_s)
         self._starts.note_answer()
@@ -246,7 +246,7 @@ class _Lane:
             each.of(self._memory)[...] = inputs[each.name]
         self.connection.settimeout(max(1e-3, deadline - time.monotonic()))
         send(self.connection, Question(len(self._memory), given, wanted))
-        answer = msgspec.json.decode(receive(self.connection), type=Answer)
+        answer = decoding.decode(receive(self.connection), Answer)
         # Copies: the memory is the next question's.
         found = () if answer.failure else tuple(each.of(self._memory).copy() for each in wanted)
         return answer, found
@@ -291,7 +291,7 @@ class _Process:
     def _wait_until_ready(self, start_s: float) -> None:
         self._control.settimeout(start_s)
         try:
-            answer = msgspec.json.decode(receive(self._control), type=Answer)
+            answer = decoding.decode(receive(self._control), Answer)
         except TimeoutError as error:
             self.end()
             raise ProgramFailedError(Failure.TIME_OUT, f"took longer than {start_s:g} s to be read") from error
@@ -335,7 +335,7 @@ class _Process:
             return self._process.returncode
 
     def _close_free_lanes(self) -> None:
-        """Others are closed by whoever asks there, and reads that the process is gone."""
+        """The others are closed by the threads that ask there, once they read that the process is gone."""
         while True:
             try:
                 lane = self._free.get_nowait()

@@ -26,6 +26,8 @@ class RefusalReason(StrEnum):
     """The worker is loading: send again after the stated time."""
     DRAINING = "Draining"
     """The worker is about to stop: send to another one."""
+    PROGRAM_FAILED = "ProgramFailed"
+    """The program of this service gave no scores: send again after the stated time; the message says why."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.nearest.revision_index import RevisionIndex
+from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.batch_sizes import add_sizes
@@ -33,6 +34,7 @@ from gnnserve_worker.serving.durations import add_histogram
 from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
+from gnnserve_worker.serving.program_metrics import collect_programs
 from gnnserve_worker.serving.routing_metrics import RoutingSample, collect_routing
 from gnnserve_worker.serving.tracing.span_metrics import collect_spans
 from gnnserve_worker.serving.tracing.tracer import SpanSink
@@ -94,6 +96,7 @@ class ServingMetrics:
         """Errors that happened, by reason."""
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
+        self._programs: Callable[[], ProgramStats | None] = lambda: None
         self._indexes: Callable[[], Sequence[RevisionIndex]] = tuple
         self._renewal: Callable[[], RenewalFigures | None] = lambda: None
         self._canary: Callable[[], CanarySample | None] = lambda: None
@@ -190,6 +193,10 @@ class ServingMetrics:
     def watch_device(self, device: Callable[[], DeviceStats | None]) -> None:
         """Sets where the device's state is read at a scrape."""
         self._device = device
+
+    def watch_programs(self, programs: Callable[[], ProgramStats | None]) -> None:
+        """Sets where the state of programs is read at a scrape; None: no program is served."""
+        self._programs = programs
 
     def watch_index(
         self, indexes: Callable[[], Sequence[RevisionIndex]], renewal: Callable[[], RenewalFigures | None]
@@ -352,6 +359,8 @@ class ServingMetrics:
             yield from collect_routing(routing, self._service)
         if (device := self._device()) is not None:
             yield from collect_device(device, self._service, self._shown_s)
+        if (programs := self._programs()) is not None:
+            yield from collect_programs(programs, self._service, self._shown_s)
         if indexes := self._indexes():
             yield from collect_index(indexes, self._renewal(), self._service, self._shown_s)
         if (canary := self._canary()) is not None:

@@ -17,9 +17,10 @@ import numpy as np
 from gnnserve_api.objective import Objective
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.programs.runner import ProgramFailedError
 from gnnserve_worker.sampling.batch_view import Part
 from gnnserve_worker.scheduling.closing import Batch, Piece
-from gnnserve_worker.scheduling.refusal import Refusal
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.executor import BatchInputs, Computed
 from gnnserve_worker.serving.lane import Lane
@@ -198,7 +199,12 @@ def _is_finite(values: np.ndarray) -> bool:
     return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 
-def fail(batch: Batch, piece: Piece, error: Exception) -> Failure:
+def fail(batch: Batch, piece: Piece, error: Exception) -> Failure | Refusal:
+    """The outcome of a request whose batch could not be computed. A program that fails is its service's own matter, and
+    no error of the worker."""
+    if isinstance(error, ProgramFailedError):
+        _log.warning("variant %s, batch of %d seeds: %s", batch.variant, batch.seeds, error)
+        return Refusal(RefusalReason.PROGRAM_FAILED, str(error), max(1, math.ceil(error.retry_after_s)))
     failure = Failure(secrets.token_hex(8))
     _log.error(
         "error %s: variant %s, batch of %d seeds, request of %d",

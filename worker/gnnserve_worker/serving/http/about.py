@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
-from gnnserve_api.routing import CanaryRoute, CredentialState, Route
+from gnnserve_api.routing import CanaryRoute, CredentialState, ProgramState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
 from gnnserve_worker.changes.updates import Updates
@@ -74,6 +74,7 @@ def describe_route(
     credentials: tuple[CredentialState, ...], canary: CanaryRoute | None,
 ) -> Route:  # fmt: skip
     device, route, damage = revision.compute.device_stats(), model.route(), model.damage
+    programs = revision.compute.programs()
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.
@@ -84,6 +85,7 @@ def describe_route(
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
         accuracy=model.watch.observed() or msgspec.UNSET,
         inputs=model.watch.drifted_inputs() or msgspec.UNSET,
+        program=msgspec.UNSET if programs is None else ProgramState(programs.problem, sum(programs.restarts.values())),
         damaged=msgspec.UNSET if damage is None else damage,
         updates=msgspec.UNSET if updates is None else state_of(updates),
         canary=msgspec.UNSET if canary is None else canary,

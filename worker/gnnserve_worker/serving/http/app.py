@@ -116,6 +116,7 @@ class ServingApp:
             lambda: () if model.lane is None else model.lane.revision.compute.indexes, model.renewal.figures
         )
         metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.compute.device_stats())
+        metrics.watch_programs(lambda: None if model.lane is None else model.lane.revision.compute.programs())
 
     async def close(self) -> None:
         """Close the log of changes, once what was sent is answered."""

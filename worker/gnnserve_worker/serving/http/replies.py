@@ -22,6 +22,7 @@ REFUSAL_STATUS = {
     RefusalReason.DEADLINE_PASSED: 429,
     RefusalReason.LOADING: 503,
     RefusalReason.DRAINING: 503,
+    RefusalReason.PROGRAM_FAILED: 503,
 }
 ERROR_STATUS = {
     ErrorCode.UNAUTHORIZED: 401,

@@ -1,0 +1,39 @@
+"""The program that workers run: what the condition says of it, and which events its turns are."""
+
+from __future__ import annotations
+
+from tests.support.observed import Namespace
+
+from gnnserve_api.routing import ProgramState
+
+KIND = "ProgramHealthy"
+
+
+def serving(program: ProgramState | None) -> Namespace:
+    namespace = Namespace()
+    namespace.serve()
+    if program is not None:
+        namespace.answer(program=program)
+    namespace.settle()
+    return namespace
+
+
+def test_without_a_program_there_is_no_condition() -> None:
+    assert serving(None).condition(KIND) == {}
+
+
+def test_the_condition_is_what_workers_say_and_the_service_stays_ready() -> None:
+    namespace = serving(ProgramState("", 0))
+    assert namespace.reason(KIND) == "True ProgramRuns"
+    namespace.answer(
+        program=ProgramState("the program of this service took longer than 10 s; a new process is started", 4)
+    )
+    namespace.settle()
+    assert namespace.reason(KIND) == "False ProgramFails"
+    message = namespace.condition(KIND)["message"]
+    assert "the program of this service took longer than 10 s; a new process is started." in message
+    assert message.endswith("It was started again 4 times.")
+    assert namespace.reason() == "True Serving"
+    namespace.answer(program=ProgramState("", 4))
+    namespace.settle()
+    assert namespace.reason(KIND) == "True ProgramRuns"
