@@ -40,6 +40,7 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.living_payload import LivingPayload, payload_problem
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
 from gnnserve_worker.graph.store import Graph, Relation
@@ -409,6 +410,44 @@ def test_edges_without_the_payload_of_their_relation_are_refused(
     assert isinstance(refusal, ChangeRefusal)
     assert (refusal.problem, refusal.field) == (problem, field)
     assert words in refusal.message
+
+
+def grown(key: str, columns: tuple[str, ...], time: str) -> LivingPayload:
+    times = np.zeros(9 if time else 0, np.int64)
+    return LivingPayload(key, columns, np.zeros((9, len(columns)), np.float32), time, times, np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("features", "times", "field", "message"),
+    [
+        ([[1, 2], [0, 0], [3, 4]], [5, 0, 0], "edgeFeatures[2][1]",
+         "4.0, where edges[2] is of a relation whose edges have features: weight"),
+        ([[1, 2], [0, 7], [3, 0]], [5, 0, 0], "edgeFeatures[1][1]",
+         "7.0, where edges[1] is of a relation whose edges have features: none"),
+        ([[1, 2], [np.nan, 0], [3, 0]], [5, 0, 0], "edgeFeatures[1][0]",
+         "nan, where edges[1] is of a relation whose edges have features: none"),
+        ([[1, 2], [0, 0], [3, 0]], [5, 0, 6], "edgeTimes[2]",
+         "6, where edges[2] is of a relation whose edges have no time"),
+        ([[1, 2], [0, 0], [3, 0]], [5, 8, 0], "edgeTimes[1]",
+         "8, where edges[1] is of a relation whose edges have no time"),
+    ],
+)  # fmt: skip
+def test_values_that_the_relation_of_an_edge_has_no_place_for_are_refused(
+    features: list[list[float]], times: list[int], field: str, message: str
+) -> None:
+    payloads = [grown("user buys item", ("amount", "distance"), "at"), None, grown("user sees item", ("weight",), "")]
+    none = ChangeIds(None, *lay_out([]))
+    batch = ChangeBatch(
+        ChangeCounts(edges=3), none, np.zeros((0, 0), np.float32), b"", True, np.array(features, np.float32),
+        np.array(times),
+    )  # fmt: skip
+    problem = payload_problem(payloads, batch, np.arange(3))
+    assert problem is not None
+    assert (problem.refusal.field, problem.refusal.message) == (field, message)
+    fitting = msgspec.structs.replace(
+        batch, edge_features=np.array([[1, 2], [0, 0], [3, 0]], np.float32), edge_times=np.array([5, 0, 0])
+    )
+    assert payload_problem(payloads, fitting, np.arange(3)) is None
 
 
 def test_a_graph_without_payload_refuses_edges_that_have_some() -> None:

@@ -95,12 +95,12 @@ def payload_problem(
         return PayloadProblem(
             0, _not_as_the_graph("edgeTimes", "edges of the graph have no times", "leave edgeTimes out")
         )
-    found = [
-        problem
-        for place, payload in enumerate(payloads)
-        if payload is not None
-        for problem in _problems_of(payload, batch, _edges_by(place, relations, batch.counts.edges))
-    ]
+    found: list[PayloadProblem] = []
+    for place, payload in enumerate(payloads):
+        own = _edges_by(place, relations, batch.counts.edges)
+        if payload is not None:
+            found += _problems_of(payload, batch, own)
+        found += _surplus_of(payload, batch, own)
     return min(found, key=lambda problem: problem.edge, default=None)
 
 
@@ -139,6 +139,27 @@ def _problems_of(payload: LivingPayload, batch: ChangeBatch, own: np.ndarray) ->
         yield PayloadProblem(int(own[room]), ChangeRefusal(
             ChangeProblem.NO_ROOM, "edges", f"{payload.rows:,} edges{by} have been there with features or times, and "
             f"there is room for {len(payload.features):,}", "raise spec.updates.maxDelta",
+        ))  # fmt: skip
+
+
+def _surplus_of(payload: LivingPayload | None, batch: ChangeBatch, own: np.ndarray) -> Iterator[PayloadProblem]:
+    """Values of edges that their relation has no place for. Rows are as wide as those of the relation that has most."""
+    columns = () if payload is None else payload.columns
+    if batch.edge_features.shape[1] > len(columns):
+        is_surplus = batch.edge_features[own, len(columns) :] != 0
+        if is_surplus.any():
+            place, behind = divmod(int(is_surplus.argmax()), is_surplus.shape[1])
+            edge, column = int(own[place]), len(columns) + behind
+            has = ", ".join(columns) if columns else "none"
+            yield PayloadProblem(edge, _not_as_the_graph(
+                f"edgeFeatures[{edge}][{column}]", f"{batch.edge_features[edge, column]}, where edges[{edge}] is of a "
+                f"relation whose edges have features: {has}", "give 0 behind the features of an edge's own relation",
+            ))  # fmt: skip
+    if len(batch.edge_times) and not (payload and payload.time_column) and batch.edge_times[own].any():
+        edge = int(own[np.flatnonzero(batch.edge_times[own])[0]])
+        yield PayloadProblem(edge, _not_as_the_graph(
+            f"edgeTimes[{edge}]", f"{batch.edge_times[edge]}, where edges[{edge}] is of a relation whose edges have no "
+            "time", "give 0 for edges of such a relation",
         ))  # fmt: skip
 
 
