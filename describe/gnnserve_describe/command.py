@@ -50,4 +50,4 @@ def _print(made: Description) -> None:
         f"scores of {made.check.nodes} nodes in {made.check.samples} samples equal those of the module over the whole "
         f"graph to {made.check.difference:.1g} of the largest"
     )
-    print(f"next: add the graph to {manifest}, and gnnserve run {manifest}")
+    print(f"next: {'' if made.has_graph else f'add the graph to {manifest}, and '}gnnserve run {manifest}")

@@ -19,6 +19,7 @@ from gnnserve_describe.expected import expected_scores
 from gnnserve_describe.export import export_program
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
+from gnnserve_describe.graph_file import write_graph
 from gnnserve_describe.layout import Layout, layout_of
 from gnnserve_describe.probe import Probe, make_probe, shape_of
 from gnnserve_describe.reach import Reach, measure_reach
@@ -47,6 +48,8 @@ class Description:
     check: Check
     findings: tuple[str, ...]
     """Sentences about what was chosen or changed."""
+    has_graph: bool
+    """Whether the graph is in the folder, so that the manifest can be served as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,9 @@ def describe(
         _tell_inputs(layout, findings)
         write_expected(expected, made / EXPECTED)
         write_weights(module, made / WEIGHTS)
-        write_manifest(program, wishes.name or folder.name, None, list(findings), made / MANIFEST)
-    return Description(folder, program, check, tuple(findings))
+        source = write_graph(example, layout, made, wishes.seed)
+        write_manifest(program, wishes.name or folder.name, source, list(findings), made / MANIFEST)
+    return Description(folder, program, check, tuple(findings), source is not None)
 
 
 def _scorer(module: torch.nn.Module, example: Example, probe: Probe, findings: Findings) -> Scorer:

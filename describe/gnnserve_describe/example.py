@@ -28,6 +28,8 @@ class Example:
     """The type whose nodes are scored."""
     labels: torch.Tensor | None
     """Labels of the nodes that are scored, where the graph has them."""
+    masks: Mapping[str, torch.Tensor]
+    """Which nodes are for training, validation and test, by the names of the masks, where the graph has them."""
 
 
 def example_of(module: torch.nn.Module, given: Any, target: str | None, inputs: Sequence[str] = ()) -> Example:
@@ -91,7 +93,7 @@ def _example(found: GivenGraph, call: Call, target: str | None) -> Example:
          for key, blocks in found.payload.items()},
     )  # fmt: skip
     chosen = _target(found, target)
-    return Example(kept, call, chosen, found.labels.get(chosen))
+    return Example(kept, call, chosen, found.labels.get(chosen), found.masks)
 
 
 def _target(found: GivenGraph, target: str | None) -> str:

@@ -6,7 +6,7 @@ Nothing here imports torch_geometric: its objects are told by what they have.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ class GivenGraph:
     payload: Mapping[RelationKey, Blocks]
     labels: Mapping[str, torch.Tensor]
     counts: Mapping[str, int]
+    masks: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Masks of nodes, of a graph of one type."""
 
 
 def graph_of_data(data: Any) -> GivenGraph:
@@ -57,7 +59,7 @@ def graph_of_data(data: Any) -> GivenGraph:
     labels = _labels("", nodes)
     features = {name: block for name, block in nodes.items() if _may_be_read(name)}
     key = RelationKey()
-    return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, {"": count})
+    return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, {"": count}, _masks(nodes))
 
 
 def graph_of_dgl(given: Any) -> GivenGraph:
@@ -74,7 +76,8 @@ def graph_of_dgl(given: Any) -> GivenGraph:
     payload = {name: plain(value) for name, value in given.edata.items() if value.dim() in (1, 2)}
     edges = torch.stack([sources, targets]).cpu().long()
     features = {name: block for name, block in nodes.items() if _may_be_read(name)}
-    return GivenGraph({"": features}, {key: edges}, {key: payload}, _labels("", nodes), {"": int(given.num_nodes())})
+    labels, counts = _labels("", nodes), {"": int(given.num_nodes())}
+    return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, counts, _masks(nodes))
 
 
 def graph_of_hetero(data: Any) -> GivenGraph:
@@ -104,6 +107,10 @@ def graph_of_hetero(data: Any) -> GivenGraph:
             and len(value) == edges[key].shape[1]
         }
     return GivenGraph(nodes, edges, payload, labels, counts)
+
+
+def _masks(nodes: Blocks) -> Blocks:
+    return {name: block for name, block in nodes.items() if name.endswith("_mask") and block.dim() == 1}
 
 
 def _labels(kind: str, tensors: Blocks) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -97,6 +98,11 @@ def model_block(program: ProgramManifest) -> dict[str, Any]:
     }
 
 
+def name_of_service(name: str) -> str:
+    """A name that Kubernetes takes: lower case, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50] or "model"
+
+
 def write_manifest(
     program: ProgramManifest, name: str, source: dict[str, Any] | None, told: list[str], path: Path
 ) -> None:
@@ -105,7 +111,7 @@ def write_manifest(
     document = {
         "apiVersion": "gnnserve.dev/v1alpha1",
         "kind": "GNNService",
-        "metadata": {"name": name},
+        "metadata": {"name": name_of_service(name)},
         "spec": spec,
     }
     lines = ["Written by gnnserve-describe."]

@@ -19,10 +19,13 @@ from torch_geometric.data import Data
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.graph_schema import one_type
+from gnnserve_api.manifest import load_manifest
 from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contract_problems
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_describe import Description, Wishes, describe
+from gnnserve_describe.graph_file import GRAPH as GRAPH_FILE
 from gnnserve_describe.write import EXPECTED, MANIFEST, PROGRAM, WEIGHTS
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.programs.allowed import check_program_file
@@ -53,11 +56,20 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Description:
     return describe(module.train(), GRAPH, tmp_path_factory.mktemp("gcn") / "described")
 
 
-def test_the_folder_has_program_expected_scores_weights_and_manifest(described: Description) -> None:
-    assert {each.name for each in described.folder.iterdir()} == {PROGRAM, EXPECTED, WEIGHTS, MANIFEST}
+def test_the_folder_has_all_that_is_served(described: Description) -> None:
+    assert {each.name for each in described.folder.iterdir()} == {PROGRAM, EXPECTED, WEIGHTS, MANIFEST, GRAPH_FILE}
     assert not [each for each in described.folder.parent.iterdir() if each != described.folder]
     assert contract_of(described) == described.program
     assert set(load_file(described.folder / WEIGHTS)) == set(gcn().state_dict())
+
+
+def test_the_manifest_is_whole_and_its_graph_is_the_users(described: Description) -> None:
+    spec = load_manifest(described.folder / MANIFEST).spec
+    assert spec.model.program is not None
+    graph = load_source(spec.graph.source, Path("unused"))
+    target = graph.target
+    assert (target.nodes, len(graph.classes)) == (NODES, CLASSES)
+    np.testing.assert_array_equal(target.features, GRAPH.x)
 
 
 def test_the_program_is_one_that_servers_take(described: Description) -> None:

@@ -1,0 +1,86 @@
+"""The user's graph as a file that gnnserve reads (`graph.source.npz`), so that the folder can be served as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnserve_api.programs import InputRole, RelationKey
+from gnnserve_describe.example import Example
+from gnnserve_describe.layout import Layout
+
+GRAPH = "graph.npz"
+MOST_BYTES = 4 << 30
+"""Larger graphs are not written again."""
+_MASKS = ("train_mask", "val_mask", "test_mask")
+_SHARES = (0.6, 0.2)
+
+
+def write_graph(example: Example, layout: Layout, folder: Path, seed: int) -> dict[str, Any] | None:
+    """Write the graph, and return `spec.graph.source`. None: it has several types or no labels that are classes, or is
+    too large."""
+    labels = None if example.labels is None else _classes(example.labels)
+    if example.call.has_types or labels is None:
+        return None
+    key = RelationKey()
+    edges = example.graph.edges[key].numpy()
+    tensors = dict(zip(layout.inputs, layout.tensors_of(example.graph), strict=True))
+    if sum(tensor.nbytes for tensor in tensors.values()) > MOST_BYTES:
+        return None
+    nodes = len(labels)
+    order = np.argsort(edges[1], kind="stable")
+    arrays = {
+        "indptr": np.concatenate([[0], np.cumsum(np.bincount(edges[1], minlength=nodes))]),
+        "indices": edges[0, order],
+        "labels": labels,
+        **_splits(example.masks, labels, seed),
+    }
+    roles = {
+        InputRole.FEATURES: ("features", False),
+        InputRole.EDGE_FEATURES: ("edge_attr", True),
+        InputRole.EDGE_TIMES: ("edge_time", True),
+    }
+    for each, tensor in tensors.items():
+        if each.role in roles:
+            name, is_of_edges = roles[each.role]
+            arrays[name] = tensor.numpy()[order] if is_of_edges else tensor.numpy()
+    np.savez(folder / GRAPH, **arrays)
+    source: dict[str, Any] = {"uri": GRAPH, "direction": "Undirected" if _goes_both_ways(edges, nodes) else "Directed"}
+    if "edge_attr" in arrays or "edge_time" in arrays:
+        source["edgeColumns"] = "Read"
+    return {"npz": source}
+
+
+def _classes(labels: torch.Tensor) -> np.ndarray | None:
+    """Labels as the file has them: integers, or a matrix of 0 and 1; None: they are others."""
+    found: np.ndarray = labels.squeeze(-1).numpy() if labels.dim() == 2 and labels.shape[1] == 1 else labels.numpy()
+    if found.ndim == 1:
+        return found.astype(np.int64) if found.dtype.kind in "biu" else None
+    return found.astype(np.int64) if np.isin(found, (0, 1)).all() else None
+
+
+def _splits(masks: Mapping[str, torch.Tensor], labels: np.ndarray, seed: int) -> Mapping[str, np.ndarray]:
+    """The user's, where they part the labelled nodes; else 60, 20 and 20 of 100, drawn."""
+    given = [masks.get(name) for name in _MASKS]
+    if given[0] is not None and given[1] is not None:
+        found = [np.zeros(len(labels), bool) if mask is None else mask.numpy().astype(bool) for mask in given]
+        if found[0].any() and found[1].any() and np.sum(found, axis=0).max() <= 1:
+            return dict(zip(_MASKS, found, strict=True))
+    labelled = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(len(labels))
+    drawn = np.random.default_rng(seed).permutation(labelled)
+    ends = [int(len(drawn) * _SHARES[0]), int(len(drawn) * sum(_SHARES))]
+    made = {}
+    for name, part in zip(_MASKS, np.split(drawn, ends), strict=True):
+        made[name] = np.zeros(len(labels), bool)
+        made[name][part] = True
+    return made
+
+
+def _goes_both_ways(edges: np.ndarray, nodes: int) -> bool:
+    """Whether each edge is listed as often the one way as the other."""
+    there, back = edges[0] * nodes + edges[1], edges[1] * nodes + edges[0]
+    return np.array_equal(np.sort(there), np.sort(back))

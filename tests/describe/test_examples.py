@@ -1,0 +1,49 @@
+"""Examples of examples/describe are described as their page says; the one of DGL was run by hand (docs/programs.md)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.pages import ROOT
+
+from gnnserve_describe import Wishes, describe
+
+EXAMPLES = ROOT / "examples" / "describe"
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "inputs"),
+    [
+        ("papers", {"PAPERS": 200}, ["x", "edge_index"]),
+        (
+            "payments", {"ACCOUNTS": 150, "SHOPS": 20},
+            [
+                "x_account", "x_shop", "edge_index_account_pays_shop", "edge_attr_account_pays_shop",
+                "edge_index_account_knows_account", "edge_index_shop_rev_pays_account",
+                "edge_attr_shop_rev_pays_account",
+            ],
+        ),
+    ],
+    ids=["one type", "several types"],
+)  # fmt: skip
+def test_an_example_is_described(
+    name: str, sizes: dict[str, int], inputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = load(name)
+    for each, size in sizes.items():
+        monkeypatch.setattr(example, each, size)
+    made = describe(example.model(epochs=1), example.graph(), tmp_path / name, Wishes(nodes=32))
+    assert [each.name for each in made.program.inputs] == inputs
+    assert made.program.hops == 2
+    assert made.has_graph == (name == "papers")
+
+
+def load(name: str) -> Any:
+    found = importlib.util.spec_from_file_location(f"describe_{name}", EXAMPLES / f"{name}.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
