@@ -266,8 +266,10 @@ def draw_sample(
     """What the variant gathers for these seeds, with what neighbours weigh, and where edges stand, where its network
     reads that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
-    of_rows = variant.rows is not None and variant.rows.names_leaves
-    names_leaves = view is not None and (variant.network.names_leaves or of_rows)
+    # Asked with a view alone: a property is a call.
+    names_leaves = view is not None and (
+        variant.network.names_leaves or (variant.rows is not None and variant.rows.names_leaves)
+    )
     sample = revision.sample(
         graph.indptr, graph.indices, seeds, variant.relation_fanouts or variant.fanouts, key, scratch, share=share,
         view=view, names_leaves=names_leaves, names_positions=variant.network.reads_payload,
