@@ -25,7 +25,7 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.generation.link_training.light_gcn import Propagation
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.links import LinkSet, Pairs, PartedLinks, message_relations, pair_keys, part_links
+from gnnserve_worker.graph.links import LinkSet, Pairs, PartedLinks, message_relations, pair_keys, part_edges
 from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.relation_lists import merged_lists
@@ -51,7 +51,7 @@ def parted(direction: Direction = Direction.UNDIRECTED, **split: int) -> LinkSet
     graph = GRAPH.graph
     both = graph_of([sorted({*graph.list_of(node).tolist(), *_readers(graph, node)}) for node in range(graph.nodes)])
     data = GRAPH.with_lists(both if direction is Direction.UNDIRECTED else graph, EdgeRules(direction))
-    return part_links(data, Links.model_validate({"dimensions": 16, "split": split}))[1]
+    return part_edges(data, Links.model_validate({"dimensions": 16, "split": split}))[1]
 
 
 def _readers(graph: Graph, node: int) -> list[int]:

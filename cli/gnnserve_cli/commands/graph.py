@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnserve_api.errors import InputError
 from gnnserve_cli.commands.inspection_parts import bars, class_bars, remarks, taken_columns
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
 from gnnserve_cli.sources import is_manifest, parse_spec
@@ -64,34 +65,72 @@ def inspect(
 
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
-    from gnnserve_worker.generation.wide import written_factors  # noqa: PLC0415
-    from gnnserve_worker.graph import inspection  # noqa: PLC0415
+    from gnnserve_worker.graph.inspection import told_flat  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import kind_of  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
     spec = parse_spec(source)
-    wanted = spec.graph.source
-    if wanted.typed is not None:
-        task, is_task_known = task_of(spec), is_manifest(source)
-        _inspect_by_type(
-            wanted, task, repository / DOWNLOADS, is_task_known=is_task_known, as_json=as_json, try_out=try_out
-        )
-        return
+    kind, task, downloads = kind_of(spec.graph.source), task_of(spec), repository / DOWNLOADS
+    if try_out:
+        kind.check_tried()
     with showing_progress() as listener:
-        data = task_of(spec).load(repository / DOWNLOADS, listener)
+        data = _load(spec.graph.source, task, downloads, listener, is_task_known=is_manifest(source))
         tried = _try(data, spec, listener) if try_out else None
-    found = inspection.inspect(data)
-    if left_out := written_factors(spec, data.features).said():
-        found = msgspec.structs.replace(found, notes=(*found.notes, f"Generation would leave out {left_out}."))
+    found = kind.inspect(data)
+    shown = _shown_as(type(found))
+    found = msgspec.structs.replace(found, notes=(*found.notes, *shown.notes(spec, data)))
     if as_json:
-        told = inspection.told_flat(found)
+        told = told_flat(found)
         print_json(told if tried is None else {**told, "tried": msgspec.to_builtins(tried)})
-    else:
-        console = output()
-        for part in _tables(found):
-            put(console, part)
-        for part in [] if tried is None else _tried(tried, found.labels.validation_nodes):
-            put(console, part)
+        return
+    console = output()
+    for part in shown.parts(found, task):
+        put(console, part)
+    for part in [] if tried is None else _tried(tried, found.labels.validation_nodes):
+        put(console, part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is said and drawn of an inspection of some type."""
+
+    notes: Callable[[GNNServiceSpec, GraphData], Sequence[str]]
+    """What generation by the spec would do with the graph."""
+    parts: Callable[[Any, GenerationTask], Sequence[RenderableType]]
+
+
+def _shown_as(inspection: type) -> _Shown:
+    from gnnserve_worker.graph.inspection import Inspection, InspectionByType  # noqa: PLC0415
+
+    shown: Mapping[type, _Shown] = {
+        Inspection: _Shown(_left_out, lambda found, _: _tables(found)),
+        InspectionByType: _Shown(lambda _spec, _data: (), _parts_by_type),
+    }
+    return shown[inspection]
+
+
+def _left_out(spec: GNNServiceSpec, data: GraphData) -> Sequence[str]:
+    from gnnserve_worker.generation.wide import written_factors  # noqa: PLC0415
+
+    left_out = written_factors(spec, data.features).said()
+    return [f"Generation would leave out {left_out}."] if left_out else []
+
+
+def _load(
+    source: GraphSource, task: GenerationTask, downloads: Path, listener: ProgressListener, *, is_task_known: bool
+) -> GraphData:
+    """The graph of the source, loaded as generation loads it. `is_task_known`: it is a manifest's source, and not a
+    folder alone, of which classes are shown where it has some."""
+    from gnnserve_worker.graph.sources.assembly import NoLabelsError  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
+
+    try:
+        return task.load(downloads, listener)
+    except NoLabelsError:
+        if is_task_known:
+            raise
+        return load_source(source, downloads, listener, learns_labels=False)
 
 
 def _try(data: GraphData, spec: GNNServiceSpec, listener: ProgressListener) -> tuple[Candidate, ...]:
@@ -193,43 +232,6 @@ def _pictures(found: Inspection) -> list[RenderableType]:
 
 
 # --- several types
-
-
-def _inspect_by_type(
-    source: GraphSource, task: GenerationTask, downloads: Path, *, is_task_known: bool, as_json: bool, try_out: bool
-) -> None:
-    """`is_task_known`: it is a manifest's source, and not a folder alone, of which classes are shown where it has
-    some."""
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
-    from gnnserve_worker.graph.inspection import inspect_by_type, told_flat  # noqa: PLC0415
-
-    if try_out:
-        raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
-    with showing_progress() as listener:
-        data = _load_by_type(source, task, downloads, listener, is_task_known=is_task_known)
-    found = inspect_by_type(data)
-    if as_json:
-        print_json(told_flat(found))
-        return
-    console = output()
-    for part in _parts_by_type(found, task):
-        put(console, part)
-
-
-def _load_by_type(
-    source: GraphSource, task: GenerationTask, downloads: Path, listener: ProgressListener, *, is_task_known: bool
-) -> GraphData:
-    """The graph of the source, loaded as generation loads it. `is_task_known`: as of `_inspect_by_type`."""
-    from gnnserve_worker.graph.sources.assembly import NoLabelsError  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
-
-    try:
-        return task.load(downloads, listener)
-    except NoLabelsError:
-        if is_task_known:
-            raise
-        return load_source(source, downloads, listener, learns_labels=False)
 
 
 def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[RenderableType]:

@@ -17,11 +17,11 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     # Imported here: they bring numpy and numba, which the other commands start without.
     import msgspec  # noqa: PLC0415
 
-    from gnnserve_api.errors import InputError  # noqa: PLC0415
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put, round_floats  # noqa: PLC0415
     from gnnserve_worker.generation.search.plan import plan as modelled  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import kind_of  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
@@ -29,10 +29,7 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     spec = load_manifest(manifest).spec
     task = task_of(spec)
     task.check_plan()
-    if spec.graph.source.typed is not None:
-        raise InputError(
-            "spec.graph.source.typed", "is not planned: graphs of one type alone are modelled", "generate it"
-        )
+    kind_of(spec.graph.source).check_modelled()
     with showing_progress() as listener:
         data = task.load(repository / DOWNLOADS, listener)
         listener(Progress("measure made-up variants", 0, 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -130,17 +130,17 @@ class PartedLinks(NamedTuple):
     """The graph as it was imported, held-out links in it."""
 
 
-def part_links(data: GraphData, links: Links, *, reads_features: bool = True) -> PartedLinks:
-    """Part the links of any graph, whose nodes are not classified. `reads_features`: whether the network reads what the
-    source has of types."""
-    if data.schema.has_names:
-        imported = _with_own_reverse(data, links)
-        return PartedLinks(*_part_relation(imported, links, reads_features=reads_features), imported)
-    return PartedLinks(*_part_edges(data, links), data)
+class PartsLinks(Protocol):
+    def __call__(
+        self, data: GraphData, links: Links, *, reads_features: bool = True
+    ) -> PartedLinks:  # pragma: no cover
+        """Part the links of a graph, whose nodes are not classified. `reads_features`: whether the network reads what
+        the source has of types. Raises InputError for links that the graph does not have."""
+        ...
 
 
-def _part_edges(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
-    """The graph without its held-out links, and its links, where its one relation has no name."""
+def part_edges(data: GraphData, links: Links, *, reads_features: bool = True) -> PartedLinks:
+    """A `PartsLinks` of graphs whose one relation has no name."""
     if links.relation is not None:
         raise InputError(
             f"{_FIELD}.relation", f"is {links.relation!r}, and a graph of one type has no relations", "leave it out"
@@ -156,7 +156,7 @@ def _part_edges(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
     others = Pairs(first[loops], second[loops])
     codes = _drawn_codes(len(pairs), links)
     parted = _part("", whole, whole, graph.nodes, direction, pairs, codes, others, links)
-    return _link_graph(replace(data, digest=links_digest(data.digest, links)), parted), parted
+    return PartedLinks(_link_graph(replace(data, digest=links_digest(data.digest, links)), parted), parted, data)
 
 
 def message_relations(data: GraphData, links: LinkSet, kept: np.ndarray | None = None) -> tuple[Relation, ...]:
@@ -206,9 +206,10 @@ def _distinct_keys(lists: Graph, *, turned: bool = False) -> np.ndarray:
     return np.unique((first << 32) | second)
 
 
-def _part_relation(data: GraphData, links: Links, *, reads_features: bool) -> tuple[GraphData, LinkSet]:
-    """A graph of several types as one without features whose nodes are called `user/17`, without the held-out links of
-    one relation, and these."""
+def part_relation(data: GraphData, links: Links, *, reads_features: bool = True) -> PartedLinks:
+    """A `PartsLinks` of one of several relations: without the links that are held out, the graph is as one of one type
+    without features, whose nodes are called `user/17`."""
+    data = _with_own_reverse(data, links)
     starts = np.cumsum([0, *(kind.nodes for kind in data.types)]).tolist()
     ends = {kind.name: End(kind.name, starts[i], starts[i + 1]) for i, kind in enumerate(data.types)}
     relation = _relation_of(data, links)
@@ -240,7 +241,7 @@ def _part_relation(data: GraphData, links: Links, *, reads_features: bool) -> tu
         ids=typed_ids(data.types),
         findings=(*data.findings, *(() if reads_features else _unread(data.types))),
     )
-    return _link_graph(graph, parted), parted
+    return PartedLinks(_link_graph(graph, parted), parted, data)
 
 
 def typed_ids(types: Sequence[NodeType]) -> NodeIds:

@@ -15,6 +15,8 @@ from gnnserve_api.spec.heterogeneous import HeteroDataFile, TypedCsv, TypedFolde
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
+from gnnserve_worker.graph.inspection import Inspection, InspectionByType, inspect, inspect_by_type
+from gnnserve_worker.graph.links import PartsLinks, part_edges, part_relation
 from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent
@@ -43,6 +45,17 @@ class SourceKind:
     identity: Callable[[Any], str]
     """Identity of its content."""
     load: Callable[[Any, Reading], GraphData]
+    part_links: PartsLinks = part_edges
+    """How links of such graphs are parted into those that are learnt from and those that are held out."""
+    inspect: Callable[[GraphData], Inspection | InspectionByType] = inspect
+    check_modelled: Callable[[], None] = lambda: None
+    """Raises InputError where latencies over such graphs are not modelled."""
+    check_tried: Callable[[], None] = lambda: None
+    """Raises InputError where candidates are not trained over such graphs to compare them."""
+
+
+def kind_of(source: GraphSource) -> SourceKind:
+    return KINDS[type(source.given())]()
 
 
 def source_digest(source: GraphSource) -> str:
@@ -51,8 +64,7 @@ def source_digest(source: GraphSource) -> str:
     Raises InputError when a file is missing or is not the one that the manifest pins.
     """
     require_all(paths_of(source, "spec.graph.source"))
-    given = source.given()
-    identity = KINDS[type(given)]().identity(given)
+    identity = kind_of(source).identity(source.given())
     return hashlib.sha256(f"importer {IMPORTER_VERSION}\n{identity}".encode()).hexdigest()[:16]
 
 
@@ -73,16 +85,14 @@ def load_source(
     Raises InputError that names the file, the array or column, and the value; ResourceError for failures of the network
     or the disk.
     """
-    given = source.given()
     reading = Reading(source_digest(source), downloads, progress, learns_labels)
-    return KINDS[type(given)]().load(given, reading)
+    return kind_of(source).load(source.given(), reading)
 
 
 def load_of_one_type(source: GraphSource, downloads: Path, progress: ProgressListener = silent) -> GraphData:
-    """`load_source` for what is made of the neighbours of one type alone. InputError: the source's graph is of several
-    types."""
+    """`load_source` for what is made of one list of neighbours of each node. InputError: there are several."""
     data = load_source(source, downloads, progress, learns_labels=False)
-    if data.schema.has_names:
+    if len(data.relations) > 1:
         raise InputError(
             "spec.graph.source.typed", "is a graph of several types, where one of a single type is needed",
             "name such a graph",
@@ -139,7 +149,15 @@ def _several_types() -> SourceKind:
         layout, needs_labels = LAYOUTS[type(source.given())](), reading.learns_labels
         return layout.load(source, source.given(), reading.digest, reading.progress, needs_labels=needs_labels)
 
-    return SourceKind(identity, load)
+    def check_modelled() -> None:
+        raise InputError(
+            "spec.graph.source.typed", "is not planned: graphs of one type alone are modelled", "generate it"
+        )
+
+    def check_tried() -> None:
+        raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
+
+    return SourceKind(identity, load, part_relation, inspect_by_type, check_modelled, check_tried)
 
 
 KINDS: Mapping[type, Callable[[], SourceKind]] = {

@@ -16,7 +16,8 @@ from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.variants import Variants
-from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, message_relations, part_links
+from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, message_relations
+from gnnserve_worker.graph.sources.load import kind_of
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
 from gnnserve_worker.tasks.generated import Imported
@@ -75,6 +76,7 @@ class HeldOutLinks:
 
 def hold_out_links(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> Imported:
     """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out."""
+    part_links = kind_of(spec.graph.source).part_links
     parted = part_links(graph, settings, reads_features=not spec.model.learns_embeddings)
     data = _over_relations(spec, settings, parted) if reads_products(spec) else parted.graph
     lists_of = partial(_with_links, data, parted.links)
