@@ -25,7 +25,7 @@ FROM environment AS worker-environment
 # Of MKL, serving loads the single-threaded matrix products of whatever processor it finds: 440 MB out of a gigabyte. The
 # rest is threads (OpenMP, TBB), vector mathematics, clusters, GPUs (SYCL), static libraries and debug symbols. A missing
 # library ends the process, so those for old processors (mc3, def) stay. On other machines than x86-64 there is no MKL.
-RUN pip --python /opt/gnnserve install --no-cache-dir '.[worker,tracing]' \
+RUN pip --python /opt/gnnserve install --no-cache-dir '.[worker,programs,tracing]' \
  && rm /opt/gnnserve/bin/gnnserve \
  && find /opt/gnnserve/lib -maxdepth 1 -type f,l -regextype posix-extended \
       ! -regex '.*/libmkl_(rt|core|intel_lp64|sequential|def|mc3|avx2|avx512|avx10)\.so.*' -delete \

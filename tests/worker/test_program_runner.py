@@ -177,6 +177,17 @@ def test_nothing_is_left_of_a_closed_runner(runner: ProgramRunner) -> None:
         ask(runner)
 
 
+def test_a_worker_without_onnx_runtime_says_what_to_install(
+    mischief: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise ModuleNotFoundError(name='onnxruntime')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    runner = ProgramRunner(mischief, 1)
+    with pytest.raises(ProgramFailedError, match=r"onnxruntime is not installed: pip install 'gnnserve\[programs\]'"):
+        ask(runner)
+    runner.close()
+
+
 def test_a_runner_that_is_let_go_leaves_no_process(mischief: Path) -> None:
     runner = ProgramRunner(mischief, 1)
     ask(runner)

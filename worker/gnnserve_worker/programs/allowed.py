@@ -51,9 +51,19 @@ def check_program_file(file: Path, program: ProgramManifest) -> None:
     _check_outputs(model, program)
 
 
-def _read(file: Path) -> Any:
-    import onnx  # noqa: PLC0415 - of an extra
+def _onnx() -> Any:
+    """The package onnx. InputError: it is not installed."""
+    try:
+        import onnx  # noqa: PLC0415 - of an extra
+    except ModuleNotFoundError as error:
+        raise InputError(
+            _FIELD, f"a program is read by {error.name}, which is not installed", "pip install 'gnnserve[programs]'"
+        ) from error
+    return onnx
 
+
+def _read(file: Path) -> Any:
+    onnx = _onnx()
     try:
         size = file.stat().st_size
         model = onnx.load(file, load_external_data=False) if size <= MOST_FILE_BYTES else None
@@ -141,8 +151,7 @@ def _tensors_of(model: Any) -> Iterator[Any]:
 
 
 def _check_weights(model: Any, file: Path) -> None:
-    import onnx  # noqa: PLC0415 - of an extra
-
+    onnx = _onnx()
     total = 0
     folder = file.parent.resolve()
     for tensor in _tensors_of(model):
@@ -158,8 +167,7 @@ def _check_weights(model: Any, file: Path) -> None:
 
 
 def _bytes_of(tensor: Any) -> int:
-    import onnx  # noqa: PLC0415 - of an extra
-
+    onnx = _onnx()
     count = 1
     for size in tensor.dims:
         if size < 0:
@@ -220,8 +228,7 @@ def _check_inputs(model: Any, program: ProgramManifest) -> None:
 
 
 def _check_input(each: ProgramInput, kind: Any) -> None:
-    import onnx  # noqa: PLC0415 - of an extra
-
+    onnx = _onnx()
     field = f"{_FIELD}.inputs.{each.name}"
     wanted = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}[each.dtype]
     if kind.tensor_type.elem_type != wanted:
@@ -254,8 +261,7 @@ def _check_outputs(model: Any, program: ProgramManifest) -> None:
 
 
 def _check_output(each: ProgramOutput, kind: Any) -> None:
-    import onnx  # noqa: PLC0415 - of an extra
-
+    onnx = _onnx()
     field = f"{_FIELD}.outputs.{each.name}"
     sizes = kind.tensor_type.shape.dim
     if kind.tensor_type.elem_type != onnx.TensorProto.FLOAT or len(sizes) != 2:
