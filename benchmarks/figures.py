@@ -1,4 +1,5 @@
-"""Figures of README.md, docs/gpu.md and docs/benchmarks.md, written into the pages from the committed results.
+"""Figures of README.md, docs/gpu.md, docs/models.md and docs/benchmarks.md, written into the pages from the committed
+results.
 
 No figure on a page is typed by hand: `make figures` writes them, `make check` compares.
 """
@@ -14,6 +15,7 @@ from benchmarks.ages import MOST_COMMITS, OLD, settled
 from benchmarks.dependencies import History, NoHistoryError, history
 from benchmarks.figure_blocks import Results
 from benchmarks.gpu_figures import fill_cards
+from benchmarks.model_table.table import fill_models
 from benchmarks.page import render_page
 from benchmarks.summary_figures import fill_summary
 
@@ -24,6 +26,7 @@ Render = Callable[[str, Results, History], str]
 PAGES: Mapping[str, Render] = {
     _README: fill_summary,
     "docs/gpu.md": fill_cards,
+    "docs/models.md": fill_models,
     "docs/benchmarks.md": lambda _, results, at: render_page(results, at),
 }
 """How each page becomes what it should be, from what it is."""

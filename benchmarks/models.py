@@ -1,6 +1,7 @@
-"""Models as programs: how fast beside torch, and what one that fails does to its neighbours.
+"""Models as programs: how fast beside torch, what one that fails does to its neighbours, and which models of public
+repositories are served right.
 
-Each part is in a module of its own: `models_speed.py`, `models_neighbours.py`.
+Each part is in a module of its own: `models_speed.py`, `models_neighbours.py`, `model_table/table.py`.
 """
 
 from __future__ import annotations
@@ -8,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from benchmarks.model_table.table import TABLE_VERDICTS, run_table, show_table
 from benchmarks.models_neighbours import NEIGHBOURS_VERDICTS, run_neighbours, show_neighbours
 from benchmarks.models_speed import SPEED_VERDICTS, run_speed, show_speed
 from benchmarks.results import Benchmark, Part, main
 
-_SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {"speed": show_speed, "neighbours": show_neighbours}
+_SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+    "speed": show_speed,
+    "neighbours": show_neighbours,
+    "table": show_table,
+}
 """By what a part finds."""
 
 
@@ -28,8 +34,9 @@ BENCHMARK = Benchmark(
     (
         Part("speed", run_speed, _SERVED, ("benchmarks/peers/programs",)),
         Part("neighbours", run_neighbours, (*_SERVED, "gnnserve_cli.commands.serve", "gnnserve_cli.commands.load")),
+        Part("table", run_table, ("benchmarks.model_table.catalogue", "benchmarks.model_table.checking")),
     ),
-    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS),
+    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS, *TABLE_VERDICTS),
     about=__doc__,
     show=show,
 )

@@ -33,8 +33,8 @@ INTRODUCTION = "introduction"
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": (
-        "peers", "serving", "sweep", "listener", "protocol", "conformance", "tracing", "malformed", "relations",
-        "regression",
+        "peers", "models", "serving", "sweep", "listener", "protocol", "conformance", "tracing", "malformed",
+        "relations", "regression",
     ),
     "The engine": ("roofline", "scaling", "shapes", "gpu", "gpu_tests", "cache", "cache_stress"),
     "Load": ("routing", "simulation", "decision", "cluster_routing", "shared_worker", "soak"),

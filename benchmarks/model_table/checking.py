@@ -1,0 +1,317 @@
+"""One model: trained for some steps, described, and scored as a server does it, beside itself over the whole graph."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnxruntime
+import torch
+from torch.nn import functional
+
+from benchmarks.model_table.entries import Entry, Made
+from benchmarks.model_table.graphs import CLASSES
+from gnnserve_api.errors import InputError
+from gnnserve_api.graph_schema import (
+    AS_LISTED,
+    GraphSchema,
+    TypeManifest,
+    relation_manifest,
+)
+from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contract_problems
+from gnnserve_api.repository import program_network
+from gnnserve_api.variants import MAX_LAYERS
+from gnnserve_describe import Description, Wishes, describe
+from gnnserve_describe.example import example_of
+from gnnserve_describe.layout import layout_of
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.programs.allowed import check_program_file
+from gnnserve_worker.programs.contract import lay_out
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.sampling.payload import gather_payload
+from gnnserve_worker.sampling.relations import sample_relations
+
+TOLERANCE = 1e-5
+"""Largest difference, of the largest score."""
+_STEPS = 3
+_ALONE, _TOGETHER = 16, 48
+"""Nodes that are asked about one by one, hubs and nodes without neighbours among them, and in one request."""
+
+
+class Outcome(StrEnum):
+    RIGHT = "right"
+    REFUSED = "refused"
+    """For a reason of principle, which the entry names."""
+    FAILED = "failed"
+
+
+class Checked(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    outcome: Outcome
+    words: str
+    """The reason of a refusal or a failure; of a right one what it is."""
+    seconds: float
+    difference: float | None = None
+    """Largest, of the largest score; None: nothing was compared."""
+
+
+def check(entry: Entry) -> Checked:
+    begun = time.perf_counter()
+    try:
+        outcome, words, difference = _checked(entry)
+    except Exception as error:  # noqa: BLE001 - a model that breaks what checks it has failed, and the table goes on
+        outcome, words, difference = Outcome.FAILED, f"{type(error).__name__}: {_line(error)}", None
+    return Checked(outcome, words, round(time.perf_counter() - begun, 1), difference)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:300]
+
+
+def _checked(entry: Entry) -> tuple[Outcome, str, float | None]:
+    torch.manual_seed(0)
+    made = entry.make()
+    train(made)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            described = describe(
+                made.module, copy_of(made.arguments), Path(folder, "described"), Wishes(target=made.target or None)
+            )
+        except InputError as error:
+            return *refusal(entry, str(error)), None
+        if described.program.hops > MAX_LAYERS:
+            return *refusal(entry, f"hops is {described.program.hops}; at most {MAX_LAYERS} are served"), None
+        return _compared(made, described)
+
+
+def refusal(entry: Entry, sentence: str) -> tuple[Outcome, str]:
+    """A failure, unless the sentence is that of one of the reasons that the entry names."""
+    for principle in entry.principles:
+        if re.search(principle.words, sentence):
+            return Outcome.REFUSED, principle.value
+    return Outcome.FAILED, f"refused: {sentence}"
+
+
+def _compared(made: Made, described: Description) -> tuple[Outcome, str, float | None]:
+    wanted = scores_of(made)
+    served = Served.of(made, described)
+    is_single = served.program.scores.columns == wanted.shape[1]
+    if not is_single:
+        return Outcome.FAILED, f"{served.program.scores.columns} columns for {wanted.shape[1]}", None
+    end = _END_OF[_ended(described)]
+    scale = float(np.abs(wanted).max()) or 1.0
+    largest = 0.0
+    for nodes in _groups(served):
+        found = end(torch.from_numpy(served.scores(nodes))).numpy()
+        largest = max(largest, float(np.nan_to_num(np.abs(found - wanted[nodes]), nan=np.inf).max()) / scale)
+    if largest > TOLERANCE:
+        return Outcome.FAILED, f"scores differ by {largest:.2g} of the largest", largest
+    deeper = " and one more, as it counts edges" if served.program.reads_degrees else ""
+    return Outcome.RIGHT, f"{served.program.hops} hops{deeper}", largest
+
+
+_END_OF: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "": lambda found: found,
+    "softmax": lambda found: found.softmax(-1),
+    "log_softmax": lambda found: found.log_softmax(-1),
+    "sigmoid": torch.sigmoid,
+}
+"""Functions that the description leaves to whom reads the logits."""
+
+
+def _ended(described: Description) -> str:
+    found = (re.search(r"the module ends in a (\w+)", sentence) for sentence in described.findings)
+    return next((match[1] for match in found if match), "")
+
+
+# The module itself
+
+
+def train(made: Made) -> None:
+    """A few steps towards drawn classes, so that norms have seen rows and weights are not those of a new module."""
+    module = made.module
+    with torch.no_grad():
+        output_of(module(*copy_of(made.arguments)), made)  # gives lazy layers their sizes
+    if not any(each.requires_grad for each in module.parameters()):
+        return
+    module.train()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    for _ in range(_STEPS):
+        scores = output_of(module(*copy_of(made.arguments)), made)
+        if not scores.requires_grad:
+            break
+        optimizer.zero_grad()
+        scores = scores.unsqueeze(1) if scores.dim() == 1 else scores
+        classes = torch.arange(len(scores)) % min(CLASSES, scores.shape[1])
+        loss = functional.cross_entropy(scores, classes) if scores.shape[1] > 1 else (scores - 0.5).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    module.eval()
+
+
+def scores_of(made: Made) -> np.ndarray:
+    """Scores of all nodes by the module over the whole graph."""
+    module = made.module.eval()
+    with torch.no_grad():
+        found = output_of(module(*copy_of(made.arguments)), made)
+    return (found.unsqueeze(1) if found.dim() == 1 else found).numpy()
+
+
+def copy_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Modules write into dictionaries and tensors that they are given."""
+    return tuple(
+        {key: tensor.clone() for key, tensor in each.items()} if isinstance(each, Mapping) else copy.deepcopy(each)
+        for each in arguments
+    )
+
+
+def output_of(found: Any, made: Made) -> torch.Tensor:
+    """The first output that the target type has."""
+    while not torch.is_tensor(found):
+        found = found[made.target] if isinstance(found, Mapping) else found[0]
+    return found
+
+
+# The server
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The graph as a worker holds it, and the program in ONNX Runtime."""
+
+    program: ProgramManifest
+    graph: Graph
+    features: Mapping[int, np.ndarray]
+    """Rows by the place of their type."""
+    payload: tuple[EdgePayload | None, ...]
+    session: onnxruntime.InferenceSession
+
+    @classmethod
+    def of(cls, made: Made, described: Description) -> Served:
+        program = described.program
+        file = described.folder / program.file
+        check_program_file(file, program)
+        example = example_of(made.module, copy_of(made.arguments), made.target or None)
+        layout = layout_of(example.graph)
+        tensors = dict(zip(layout.inputs, (each.numpy() for each in layout.tensors_of(example.graph)), strict=True))
+        types = sorted(example.graph.types, key=lambda kind: kind != example.target)
+        counts = {kind: example.graph.nodes(kind) for kind in types}
+        graph, payload = _graph_of(tensors, types, counts)
+        if problems := contract_problems(program, graph.schema):
+            raise ValueError("; ".join(problems))
+        features = {types.index(each.type): rows for each, rows in tensors.items() if each.role is InputRole.FEATURES}
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return cls(program, graph, features, payload, session)
+
+    def scores(self, seeds: np.ndarray) -> np.ndarray:
+        sample = self._sample(seeds)
+        if self.program.reads_payload:
+            sample = msgspec.structs.replace(sample, payload=gather_payload(self.graph, self.payload, sample))
+        first = self.graph.schema.first_nodes
+
+        def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
+            del own
+            rows: np.ndarray = self.features[kind][names - first[kind]]
+            return rows
+
+        laid = lay_out(self.program, self.graph.schema, sample, read)
+        there = {each.name for each in self.session.get_inputs()}
+        given = {name: array for name, array in laid.arrays.items() if name in there}
+        found = np.asarray(self.session.run([self.program.scores.name], given)[0])
+        scores: np.ndarray = found[laid.seeds]
+        return scores
+
+    def _sample(self, seeds: np.ndarray) -> NeighbourSample:
+        graph, fanouts = self.graph, program_network(self.program).fanouts
+        named = self.program.reads_payload
+        if len(graph.schema.relations) > 1 or len(graph.schema.types) > 1:
+            return sample_relations(
+                graph.indptr, graph.indices, seeds, fanouts, 0, Scratch(), layout=graph.layout, share=True,
+                names_positions=named,
+            )  # fmt: skip
+        return sample_neighbours(
+            graph.indptr, graph.indices, seeds, fanouts, 0, Scratch(), share=True, names_leaves=True,
+            names_positions=named,
+        )  # fmt: skip
+
+
+def _graph_of(
+    tensors: Mapping[Any, np.ndarray], types: list[str], counts: Mapping[str, int]
+) -> tuple[Graph, tuple[EdgePayload | None, ...]]:
+    by_role = {(each.role, each.relation): found for each, found in tensors.items()}
+    keys = [each.relation for each in tensors if each.role is InputRole.EDGES]
+    keys.sort(key=lambda key: types.index(key.target))
+    payload = tuple(_payload_of(by_role, key) for key in keys)
+    columns = {each.type: found.shape[1] for each, found in tensors.items() if each.role is InputRole.FEATURES}
+    schema = GraphSchema(
+        tuple(TypeManifest(kind, counts[kind], columns[kind], "Positions") for kind in types),
+        tuple(
+            relation_manifest(
+                key.source, key.name, key.target, by_role[InputRole.EDGES, key].shape[1], None, AS_LISTED,
+                *(() if found is None else (found.manifest,)),
+            )
+            for key, found in zip(keys, payload, strict=True)
+        ),
+    )  # fmt: skip
+    return _lists(by_role, keys, payload, schema), payload
+
+
+def _payload_of(by_role: Mapping[Any, np.ndarray], key: RelationKey) -> EdgePayload | None:
+    features, times = (by_role.get((role, key)) for role in (InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES))
+    if features is None and times is None:
+        return None
+    rows = by_role[InputRole.EDGES, key].shape[1]
+    features = np.zeros((rows, 0), np.float32) if features is None else features
+    names = tuple(f"column{place}" for place in range(features.shape[1]))
+    return EdgePayload(
+        names, features, "" if times is None else "time", np.zeros(0, np.int64) if times is None else times
+    )
+
+
+def _lists(
+    by_role: Mapping[Any, np.ndarray], keys: list[RelationKey], payload: tuple[EdgePayload | None, ...],
+    schema: GraphSchema,
+) -> Graph:  # fmt: skip
+    """Lists of neighbours: of each node one for each relation that its type reads."""
+    first_nodes, slots = schema.first_nodes, schema.slots
+    first_lists = np.cumsum([0, *(kind.nodes * each for kind, each in zip(schema.types, slots, strict=True))])
+    places = {kind.name: place for place, kind in enumerate(schema.types)}
+    taken = dict.fromkeys(places, 0)
+    lists, sources, rows = [], [], []
+    for key, found in zip(keys, payload, strict=True):
+        source, target = by_role[InputRole.EDGES, key]
+        kind = places[key.target]
+        lists.append(first_lists[kind] + target * slots[kind] + taken[key.target])
+        sources.append(source + first_nodes[places[key.source]])
+        rows.append(np.full(len(source), -1) if found is None else np.arange(len(source)))
+        taken[key.target] += 1
+    of_list = np.concatenate(lists)
+    order = np.argsort(of_list, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(of_list, minlength=int(first_lists[-1])))]).astype(np.int64)
+    indices = np.concatenate(sources)[order].astype(np.int32)
+    has_payload = any(found is not None for found in payload)
+    payload_rows = np.concatenate(rows)[order].astype(np.int32) if has_payload else np.zeros(0, np.int32)
+    return Graph(indptr, indices, schema, payload_rows)
+
+
+def _groups(served: Served) -> Iterator[np.ndarray]:
+    """Nodes to compare: the exported program has seen none of them, since it was exported over rows of a graph that
+    the description made up."""
+    nodes = served.graph.schema.types[0].nodes
+    slots = served.graph.schema.slots[0]
+    degrees = np.diff(served.graph.indptr[: nodes * slots + 1 : max(slots, 1)])[:nodes] if slots else np.zeros(nodes)
+    by_degree = np.argsort(-degrees, kind="stable")
+    for node in by_degree[np.linspace(0, nodes - 1, _ALONE).astype(int)]:
+        yield np.array([node], np.int64)
+    yield np.random.default_rng(3).choice(nodes, _TOGETHER, replace=False).astype(np.int64)
