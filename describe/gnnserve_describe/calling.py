@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -62,6 +63,8 @@ class Call:
     """Whether a graph of DGL is the user's own, and not one of the tensors that is computed by torch alone."""
 
     def __call__(self, module: torch.nn.Module, graph: GraphTensors) -> Any:
+        # Modules write into what they are given.
+        graph = graph.copied()
         placed = [self._made(each, graph) for each in self.arguments if not each.parameter]
         named = {each.parameter: self._made(each, graph) for each in self.arguments if each.parameter}
         is_dgl = any(each.part is Part.DGL_GRAPH for each in self.arguments)
@@ -97,7 +100,7 @@ class Call:
 
     def graph(self, example: Any, graph: GraphTensors) -> Any:
         """An object of the example's class that has nothing but what the program is given."""
-        made = type(example)()
+        made: Any = SimpleNamespace() if isinstance(example, Mapping) else type(example)()
         if not self.has_types:
             for name, block in (*graph.features[""].items(), *graph.payload[RelationKey()].items()):
                 setattr(made, name, block)

@@ -201,7 +201,12 @@ def _fixed_sizes(text: str, fixings: _SeenFixings, loops: Sequence[CodeLine]) ->
         )  # fmt: skip
     fixed = re.search(r"constant \((\d+)\)", text)
     number = f" ({fixed[1]} of the example)" if fixed else ""
-    where = next((str(blame) for blame in fixings.lines if str(blame)), "forward")
+    where = next((str(blame) for blame in (*fixings.lines, *fixings.guards) if str(blame)), "forward")
+    if not fixings.lines and fixings.guards:
+        return InputError(
+            where, "it computes otherwise for graphs of another size, and a program is exported for one of the ways",
+            "let sizes decide nothing: compute all graphs alike",
+        )  # fmt: skip
     return InputError(
         where, f"a number of nodes or edges is fixed in it{number}, and differs from call to call",
         "take sizes from the tensors where they are used (x.size(0), without int()), and no number from the "
@@ -240,6 +245,8 @@ class _SeenFixings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.lines: list[Blame] = []
+        self.guards: list[Blame] = []
+        """Lines that compare a size with a number."""
         self._logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
         self._before = (self._logger.level, self._logger.propagate)
 
@@ -254,8 +261,11 @@ class _SeenFixings(logging.Handler):
         self._logger.level, self._logger.propagate = self._before
 
     def emit(self, record: logging.LogRecord) -> None:
-        if re.search(r"set_replacement \w+ = \d+ ", record.getMessage()):
+        text = record.getMessage()
+        if re.search(r"set_replacement \w+ = \d+ ", text):
             self.lines.append(blame_of_caller())
+        elif re.search(r"^eval .*\b\d{2,}\b.*\[guard added\]", text):
+            self.guards.append(blame_of_caller())
 
 
 class _CountedLines(TorchFunctionMode):

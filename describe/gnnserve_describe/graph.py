@@ -40,6 +40,13 @@ class GraphTensors:
         left = _others(self.features[place], name)
         return replace(self, features={**self.features, place: left}) if left else None
 
+    def copied(self) -> GraphTensors:
+        return GraphTensors(
+            {kind: {name: block.clone() for name, block in blocks.items()} for kind, blocks in self.features.items()},
+            {key: edges.clone() for key, edges in self.edges.items()},
+            {key: {name: block.clone() for name, block in blocks.items()} for key, blocks in self.payload.items()},
+        )
+
     def as_double(self) -> GraphTensors:
         """Floating point numbers in float64, others as they are."""
         return replace(

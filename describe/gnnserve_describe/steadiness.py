@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
 from gnnserve_api.errors import InputError
@@ -29,6 +30,12 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
     behind."""
     if any(each.training for each in module.modules()):
         findings.tell("the module was in training mode: it is described in evaluation mode (model.eval())")
+    unknown = [name for name, each in module.named_parameters() if isinstance(each, UninitializedParameter)]
+    if unknown:
+        raise InputError(
+            "module", f"{unknown[0]} has no width yet, since the module was not called before",
+            "call it once over the graph before its weights are loaded",
+        )  # fmt: skip
     try:
         made = copy.deepcopy(module)
     except Exception as error:
@@ -37,6 +44,10 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
             "keep no tensors that were computed with gradients, loaders or open files as attributes of it",
         ) from error  # fmt: skip
     made = made.cpu().eval()
+    others = {str(each.dtype) for each in made.parameters() if each.is_floating_point()} - {"torch.float32"}
+    if others:
+        made = made.float()
+        findings.tell(f"weights are {', '.join(sorted(others))}: it is described in torch.float32")
     for each in made.modules():
         if getattr(each, "cached", False) is True:
             each.cached = False  # type: ignore[assignment]

@@ -161,6 +161,31 @@ def test_a_graph_object_is_taken_apart_and_probabilities_are_given_as_logits(tmp
     assert "ends in a softmax" in " ".join(made.findings)
 
 
+def test_what_a_module_writes_into_its_inputs_is_gone(tmp_path: Path) -> None:
+    class Writing(Net):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.mul_(0.5), edge_index)
+
+    before = GRAPH.x.clone()
+    made = describe(Writing(pyg.SAGEConv).double().eval(), GRAPH, tmp_path / "writing")
+    torch.testing.assert_close(GRAPH.x, before)
+    assert made.check.difference < 1e-5
+    assert "weights are torch.float64: it is described in torch.float32" in made.findings
+
+
+def test_times_of_edges_are_integers(tmp_path: Path) -> None:
+    class Ageing(Net):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_time: torch.Tensor) -> torch.Tensor:
+            recent = edge_index[:, edge_time > 500]
+            return super().forward(x, recent)
+
+    graph = Data(x=GRAPH.x, edge_index=GRAPH.edge_index, edge_time=torch.arange(GRAPH.num_edges) * 2, y=GRAPH.y)
+    made = describe(Ageing(pyg.SAGEConv).eval(), graph, tmp_path / "times")
+    assert [each.role for each in made.program.inputs][2:] == [InputRole.EDGE_TIMES]
+    spec = load_manifest(made.folder / MANIFEST).spec
+    assert load_source(spec.graph.source, Path("unused")).schema.has_payload
+
+
 def test_one_logit_of_two_classes_becomes_two_columns(tmp_path: Path) -> None:
     class Single(torch.nn.Module):
         def __init__(self) -> None:
@@ -237,11 +262,6 @@ class ReadingBack(Net):
         return super().forward(x, edge_index) + torch.ones(widest).sum()
 
 
-class Fixed(Net):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return super().forward(x, edge_index) / int(x.size(0))
-
-
 class Embedding(Net):
     def __init__(self) -> None:
         super().__init__(pyg.SAGEConv)
@@ -249,6 +269,25 @@ class Embedding(Net):
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         return super().forward(x + self.table.weight, edge_index)
+
+
+class Deciding(Net):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(x, edge_index)
+        if x.size(0) > 10_000:
+            return scores * 2
+        return scores
+
+
+class Counting(Net):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        nodes = int(x.size(0))
+        return super().forward(x, edge_index) + torch.tensor([0.0] * nodes).unsqueeze(1)
+
+
+class Leaving(Net):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.from_numpy(np.tanh(x.numpy())), edge_index)
 
 
 class OfEdges(Net):
@@ -272,6 +311,14 @@ REFUSED = {
     "trains": (lambda: Training(pyg.SAGEConv), ["norm.running_mean", "still trains"]),
     "loops": (lambda: Looping(pyg.SAGEConv), ["rows.append(x[row] * 2)", "loop over data", "scatter"]),
     "reads back": (lambda: ReadingBack(pyg.SAGEConv), ["test_describe.py", "number back", ".item()"]),
+    "decides by sizes": (
+        lambda: Deciding(pyg.SAGEConv), ["if x.size(0) > 10_000", "computes otherwise for graphs of another size"]
+    ),
+    "fixes a size": (
+        lambda: Counting(pyg.SAGEConv), ["nodes = int(x.size(0))", "a number of nodes or edges is fixed"]
+    ),
+    "leaves torch": (lambda: Leaving(pyg.SAGEConv), ["np.tanh", "it leaves torch", "operations of torch"]),
+    "was not called": (lambda: Net(lambda _, out: pyg.SAGEConv(-1, out)), ["has no width yet", "call it once"]),
     "graph norm": (
         lambda: Net(pyg.SAGEConv, pyg.LayerNorm(8)), ["norm (torch_geometric's LayerNorm", "mode='node'"]
     ),
@@ -290,12 +337,6 @@ def test_what_cannot_be_served_is_told_with_the_next_step_and_leaves_nothing(cas
         describe(make(), graph, tmp_path / "refused")
     assert [word for word in words if word not in str(refused.value)] == [], str(refused.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_sizes_that_an_export_would_fix_are_told(tmp_path: Path) -> None:
-    """The module itself reads the size of the graph here, which is told first."""
-    with pytest.raises(InputError, match="reads the graph as a whole"):
-        describe(Fixed(pyg.SAGEConv), GRAPH, tmp_path / "fixed")
 
 
 def test_too_few_hops_are_refused_with_those_that_are_read(tmp_path: Path) -> None:
