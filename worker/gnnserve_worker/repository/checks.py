@@ -76,7 +76,7 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
         own = [paths.of_type(kind.name, name) for name in paths.ID_FILES[NodeIdKind(kind.node_ids)]]
         _require_listed(path, manifest.files, own, remedy(folder))
     _require_listed(path, manifest.files, paths.payload_files(manifest.schema), remedy(folder))
-    if paths.has_names(manifest.files):
+    if paths.has_ids_of_all(manifest.files):
         names = [paths.of_all(name) for name in paths.ID_FILES[NodeIdKind.STRINGS]]
         _require_listed(path, manifest.files, names, remedy(folder))
     _require_sealed(path, content, remedy(folder))

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.graph_schema import GraphSchema, TypeManifest
+from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type
 from gnnserve_api.repository import (
     CHANGED_GRAPH_SCHEMA_VERSION,
     GRAPH_SCHEMA_VERSION,
@@ -57,9 +57,10 @@ def write_graph(folder: Path, data: GraphData) -> GraphManifest:
     files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
     for parent in sorted({(folder / name).parent for name in (*arrays, *features)} - {folder}):
         files.make_folder(parent)
-    version = _write_version(folder, data, schema, features)
+    named = _named(schema)
+    version = _write_version(folder, data, named, features)
     return GraphManifest(
-        schema_version=_schema_version(data, schema),
+        schema_version=_schema_version(data, schema, named),
         digest=data.digest,
         source=data.source,
         nodes=data.nodes,
@@ -73,16 +74,25 @@ def write_graph(folder: Path, data: GraphData) -> GraphManifest:
         test_nodes=len(data.splits.test),
         files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
         version=version,
-        named=schema if schema.has_names else UNSET,
-        payload=UNSET if schema.has_names else schema.relations[0].payload,
+        named=named,
+        payload=schema.relations[0].payload if named is UNSET else UNSET,
     )
 
 
-def _schema_version(data: GraphData, schema: GraphSchema) -> int:
+def _named(schema: GraphSchema) -> GraphSchema | UnsetType:
+    """The schema as the manifest has it; UNSET: its other fields say all of it."""
+    kind, relation = schema.target, schema.relations[0]
+    told = one_type(
+        kind.nodes, relation.edges, kind.features, kind.node_ids, relation.edge_rules, relation.payload
+    )  # fmt: skip
+    return UNSET if schema == told else schema
+
+
+def _schema_version(data: GraphData, schema: GraphSchema, named: GraphSchema | UnsetType) -> int:
     """The lowest version that has all that is written of it, for readers of earlier releases."""
     if schema.has_payload:
         return PAYLOAD_SCHEMA_VERSION
-    if schema.has_names:
+    if named is not UNSET:
         return TYPED_SCHEMA_VERSION
     return GRAPH_SCHEMA_VERSION if data.made_of is None else CHANGED_GRAPH_SCHEMA_VERSION
 
@@ -152,9 +162,10 @@ def _arrays_of_features(features: Features) -> dict[str, np.ndarray]:
 
 
 def _write_version(
-    folder: Path, data: GraphData, schema: GraphSchema, features: Mapping[str, np.ndarray]
+    folder: Path, data: GraphData, named: GraphSchema | UnsetType, features: Mapping[str, np.ndarray]
 ) -> GraphVersion | UnsetType:
-    """Write what `_feature_arrays` gave. UNSET: it is the graph of its source."""
+    """Write what `_feature_arrays` gave. `named`: the schema in the manifest, which has the rules of its relations.
+    UNSET: it is the graph of its source."""
     if data.made_of is None:
         return UNSET
     return GraphVersion(
@@ -164,9 +175,9 @@ def _write_version(
             for kind in data.types
             for column in kind.feature_columns
         ),
-        edge_rules=None if schema.has_names else data.edge_rules,
+        edge_rules=data.edge_rules if named is UNSET else None,
         files={name: files.write_array(folder / name, array) for name, array in features.items()},
-        type_columns=tuple(len(kind.feature_columns) for kind in data.types) if schema.has_names else UNSET,
+        type_columns=UNSET if named is UNSET else tuple(len(kind.feature_columns) for kind in data.types),
     )
 
 
@@ -316,7 +327,7 @@ def open_ids(manifest: GraphManifest, mapped: Mapped) -> Mapping[str, NodeIds | 
 
 def open_names(manifest: GraphManifest, mapped: Mapped) -> NodeIds | None:
     """What all nodes are called, with their types, where links are scored; None: as their types call them."""
-    if not paths.has_names(manifest.files):
+    if not paths.has_ids_of_all(manifest.files):
         return None
     return _open_ids(
         NodeIdKind.STRINGS, manifest.nodes, lambda file, dtype, *shape: mapped(paths.of_all(file), dtype, *shape)

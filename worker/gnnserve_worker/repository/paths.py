@@ -134,8 +134,8 @@ def of_all(name: str) -> str:
     return f"all/{name}"
 
 
-def has_names(files: Container[str]) -> bool:
-    """Whether a graph of several types has what all its nodes are called. `files`: those of its manifest."""
+def has_ids_of_all(files: Container[str]) -> bool:
+    """Whether nodes are called by ids in one numbering of all of them, too. `files`: those of the graph's manifest."""
     return of_all(IDS) in files
 
 

@@ -37,9 +37,9 @@ class Positions:
 def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
     """The positions that a graph's files hold, by path. Tables and weights hold none."""
     asked = graph.schema.target.nodes
-    has_names = paths.has_names(graph.files)
+    has_ids_of_all = paths.has_ids_of_all(graph.files)
     payload_rows = [one.payload.rows for one in graph.schema.relations if one.payload is not UNSET]
-    node = Positions(np.dtype(np.int64), 0, (graph.nodes if has_names else asked) - 1)
+    node = Positions(np.dtype(np.int64), 0, (graph.nodes if has_ids_of_all else asked) - 1)
     found = {
         paths.INDPTR: Positions(np.dtype(np.int64), 0, graph.edges, is_rising=True, last=graph.edges),
         paths.INDICES: Positions(np.dtype(np.int32), 0, graph.nodes - 1),
@@ -54,7 +54,7 @@ def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
         found[paths.PAYLOAD_ROWS] = Positions(np.dtype(np.int32), least, max(payload_rows) - 1)
     for kind in graph.schema.types[1:]:
         found |= _of_ids(graph, NodeIdKind(kind.node_ids), kind.nodes, partial(paths.of_type, kind.name))
-    if has_names:
+    if has_ids_of_all:
         found |= _of_ids(graph, NodeIdKind.STRINGS, graph.nodes, paths.of_all)
     return {folder / name: positions for name, positions in found.items()}
 

@@ -255,7 +255,8 @@ class StagedRevision:
     def _schema_version(self, variants: Sequence[VariantManifest]) -> int:
         if any(variant.network.kind is NetworkKind.PROGRAM for variant in variants):
             return PROGRAM_SCHEMA_VERSION
-        return TYPED_SCHEMA_VERSION if self._graph.schema.has_names else SCHEMA_VERSION
+        are_by_relation = any(table.by_relation for table in self._tables.values())
+        return TYPED_SCHEMA_VERSION if are_by_relation else SCHEMA_VERSION
 
     def commit(
         self,

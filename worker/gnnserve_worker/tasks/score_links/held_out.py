@@ -78,8 +78,11 @@ def hold_out_links(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> I
     """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out."""
     part_links = kind_of(spec.graph.source).part_links
     parted = part_links(graph, settings, reads_features=not spec.model.learns_embeddings)
-    data = _over_relations(spec, settings, parted) if reads_products(spec) else parted.graph
-    lists_of = partial(_with_links, data, parted.links)
+    data = parted.graph
+    lists_of: Callable[[np.ndarray | None], Visible] = partial(_with_lists, parted)
+    if reads_products(spec):
+        data = _over_relations(spec, settings, parted)
+        lists_of = partial(message_relations, data, parted.links)
     return Imported(
         data, HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of), parted.graph.findings
     )  # fmt: skip
@@ -101,8 +104,6 @@ def _over_relations(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) 
     )
 
 
-def _with_links(data: GraphData, links: LinkSet, kept: np.ndarray | None) -> Visible:
-    """`HeldOutLinks.lists_of`."""
-    if data.schema.has_names:
-        return message_relations(data, links, kept)
-    return data.with_lists(links.message_graph(kept)).relations
+def _with_lists(parted: PartedLinks, kept: np.ndarray | None) -> Visible:
+    """`HeldOutLinks.lists_of` of one list of each node."""
+    return parted.graph.with_lists(parted.links.message_graph(kept)).relations
