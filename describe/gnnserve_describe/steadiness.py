@@ -37,7 +37,7 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
             "call it once over the graph before its weights are loaded",
         )  # fmt: skip
     try:
-        made = copy.deepcopy(module)
+        made = copy.deepcopy(module, _kept_of_training(module))
     except Exception as error:
         raise InputError(
             "module", f"it cannot be copied ({error})",
@@ -65,6 +65,13 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
     for parameter in made.parameters():
         parameter.requires_grad_(False)
     return made
+
+
+def _kept_of_training(module: torch.nn.Module) -> dict[int, Any]:
+    """Copies by `id` of tensors that layers kept of a step of training (SuperGATConv does), without their history, with
+    which none can be copied."""
+    kept = [tensor for each in module.modules() for _, tensor in tensors_of(vars(each))]
+    return {id(tensor): tensor.detach().clone() for tensor in kept if not tensor.is_leaf}
 
 
 def check_steady(module: torch.nn.Module, call: Call, graph: GraphTensors) -> None:

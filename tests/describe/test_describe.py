@@ -114,6 +114,20 @@ def test_what_was_changed_for_the_description_is_told(described: Description) ->
     assert "cached=True" in told
 
 
+class KeepsHidden(Net):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        if self.training:
+            self.kept = [x * self.head.weight.sum()]
+        return super().forward(x, edge_index)
+
+
+def test_what_a_layer_kept_of_training_is_no_hindrance(tmp_path: Path) -> None:
+    module = KeepsHidden(pyg.SAGEConv)
+    module.train()(GRAPH.x, GRAPH.edge_index)
+    assert describe(module, GRAPH, tmp_path / "described").check.difference <= 1e-5
+    assert module.kept[0].requires_grad
+
+
 def test_columns_of_edges_are_inputs(tmp_path: Path) -> None:
     made = describe(EdgeNet().eval(), GRAPH, tmp_path / "edges")
     roles = [(each.name, each.role) for each in made.program.inputs]
