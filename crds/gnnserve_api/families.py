@@ -30,6 +30,10 @@ class FamilyName(StrEnum):
     """The same, with all that its rows are made of kept, so that it follows changes of the graph."""
     GIVEN = "given"
     """Feature columns and a network that the user has chosen and trained."""
+    PROGRAM = "program"
+    """All feature columns, and a program that the user has made, run by a process of its own."""
+    PROGRAM_FANOUTS = "program-fanouts"
+    """A program's table and file, with fewer neighbours sampled."""
     FANOUTS = "fanouts"
     """A pruned variant's table and network, with fewer neighbours sampled."""
     PROJECTED_FANOUTS = "projected-fanouts"
@@ -202,6 +206,22 @@ FAMILIES: Mapping[FamilyName, Family] = {
         Family(
             FamilyName.GIVEN,
             description="given, with feature columns of its own",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.PROGRAM,
+            description="a program of your own, over all feature columns",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.PROGRAM_FANOUTS,
+            description="samples fewer neighbours",
             capabilities=_FOLLOWS_ALL,
             is_asked_for=True,
             stores_product=False,

@@ -182,7 +182,7 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
     rows = model_rows(model, data, normalized)
     resumption = Resumption(KeptNetworks(folder, 0), {}, silent)
     one_rows = TrainedOneRows(model, data, normalized, rows, silent, CPU, resumption)
-    one_rows.one_row(1, "mlp1", master)
+    one_rows.one_row(1, "mlp1", one_rows.teacher_of(master))
     return seen
 
 

@@ -13,6 +13,7 @@ from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.expected.listed import expected_digests
+from gnnserve_worker.generation.given_program import program_digest
 from gnnserve_worker.generation.given_variants import given_digests
 from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.sources.load import source_digest, undecided_digest
@@ -26,7 +27,8 @@ class RevisionIdentity:
     graph: str
     """Digest of the graph's content."""
     checkpoint: str | None
-    """SHA-256 of the file of spec.model.checkpoint; None: there is none."""
+    """SHA-256 of the file of spec.model.checkpoint, or digest of the files of spec.model.program; None: there is
+    neither."""
     given: Mapping[str, str]
     """SHA-256 of the file of each of spec.variants.given, by its name."""
     expected: Mapping[str, str] = field(default_factory=dict)
@@ -40,13 +42,20 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
     require_all(weights if graph_version is not None else paths_of(spec))
     graph = _graph_digest(spec, source_digest(spec.graph.source)) if graph_version is None else graph_version
     return RevisionIdentity(
-        spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants), expected_digests(spec)
+        spec.recipe(), graph, _weights_digest(spec), given_digests(spec.variants), expected_digests(spec)
     )
 
 
 def find_published(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
     """The published revision of that identity; None: there is none."""
     return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected)
+
+
+def _weights_digest(spec: GNNServiceSpec) -> str | None:
+    """Digest of what the given weights come from; None: they are trained."""
+    if spec.model.program is not None:
+        return program_digest(spec.model.program)
+    return checkpoint_digest(spec.model)
 
 
 def _graph_digest(spec: GNNServiceSpec, source: str) -> str:

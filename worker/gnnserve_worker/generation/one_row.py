@@ -1,14 +1,16 @@
 """Networks of one-row variants: perceptrons that stand in for the model, trained in three ways.
 
-From the labels; from the scores of the model, its master, as *Graph-less neural networks* (GLNN) distils them; and from
-both. Which is best differs from graph to graph, so the one with the best validation score is kept. With inductive
+From the labels; from the scores of the model, its teacher, as *Graph-less neural networks* (GLNN) distils them; and
+from both. Which is best differs from graph to graph, so the one with the best validation score is kept. With inductive
 training a network sees training nodes alone, and of them what the visible part of the graph makes of them; so does the
-master whose scores it learns. With transductive training it learns the master's scores of all nodes.
+teacher whose scores it learns. With transductive training it learns the teacher's scores of all nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 
 from gnnserve_api.spec.model import Model
 from gnnserve_api.training import Source, TrainingRun
-from gnnserve_worker.generation.families.family import OneRowNetwork
+from gnnserve_worker.generation.families.family import OneRowNetwork, Teacher
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.learner import run_of
 from gnnserve_worker.generation.networks import build_module, to_tensors
@@ -26,6 +28,7 @@ from gnnserve_worker.generation.tensors import Tensors, projection_of
 from gnnserve_worker.generation.train import Trained, predict
 from gnnserve_worker.generation.trained import train_aloud
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
+from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tables.table import projected_blocks
 from gnnserve_worker.tasks.course import Course
@@ -44,7 +47,7 @@ class TrainedOneRows:
         device: torch.device,
         resumption: Resumption,
     ) -> None:
-        """`model` and `rows`: the master's."""
+        """`model` and `rows`: those of the model that they stand in for."""
         self._model = model
         self._data = data
         self._normalized = normalized
@@ -59,20 +62,23 @@ class TrainedOneRows:
     def runs(self) -> list[TrainingRun]:
         return self._runs
 
-    def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
+    def teacher_of(self, master: Tensors) -> Teacher:
+        return _MasterTeacher(self._model, self._rows.trained, master, self._data.classes, self._device)
+
+    def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:
         model = self._model.one_row(hops)
         rows = model_rows(model, self._data, self._normalized)
-        made_for = {"hops": str(hops), "master": digest_of(master)}
-        tensors, runs = self._resumption.network(name, made_for, lambda: self._train_best(model, rows, name, master))
+        made_for = {"hops": str(hops), "master": teacher.digest}
+        tensors, runs = self._resumption.network(name, made_for, lambda: self._train_best(model, rows, name, teacher))
         self._runs += runs
         # Made now, so that wide propagated features need not be kept until tables are written.
         blocks = projected_blocks(rows.served, projection_of(tensors).rows)
         return OneRowNetwork(model.network(self._data.classes), tensors, np.concatenate(list(blocks)))
 
-    def _train_best(self, model: Model, rows: ModelRows, name: str, master: Tensors) -> TensorsAndRuns:
+    def _train_best(self, model: Model, rows: ModelRows, name: str, teacher: Teacher) -> TensorsAndRuns:
         tried: dict[Source, Trained] = {}
         courses: dict[Source, Course] = {}
-        for course in self._courses(master):
+        for course in self._courses(teacher):
             source = course.learnt_from
             stage = f"train {name} from {source}"
             courses[source] = course
@@ -85,23 +91,40 @@ class TrainedOneRows:
         run = msgspec.structs.replace(run_of(name, best.run, courses[kept]), tried=scores)
         return to_tensors(best.module), [run]
 
-    def _courses(self, master: Tensors) -> Iterator[Course]:
-        """What there is to learn, and then what the master teaches."""
+    def _courses(self, teacher: Teacher) -> Iterator[Course]:
+        """What there is to learn, and then what the teacher knows."""
         data, training = self._data, self._model.training
         yield data.problem.course(data.visible, training.seed)
         nodes = visible_nodes(data.graph.nodes, data.splits, training.scope)
-        yield from data.problem.distilled(data.visible, nodes, self._teach(master))
+        yield from data.problem.distilled(data.visible, nodes, self._taught_by(teacher))
 
-    def _teach(self, master: Tensors) -> np.ndarray:
-        """The master's scores of the nodes that training may see, float32 [nodes, classes]; 0 of all others."""
+    def _taught_by(self, teacher: Teacher) -> np.ndarray:
+        """The teacher's scores of the nodes that training may see, float32 [nodes, classes]; 0 of all others."""
         if self._taught is None:
-            data, model = self._data, self._model
+            data = self._data
             self._progress(Progress("scores to learn from", 0, 1))
-            module = build_module(model, self._rows.trained.shape[1], data.classes)
-            module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in master.items()})
-            nodes = visible_nodes(data.graph.nodes, data.splits, model.training.scope)
+            nodes = visible_nodes(data.graph.nodes, data.splits, self._model.training.scope)
             self._taught = np.zeros((data.graph.nodes, data.classes), dtype=np.float32)
-            rows, module = self._rows.trained, module.to(self._device)
-            self._taught[nodes] = predict(module, rows, data.visible_graph, nodes, model)
+            self._taught[nodes] = teacher.scores(data.visible_graph, nodes)
             self._progress(Progress("scores to learn from", 1, 1))
         return self._taught
+
+
+@dataclass(frozen=True, eq=False)
+class _MasterTeacher:
+    """A `Teacher` with the weights of a master."""
+
+    model: Model
+    rows: Features
+    master: Tensors
+    classes: int
+    device: torch.device
+
+    @cached_property
+    def digest(self) -> str:
+        return digest_of(self.master)
+
+    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
+        module = build_module(self.model, self.rows.shape[1], self.classes)
+        module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in self.master.items()})
+        return predict(module.to(self.device), self.rows, graph, nodes, self.model)

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import UnsetType
 
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest, RowSource, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.assumptions import report_assumptions
+from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
 from gnnserve_worker.generation.checkpoint import read_checkpoint
 from gnnserve_worker.generation.families.family import FamilyPlan
 from gnnserve_worker.generation.families.relation_tables import States
@@ -142,6 +143,10 @@ class _RelationNetworks:
     trained: Sequence[TrainingRun]
     edge_rules: None = None
     rows: None = None
+
+    @property
+    def assumptions(self) -> Mapping[str, str] | UnsetType:
+        return assumptions_of(self.spec, self.architecture)
 
     @property
     def problem(self) -> LearningProblem:

@@ -11,20 +11,19 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
+from msgspec import UnsetType
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import RankingManifest, RevisionManifest, RowSource, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.assumptions import assumptions_of
 from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.cascades import check_stages, fit_cascades
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedCascade
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile
 from gnnserve_worker.generation.search.search import Found, Measure, Measured
-from gnnserve_worker.models.architecture import ArchitectureSpec
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -37,7 +36,8 @@ class Networks(Protocol):
     """Networks over a graph, and the variants that are made of them."""
 
     @property
-    def architecture(self) -> ArchitectureSpec: ...
+    def assumptions(self) -> Mapping[str, str] | UnsetType:
+        """What is assumed of given weights, since their files do not tell it. UNSET: all weights are trained."""
 
     @property
     def problem(self) -> LearningProblem:
@@ -108,7 +108,7 @@ def publish_networks(
             edge_rules=networks.edge_rules,
             cascades=found.cascades,
             links=judge.describe(decoder),
-            assumptions=assumptions_of(spec, networks.architecture),
+            assumptions=networks.assumptions,
             compared=compared,
             label_misfits=misfits,
         )

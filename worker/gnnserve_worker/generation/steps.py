@@ -28,9 +28,10 @@ from gnnserve_worker.progress import PROFILE, Step
 from gnnserve_worker.tasks.generation import task_of
 
 IMPORT, CHOOSE_FACTORS, PUBLISH = "import graph", "choose factors", "publish"
+EXPECTED, CHECK = "compare expected scores", "run the program"
 ONE_ROW_SOURCES = ("labels", "scores", "both")
 """What each one-row network is trained from."""
-_IMPORT_S, _TORCH_S, _CHOICE_S, _PUBLISH_S = 3.0, 5.0, 4.0, 0.5
+_IMPORT_S, _TORCH_S, _CHOICE_S, _PUBLISH_S, _RUN_S = 3.0, 5.0, 4.0, 0.5, 3.0
 _NUMBER_S, _BATCH_S = 4e-9, 4e-3
 """Seconds for each number that training reads, times what is made of it, and for each batch besides."""
 _BYTE_S = 2e-9
@@ -146,12 +147,17 @@ def embeddings_name(spec: GNNServiceSpec) -> str:
 def _first_networks(spec: GNNServiceSpec, sizes: GraphSizes) -> Iterable[Step]:
     """The network of all columns, and what is read from it."""
     variants, model = spec.variants, spec.model
+    if model.program is not None:
+        yield Step(EXPECTED, "compare", _RUN_S)
+        yield Step(CHECK, "run", _RUN_S)
     if spec.trains_networks:
         yield Step("load torch", "load", _TORCH_S)
+    if model.program is not None:
+        return
     if model.learns_embeddings:
         verb = "filter" if task_of(spec).compared_with is ComparedWith.NOTHING else "train"
         yield Step(f"{verb} {embeddings_name(spec)}", "train", _network_s(model, sizes))
-    elif model.checkpoint is None and not variants.are_all_given and needs_master(spec):
+    elif not model.is_given and not variants.are_all_given and needs_master(spec):
         yield Step(f"train {master_name(spec)}", "train", _network_s(model, sizes))
     if variants.are_all_given:
         return
@@ -165,7 +171,7 @@ def _other_networks(
     spec: GNNServiceSpec, sizes: GraphSizes, factors: Iterable[int], one_rows: Iterable[OneRow]
 ) -> Iterator[Step]:
     """Networks beside the first one, in the order in which families make them."""
-    model, is_given = spec.model, spec.model.checkpoint is not None
+    model, is_given = spec.model, spec.model.is_given
     for factor in sorted(factors):
         name = variant_name(factor)
         if factor > 1 and is_given:

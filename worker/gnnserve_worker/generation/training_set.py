@@ -108,4 +108,5 @@ def _kept(lists: Graph, sources: np.ndarray, targets: np.ndarray) -> Graph:
     is_kept = targets[of_edge] & sources[lists.indices]
     counts = np.bincount(of_edge[is_kept], minlength=lists.nodes)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Graph(indptr, np.ascontiguousarray(lists.indices[is_kept]))
+    payload_rows = lists.payload_rows[is_kept] if len(lists.payload_rows) else lists.payload_rows
+    return Graph(indptr, np.ascontiguousarray(lists.indices[is_kept]), payload_rows=payload_rows)

@@ -31,6 +31,7 @@ from gnnserve_api.repository import (
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage, columns_of
+from gnnserve_worker.generation.assumptions import assumptions_of
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
@@ -58,7 +59,6 @@ from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.generation.wide import with_factors
 from gnnserve_worker.graph.store import Features, Graph, GraphData
-from gnnserve_worker.models.architecture import ArchitectureSpec
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -93,7 +93,7 @@ def generate_revision(
     network = spec.network(len(graph.classes))
     data = training_set(graph, problem, network.classes, spec.model.training.scope, normalization_of(spec))
     normalized = data.normalized
-    _check_range(normalized.features, () if spec.variants.is_searched else spec.variants.storage)
+    check_range(normalized.features, () if spec.variants.is_searched else spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     rows = model_rows(spec.model, data, normalized)
@@ -141,8 +141,8 @@ class _OneRelationNetworks:
     ranking: RankingManifest
 
     @property
-    def architecture(self) -> ArchitectureSpec:
-        return spec_of(self.spec.model.architecture)
+    def assumptions(self) -> Mapping[str, str] | UnsetType:
+        return assumptions_of(self.spec, spec_of(self.spec.model.architecture))
 
     @property
     def decoder(self) -> Mapping[str, np.ndarray]:
@@ -161,7 +161,7 @@ class _OneRelationNetworks:
 
     def make(self, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
         if not self.spec.variants.is_searched:
-            return _make_listed(self.ingredients, staged, measure, progress)
+            return make_listed(self.ingredients, staged, measure, progress)
         subject = Subject(self.ingredients, self.data, self.sizes, self.profile_budget_s, self.network_s)
         return search(subject, staged, measure, progress)
 
@@ -171,7 +171,7 @@ class _OneRelationNetworks:
         return write_row_source(self.graph, self.normalized, plans, variants, staged)
 
 
-def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
+def make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
     """The variants that the manifest lists, and those that families add unasked where they are worth keeping."""
     plans = plan_families(made_from)
     measured = measure(write_plans(plans, staged, progress), [cascade for plan in plans for cascade in plan.cascades])
@@ -179,7 +179,7 @@ def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measur
     return Found(plans, measured.generated, profile, measured.cascades)
 
 
-def _check_range(features: Features, storages: Sequence[Storage]) -> None:
+def check_range(features: Features, storages: Sequence[Storage]) -> None:
     """Refuse features that float16 cannot hold, before training instead of when tables are written."""
     if Storage.FLOAT16 not in storages or min(features.shape) == 0:
         return
@@ -218,7 +218,8 @@ def _make_ingredients(
     first = None if master is None else first_layer(master)
     ranking = rank(pruning, first, rows.trained, data, spec.model.training.seed)
     progress(Progress(stage, 1, 1))
-    return Ingredients(spec, network, graph, rows.served, ranking, master, models, given, one_rows)
+    teacher = None if one_rows is None or master is None else one_rows.teacher_of(master)
+    return Ingredients(spec, network, graph, rows.served, ranking, master, models, given, one_rows, teacher)
 
 
 def _choose_factors(

@@ -17,7 +17,7 @@ from gnnserve_worker.graph.overlay import Overlay, OverlayArranger, overlay_arra
 from gnnserve_worker.graph.places import places_of_one_type
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.latency import rounded_ms
-from gnnserve_worker.models.network import Layer
+from gnnserve_worker.models.network import Layer, VariantNetwork
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
@@ -29,12 +29,20 @@ _MEASURED_LAYERS = {Layer}
 
 def measured_with_new_nodes(revision: LoadedRevision) -> tuple[str, ...]:
     """Names of the variants whose batches of new nodes are measured: those that make rows, for layers over one
-    relation. Over several, what new nodes cost is learnt in service, since it depends on their types."""
+    relation. Over several, what new nodes cost is learnt in service, since it depends on their types; so is what nodes
+    cost whose edges have features."""
+    schema = revision.graph.schema
     return tuple(
         name
         for name, variant in revision.variants.items()
-        if variant.rows is not None and type(variant.network.layers[0]) in _MEASURED_LAYERS
+        if variant.rows is not None and _can_be_made_up_for(variant.network, has_types=schema.has_names)
     )
+
+
+def _can_be_made_up_for(network: VariantNetwork, *, has_types: bool) -> bool:
+    if not network.layers:  # a program, which reads rows of nodes
+        return not (has_types or network.reads_payload)
+    return type(network.layers[0]) in _MEASURED_LAYERS
 
 
 def measure_new_nodes(

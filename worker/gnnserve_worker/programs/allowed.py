@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,38 @@ def check_program_file(file: Path, program: ProgramManifest) -> None:
     _check_weights(model, file)
     _check_inputs(model, program)
     _check_outputs(model, program)
+
+
+def data_files(file: Path) -> tuple[str, ...]:
+    """Names of the files beside a program that have weights of it. InputError: it cannot be read, or they are
+    elsewhere."""
+    if not _may_have_data_files(file):
+        return ()
+    onnx, folder = _onnx(), file.parent.resolve()
+    external = [one for one in _tensors_of(_read(file)) if one.data_location == onnx.TensorProto.EXTERNAL]
+    for tensor in external:
+        _check_external(tensor, folder)
+    names = (Path(os.path.normpath(_location_of(tensor))).name for tensor in external)
+    return tuple(dict.fromkeys(names))
+
+
+def columns_of_inputs(file: Path) -> dict[str, int]:
+    """Columns of each input that is a matrix, by name; without those whose number differs from call to call."""
+    sizes = {each.name: each.type.tensor_type.shape.dim for each in _read(file).graph.input}
+    return {name: dims[1].dim_value for name, dims in sizes.items() if len(dims) == 2 and dims[1].HasField("dim_value")}
+
+
+def _may_have_data_files(file: Path) -> bool:
+    """By the key that names them, so that most programs are told apart without the import of onnx."""
+    try:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b"location") >= 0
+    except (OSError, ValueError):  # ValueError: it is empty
+        return False  # what reads it says why
+
+
+def _location_of(tensor: Any) -> str:
+    return next((str(entry.value) for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def _onnx() -> Any:

@@ -22,6 +22,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
+from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.models.relation_attention import RelationAttention
 from gnnserve_worker.models.relation_means import RelationMeans
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
@@ -110,12 +111,18 @@ class _ByBlock:
         return _served_blocks(_reading_all(revision, variant), variant.name, nodes, seed)
 
 
-_WAYS: Mapping[type, _Way] = {Layer: _ByLayer(), RelationMeans: _ByBlock(), RelationAttention: _ByBlock()}
-"""By the kind of a network's layers."""
+_WAYS: Mapping[type, _Way] = {
+    Layer: _ByLayer(),
+    RelationMeans: _ByBlock(),
+    RelationAttention: _ByBlock(),
+    ProgramNetwork: _ByBlock(),
+}
+"""By the kind of a network's layers, or of the network where it has none."""
 
 
 def _way_of(variant: LoadedVariant) -> _Way:
-    return _WAYS[type(variant.network.layers[0])]
+    network = variant.network
+    return _WAYS[type(network.layers[0]) if network.layers else type(network)]
 
 
 def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None, seed: int) -> Iterator[np.ndarray]:

@@ -15,11 +15,10 @@ from gnnserve_api.spec.model import ScoreKind
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import ListedScores, listed_scores
+from gnnserve_worker.generation.steps import EXPECTED
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
 
-STAGE = "compare expected scores"
-"""Name of the stage for those who listen to progress."""
 TRIED_ROWS = 64
 """Nodes, the worst ones, that other ways are tried with."""
 _WORST = 3
@@ -65,7 +64,7 @@ def compare_listed(
     listed = listed_scores(spec)
     if not listed:
         return ()
-    progress(Progress(STAGE, 0, len(listed)))
+    progress(Progress(EXPECTED, 0, len(listed)))
     target = graph.target
     files = [read_scores(one, ScoredNodes(target.nodes, target.ids, len(graph.classes))) for one in listed]
     found = []
@@ -77,7 +76,7 @@ def compare_listed(
             rows = comparison.worst_rows(differences)[:TRIED_ROWS]
             raise comparison.refuse(scores, differences, network.causes(given.positions[rows]), rows)
         found.append(comparison.outcome(digests[one.weights], float(differences.max())))
-        progress(Progress(STAGE, done, len(listed), found[-1].in_words))
+        progress(Progress(EXPECTED, done, len(listed), found[-1].in_words))
     return found
 
 

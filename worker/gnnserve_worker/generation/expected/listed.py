@@ -23,7 +23,10 @@ class ListedScores:
 
 
 def listed_scores(spec: GNNServiceSpec) -> Sequence[ListedScores]:
-    found = [] if spec.model.expected is None else [ListedScores("spec.model.expected", MODEL, spec.model.expected)]
+    found = []
+    if (expected := spec.model.expected) is not None:
+        closest = expected.model_copy(update={"tolerance_permille": spec.model.expected_permille})
+        found.append(ListedScores("spec.model.expected", MODEL, closest))
     names = spec.variants.given_names()
     return [
         *found,

@@ -137,7 +137,7 @@ class _Causes:
                     f"set {field} to {direction.stated}",
                     scores,
                 )
-        for words, lists_of in (("with edges the other way", _reversed), ("with edges both ways", _both_ways)):
+        for words, lists_of in TURNED.items():
             scores = self._scores(*self._read(lists_of(self.graph.graph), method), SERVED)
             if not np.array_equal(scores, served):
                 yield Cause(words, "state the direction of the edges in spec.graph.source, or write them so", scores)
@@ -230,3 +230,10 @@ def _both_ways(graph: Graph) -> Graph:
     both = sp.csr_array(lists + lists.T)
     both.sum_duplicates()
     return Graph(both.indptr.astype(np.int64), both.indices.astype(np.int32))
+
+
+TURNED: Mapping[str, Callable[[Graph], Graph]] = {
+    "with edges the other way": _reversed,
+    "with edges both ways": _both_ways,
+}
+"""Lists as they are where edges have another direction, which no field of the source may state."""

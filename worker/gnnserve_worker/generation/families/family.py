@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.graph_schema import RowsByRelation
+from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import NetworkManifest, TableKind, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
@@ -69,6 +71,19 @@ class OneRowNetwork:
     """The first layer's product with the row of each node, float32 [nodes, hidden]."""
 
 
+class Teacher(Protocol):
+    """A model whose scores other networks may learn."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of what scores depend on beside the graph."""
+        ...
+
+    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
+        """Scores of `nodes` (int64) over these lists, float32 [nodes, classes]."""
+        ...
+
+
 class OneRowModels(Protocol):
     """A source of one-row variants' networks, which are trained even beside given weights."""
 
@@ -77,9 +92,26 @@ class OneRowModels(Protocol):
         """How the networks so far were trained."""
         ...
 
-    def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
-        """Train one over features of that many hops. `master`: weights of the model whose scores it may learn from."""
+    def teacher_of(self, master: Tensors) -> Teacher:
+        """The model with these weights."""
         ...
+
+    def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:
+        """Train one over features of that many hops. `teacher`: the model whose scores it may learn from."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedProgram:
+    """The files of a program, and where a revision has them."""
+
+    folder: Path
+    given: ProgramManifest
+    """With the paths that files have in the folder."""
+    kept: ProgramManifest
+    """With the paths that they have in the revision."""
+    columns: tuple[int, ...] | None = None
+    """Columns of the features that it reads, in its order; None: all, in the order of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +133,10 @@ class Ingredients:
     """Variants of spec.variants.given, in its order."""
     one_rows: OneRowModels | None = None
     """None: the spec asks for no one-row variants."""
+    teacher: Teacher | None = None
+    """The model that one-row variants learn from; None: there are none."""
+    program: PlacedProgram | None = None
+    """The program that is the model; None: it has layers."""
     network_name: str = ""
     """What the network and the master are called where they are not the model's: names of their variants and tables
     begin with it."""
@@ -184,7 +220,9 @@ class PlannedVariant:
     factor: int
     """k of the feature columns that it goes without; 1: it loses none."""
     tensors: Tensors | None
-    """The variant's weights; None: it shares another variant's."""
+    """The variant's weights; None: it shares another variant's, or is a program."""
+    program: PlacedProgram | None = None
+    """The variant's program; None: it shares another variant's, or has weights."""
 
 
 @dataclass(frozen=True, slots=True)

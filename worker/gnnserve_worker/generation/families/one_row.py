@@ -56,9 +56,10 @@ class OneRowFamily:
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         every_hops, storages = self._hops(made_from.spec), storages_of(made_from.spec)
-        if not every_hops or made_from.one_rows is None or made_from.master is None:
+        if not every_hops or made_from.one_rows is None or made_from.teacher is None:
             return FamilyPlan()
-        trained = {hops: made_from.one_rows.one_row(hops, one_row_name(hops), made_from.master) for hops in every_hops}
+        one_rows, teacher = made_from.one_rows, made_from.teacher
+        trained = {hops: one_rows.one_row(hops, one_row_name(hops), teacher) for hops in every_hops}
         return FamilyPlan(
             tables=[self._table(hops, made, storage) for hops, made in trained.items() for storage in storages],
             variants=[self._variant(hops, made, storage) for hops, made in trained.items() for storage in storages],

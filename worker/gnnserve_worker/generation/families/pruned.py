@@ -41,7 +41,7 @@ class PrunedFamily:
         return self._is_for(spec) and 1 in spec.variants.pruning.factors
 
     def _is_for(self, spec: GNNServiceSpec) -> bool:
-        return spec.model.propagates is self.propagates
+        return spec.model.propagates is self.propagates and spec.model.program is None
 
     def tables_bytes(self, outline: Outline) -> int:
         factors = outline.spec.variants.pruning.factors

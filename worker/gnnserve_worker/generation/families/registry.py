@@ -12,6 +12,7 @@ from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, 
 from gnnserve_worker.generation.families.fanouts import FanoutsFamily
 from gnnserve_worker.generation.families.given import GivenFamily
 from gnnserve_worker.generation.families.one_row import OneRowFamily
+from gnnserve_worker.generation.families.program import ProgramFamily
 from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
 from gnnserve_worker.generation.families.stored import StoredFamily
@@ -27,12 +28,14 @@ FAMILIES: tuple[VariantFamily, ...] = (
     StoredFamily(FamilyName.STORED_DEEPER, is_deeper=True),
     StoredFamily(FamilyName.STORED_DEEPER_FOLLOWING, is_deeper=True, follows_changes=True),
     GivenFamily(),
+    ProgramFamily(),
     FanoutsFamily(FamilyName.FANOUTS, base=FamilyName.PRUNED),
     FanoutsFamily(FamilyName.PROJECTED_FANOUTS, base=FamilyName.PROJECTED),
     FanoutsFamily(FamilyName.STORED_FANOUTS, base=FamilyName.STORED),
     FanoutsFamily(FamilyName.STORED_DEEPER_FANOUTS, base=FamilyName.STORED_DEEPER),
     FanoutsFamily(FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS, base=FamilyName.STORED_DEEPER_FOLLOWING),
     FanoutsFamily(FamilyName.GIVEN_FANOUTS, base=FamilyName.GIVEN),
+    FanoutsFamily(FamilyName.PROGRAM_FANOUTS, base=FamilyName.PROGRAM),
     ChannelsFamily(FamilyName.CHANNELS, ChannelsTable.FEATURES),
     ChannelsFamily(FamilyName.CHANNELS_PROJECTED, ChannelsTable.PROJECTED),
     ChannelsFamily(FamilyName.CHANNELS_STORED, ChannelsTable.STORED),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
-from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable
+from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable, PlannedVariant
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.staged import StagedRevision
@@ -46,12 +46,9 @@ def write_plans(
             done += 1
         for variant in plan.variants:
             if variant.manifest.table not in left_out:
-                weights = (
-                    staged.written(variant.manifest.weights)
-                    if variant.tensors is None
-                    else staged.write_variant(variant.manifest.name, variant.tensors)
-                )
-                generated.append(GeneratedVariant(variant.manifest, variant.factor, weights.bytes))
+                _write_network(variant, staged)
+                size_bytes = sum(staged.written(name).bytes for name in variant.manifest.network_files)
+                generated.append(GeneratedVariant(variant.manifest, variant.factor, size_bytes))
     progress(Progress(_STAGE, total, total))
     if not generated:
         raise InputError(
@@ -60,6 +57,18 @@ def write_plans(
             "add float32 or bfloat16, or set wideTables to Keep",
         )
     return generated
+
+
+def _write_network(variant: PlannedVariant, staged: StagedRevision) -> None:
+    """Write what its network is opened from, unless it shares another variant's."""
+    if variant.tensors is not None:
+        staged.write_variant(variant.manifest.name, variant.tensors)
+    if (program := variant.program) is not None:
+        kept = staged.write_program(variant.manifest.name, program.folder, program.given)
+        if kept != program.kept:
+            raise InputError(
+                "spec.model.program.uri", f"{program.given.file} changed while it was read", "generate again"
+            )
 
 
 def _write(table: PlannedTable | DerivedTable, staged: StagedRevision) -> None:

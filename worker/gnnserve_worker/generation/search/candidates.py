@@ -18,7 +18,7 @@ from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork, PlannedVariant
+from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork, PlannedVariant, Teacher
 from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
@@ -69,6 +69,7 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
     spec = shapes.spec.model_copy(update={"variants": searched.variants})
     network, nodes = shapes.network, shapes.graph.nodes
     columns = spec.model.row_columns(shapes.source_columns)
+    one_rows = _ShapedOneRows(spec.model, shapes.source_columns, shapes.classes, nodes)
     made_from = Ingredients(
         spec,
         network,
@@ -77,7 +78,8 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
         Ranking(np.arange(columns), {}),
         _shaped(network, columns),
         _ShapedModels(spec.model, shapes.classes, columns),
-        one_rows=_ShapedOneRows(spec.model, shapes.source_columns, shapes.classes, nodes),
+        one_rows=one_rows,
+        teacher=one_rows,
     )
     plans = plan_families(made_from)
     tables = {table.name: table for plan in plans for table in plan.tables}
@@ -151,7 +153,7 @@ class _ShapedModels:
 
 @dataclass(frozen=True, slots=True)
 class _ShapedOneRows:
-    """The same of `OneRowModels`."""
+    """The same of `OneRowModels`, and of the `Teacher` that they learn nothing from."""
 
     model: Model
     source_columns: int
@@ -162,7 +164,17 @@ class _ShapedOneRows:
     def runs(self) -> Sequence[TrainingRun]:
         return ()
 
-    def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
+    @property
+    def digest(self) -> str:
+        return ""
+
+    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
+        return np.zeros((len(nodes), self.classes), np.float32)
+
+    def teacher_of(self, master: Tensors) -> Teacher:
+        return self
+
+    def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:
         model = self.model.one_row(hops)
         network = model.network(self.classes)
         tensors = _shaped(network, model.row_columns(self.source_columns))

@@ -1,0 +1,308 @@
+"""Programs from a manifest to a published revision that serves what their models give."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as pyg
+import yaml
+from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.programs import export_over_graph
+from tests.support.real_worker import RealWorker
+from tests.support.secured_worker import started
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.generation.features import fit_normalization
+from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.security.credentials import Credentials
+
+COLUMNS, HIDDEN, CLASSES, NODES = 6, 8, 3, 90
+_REGULAR = planted_graph((0, 1, 2), nodes=NODES, columns=COLUMNS, seed=4)
+GRAPH = _REGULAR.with_lists(graph_of([_REGULAR.graph.list_of(node)[: node % 5 + 1].tolist() for node in range(NODES)]))
+EDGES = np.stack([GRAPH.graph.indices.astype(np.int64), GRAPH.graph.targets()])
+FEATURES = np.asarray(GRAPH.features)
+
+
+class Headed(torch.nn.Module):
+    """Two convolutions with what people put around them: a norm, ELU, a head."""
+
+    def __init__(self, convolution: Callable[[int, int], torch.nn.Module], norm: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = convolution(COLUMNS, HIDDEN), convolution(HIDDEN, HIDDEN)
+        self.norm = torch.nn.BatchNorm1d(HIDDEN) if norm is None else norm
+        if isinstance(self.norm, torch.nn.BatchNorm1d):
+            self.norm.running_mean = torch.randn(HIDDEN)
+        self.head = torch.nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.nn.functional.elu(self.norm(self.first(x, edge_index)))
+        hidden = self.second(hidden, edge_index)
+        return self.head(hidden), hidden
+
+    def over(self, features: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and embeddings of all nodes."""
+        with torch.no_grad():
+            scores, hidden = self.eval()(torch.tensor(features), torch.tensor(edges))
+        return scores.numpy(), hidden.numpy()
+
+
+class Models:
+    """Modules, and their exports, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.modules = {
+            "SAGE": Headed(pyg.SAGEConv),
+            "GCN": Headed(pyg.GCNConv),
+            "LayerNorm": Headed(pyg.SAGEConv, pyg.LayerNorm(HIDDEN)),
+        }
+        self._written: set[str] = set()
+
+    def file(self, name: str) -> Path:
+        path = self.folder / f"{name}.onnx"
+        if name not in self._written:
+            export_over_graph(self.modules[name], COLUMNS, path, ("logits", "h"))
+            self._written.add(name)
+        return path
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    yield Models(tmp_path_factory.mktemp("models"))
+
+
+def contract(**more: Any) -> dict[str, Any]:
+    return {
+        "hops": 2,
+        "inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"}],
+        "scores": {"name": "logits", "columns": CLASSES},
+        "embeddings": {"name": "h", "columns": HIDDEN},
+        **more,
+    }
+
+
+class Given:
+    """A manifest of a program, and where it is generated."""
+
+    def __init__(self, folder: Path, models: Models, name: str, scores: np.ndarray | None = None) -> None:
+        self.folder, self.module = folder, models.modules[name]
+        shutil.copy(models.file(name), folder / "model.onnx")
+        write_npz(folder / "graph.npz", npz_arrays(GRAPH))
+        expected = self.module.over(FEATURES, EDGES)[0] if scores is None else scores
+        np.savez(folder / "expected.npz", nodes=np.arange(NODES), scores=expected)
+        self.repository = Repository(folder / "repository", "default", "tiny")
+
+    def service(self, program: dict[str, Any], **parts: Any) -> Any:
+        model = {
+            "program": {"uri": (self.folder / "model.onnx").as_uri(), **program},
+            "expected": {"uri": (self.folder / "expected.npz").as_uri()},
+            **parts.pop("model", {}),
+        }
+        return service_of((self.folder / "graph.npz").as_uri(), model=model, **parts)
+
+    def generate(self, program: dict[str, Any], **parts: Any) -> RevisionManifest:
+        return generate(self.service(program, **parts), self.repository)
+
+    def scores(self, revision: RevisionManifest, variant: str, nodes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        with_files = load_revision(self.repository, revision.revision)
+        found = infer_batch(with_files, variant, np.asarray(nodes, np.int64), 1)
+        assert found.embeddings is not None
+        return found.scores, found.embeddings
+
+    def refusal(self, program: dict[str, Any], **parts: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            self.generate(program, **parts)
+        assert not self.repository.revisions()
+        return str(caught.value)
+
+
+@pytest.fixture
+def given(tmp_path: Path, models: Models) -> Callable[..., Given]:
+    return lambda name, scores=None: Given(tmp_path, models, name, scores)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(("name", "more"), [("SAGE", {}), ("GCN", {"readsDegrees": True})])
+def test_a_program_is_published_and_gives_what_its_module_gives(
+    given: Callable[..., Given], name: str, more: dict[str, Any]
+) -> None:
+    made = given(name)
+    revision = made.generate(contract(**more))
+    (variant,) = revision.variants
+    assert (variant.name, variant.family, variant.columns) == ("x1", FamilyName.PROGRAM, COLUMNS)
+    assert variant.fanouts == (-1,) * (2 + bool(more))
+    scores, embeddings = made.module.over(FEATURES, EDGES)
+    found = made.scores(revision, "x1", range(NODES))
+    assert_close(found[0], scores)
+    assert_close(found[1], embeddings)
+    (compared,) = revision.compared  # type: ignore[misc]
+    assert compared.tolerance_permille == 0.01
+    assert compared.difference_permille <= 0.01
+    assert revision.training is None
+    assert find(made.service(contract(**more)), made.repository) == revision
+
+
+def test_a_server_answers_about_nodes_that_only_the_request_has(given: Callable[..., Given]) -> None:
+    made = given("GCN")
+    made.generate(contract(readsDegrees=True))
+    own = np.random.default_rng(8).normal(size=(2, COLUMNS)).astype(np.float32)
+    brought = [[7, NODES], [NODES, NODES + 1], [12, NODES + 1], [NODES, 7]]
+    overlay = {
+        "nodes": [{"id": NODES + place, "features": own[place].tolist()} for place in range(2)],
+        "edges": brought,
+    }
+    asked = [NODES, NODES + 1, 7, 3]
+    with started(Credentials(), of=RealWorker(made.repository)) as served:  # type: ignore[arg-type]
+        connection = served.connect(None)
+        body = json.dumps({"nodes": asked, "overlay": overlay, "return": ["scores", "embeddings"]})
+        connection.request("POST", "/v1/predict", body, {"content-type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+    edges = np.concatenate([EDGES, np.array(brought, np.int64).T], axis=1)
+    scores, embeddings = made.module.over(np.concatenate([FEATURES, own]), edges)
+    assert_close(np.array(answer["scores"]), scores[asked])
+    assert_close(np.array(answer["embeddings"]), embeddings[asked])
+
+
+def test_what_does_not_look_inside_is_made_beside_a_program(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    variants = {
+        "storage": ["float32", "int8"],
+        "fanouts": [[2, 1]],
+        "oneRow": [{"hops": 0}],
+        "cascades": [{"first": "mlp0", "then": "x1", "passOnPercents": [50]}],
+    }
+    revision = made.generate(contract(), variants=variants, model={"training": {"epochs": 3}})
+    names = [variant.name for variant in revision.profile.variants]
+    assert sorted(names) == sorted(made.service(contract(), variants=variants).spec.possible_variants())
+    assert {variant.weights for variant in revision.variants if variant.family.startswith("program")} == {
+        "variants/x1/model.onnx"
+    }
+    assert revision.training is not None
+    (run,) = revision.training.runs
+    assert set(run.tried) == {"labels", "scores", "both"}
+    scores = made.module.over(FEATURES, EDGES)[0]
+    assert_close(made.scores(revision, "x1", range(NODES))[0], scores)
+    rounded = made.scores(revision, "x1-int8", range(NODES))[0]
+    assert 0 < np.abs(rounded - scores).max() < 0.1 * np.abs(scores).max()
+
+
+def test_a_program_may_sample_neighbours_where_it_counts_no_edges(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    (variant,) = made.generate(contract(fanouts=[2, 2])).variants
+    assert variant.fanouts == (2, 2)
+
+
+def test_scores_that_differ_are_refused_with_the_worst_nodes(given: Callable[..., Given]) -> None:
+    scores = Headed(pyg.SAGEConv).over(FEATURES, EDGES)[0]
+    scores[17] += 3 * np.abs(scores).max()
+    refusal = given("SAGE", scores).refusal(contract())
+    assert "spec.model.expected: scores of 1 of 90 nodes differ by more than 0.01 permille" in refusal
+    assert "node 17, class" in refusal
+
+
+def test_layers_that_count_edges_are_named_as_the_cause(given: Callable[..., Given]) -> None:
+    refusal = given("GCN").refusal(contract())
+    assert "over 3 hops in place of 2 the scores are equal to " in refusal
+    assert "set spec.model.program.readsDegrees to true, where layers count edges" in refusal
+
+
+def test_a_norm_over_the_whole_graph_is_named_as_the_cause(given: Callable[..., Given]) -> None:
+    refusal = given("LayerNorm").refusal(contract())
+    assert "over the whole graph at once the scores are equal to " in refusal
+    assert "LayerNorm(mode='node')" in refusal
+
+
+def test_fewer_hops_than_layers_are_named_as_the_cause(given: Callable[..., Given]) -> None:
+    refusal = given("SAGE").refusal(contract(hops=1))
+    assert "or set spec.model.program.hops to 2, the number of layers that read neighbours" in refusal
+
+
+def test_features_that_were_scaled_are_named_as_the_cause(given: Callable[..., Given]) -> None:
+    scaled = fit_normalization(GRAPH.features, Normalization.ROW_NORMALIZE, np.arange(NODES)).features
+    refusal = given("SAGE", Headed(pyg.SAGEConv).over(np.asarray(scaled), EDGES)[0]).refusal(contract())
+    assert "set spec.graph.normalization to RowNormalize" in refusal
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ({"scores": {"name": "logits", "columns": 4}}, "scores.columns: is 4, and nodes have 3 classes"),
+        ({"scores": {"name": "scores", "columns": 3}}, "no 'scores'"),
+        ({"inputs": [{"name": "x", "is": "Features"}]}, "the program takes edge_index, x"),
+        (
+            {"inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"},
+                        {"name": "e", "is": "EdgeFeatures"}]},
+            "the program takes edge_index, x",
+        ),
+        ({"inputs": [{"name": "x", "is": "Features", "type": "paper"}, {"name": "edge_index", "is": "Edges"}]},
+         "x is of type 'paper'"),
+        ({"sha256": "0" * 64}, "expected 0000"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_anything_is_published(
+    given: Callable[..., Given], program: dict[str, Any], words: str
+) -> None:
+    assert words in given("SAGE").refusal(contract(**program))
+
+
+def test_a_program_of_other_features_is_refused_with_both_widths(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    write_npz(made.folder / "graph.npz", npz_arrays(planted_graph((0, 1, 2), nodes=NODES, columns=COLUMNS + 1, seed=4)))
+    assert f"x takes {COLUMNS} columns, and nodes have {COLUMNS + 1} features" in made.refusal(contract())
+
+
+def test_the_folder_of_describe_stands_in_place_of_a_contract(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    folder = made.folder / "described"
+    folder.mkdir()
+    shutil.move(made.folder / "model.onnx", folder / "model.onnx")
+    described = {"spec": {"model": {"program": {"uri": "model.onnx", **contract()}}}}
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(described))
+    first = made.generate({"uri": folder.as_uri()})
+    assert_close(made.scores(first, "x1", [5, 8])[0], made.module.over(FEATURES, EDGES)[0][[5, 8]])
+    # What the folder says is part of the revision's identity.
+    described["spec"]["model"]["program"].pop("embeddings")
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(described))
+    assert find(made.service({"uri": folder.as_uri()}), made.repository) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ("", "has 0 documents"),
+        ("spec: {}", "has no spec.model.program"),
+        ("spec: {model: {program: {uri: model.onnx, hops: 2}}}", "must be given together"),
+        ("spec: {model: {program: {uri: model.onnx, hops: many}}}", 'hops: found "many", expected a valid integer'),
+        ("spec: {model: {program: {uri: ../model.onnx}}}", "expected a file beside it"),
+    ],
+)
+def test_a_folder_that_says_something_else_is_refused(given: Callable[..., Given], document: str, words: str) -> None:
+    made = given("SAGE")
+    (made.folder / "manifest.yaml").write_text(document)
+    assert words in made.refusal({"uri": made.folder.as_uri()})
+
+
+def test_files_and_folders_are_told_apart(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    assert "names the folder" in made.refusal({"uri": made.folder.as_uri(), **contract()})
+    assert "has neither manifest.yaml nor export.json" in made.refusal({"uri": made.folder.as_uri()})
+    assert "says neither hops nor inputs nor scores" in made.refusal({})
+    assert "seems to be a file of torch" in made.refusal({"uri": (made.folder / "model.pt").as_uri(), **contract()})

@@ -1,0 +1,87 @@
+"""The program that a user brings as the model: over all feature columns, from each storage. Nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from gnnserve_api.families import FamilyName
+from gnnserve_api.programs import ProgramManifest
+from gnnserve_api.repository import VariantManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.variants import stored_name, variant_name
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    Ingredients,
+    Outline,
+    PlannedTable,
+    PlannedVariant,
+    storages_of,
+)
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.staged import stored_bytes
+from gnnserve_worker.tables.table import feature_blocks
+
+_NAME = variant_name(1)
+
+
+class ProgramFamily:
+    """One variant of `spec.model.program`, from each storage. All run one file."""
+
+    name = FamilyName.PROGRAM
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        return False
+
+    def tables_bytes(self, outline: Outline) -> int:
+        if outline.spec.model.program is None:
+            return 0
+        storages = outline.spec.variants.storage
+        return sum(stored_bytes(outline.nodes, outline.features, storage) for storage in storages)
+
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+        program, features = made_from.program, made_from.features
+        if program is None:
+            return FamilyPlan()
+        columns = list(range(features.shape[1])) if program.columns is None else list(program.columns)
+        storages = storages_of(made_from.spec)
+        file = stored_name(_NAME, storages[0])
+        return FamilyPlan(
+            tables=[
+                PlannedTable(
+                    f"features-{storage}", "features", storage, len(columns),
+                    partial(feature_blocks, features, columns), source_columns=tuple(columns),
+                )
+                for storage in storages
+            ],
+            variants=[
+                PlannedVariant(
+                    VariantManifest(
+                        name=stored_name(_NAME, storage),
+                        family=self.name,
+                        table=f"features-{storage}",
+                        columns=len(columns),
+                        fanouts=made_from.network.fanouts,
+                        network=made_from.network,
+                        compute="float32",
+                        weights=program.kept.file,
+                    ),
+                    factor=1,
+                    tensors=None,
+                    program=program if stored_name(_NAME, storage) == file else None,
+                )
+                for storage in storages
+            ],
+        )  # fmt: skip
+
+
+def kept_as(given: ProgramManifest, spec: GNNServiceSpec) -> ProgramManifest:
+    """The contract with the paths that its files have in a revision of the spec: those of the first variant."""
+    variant = stored_name(_NAME, storages_of(spec)[0])
+    return msgspec.structs.replace(
+        given,
+        file=paths.program_file_of(variant, given.file),
+        data_files=tuple(paths.program_file_of(variant, name) for name in given.data_files),
+    )

@@ -1,0 +1,216 @@
+"""Reading a program that a manifest names: its file, its contract, and whether both fit the graph.
+
+A contract is in the manifest, or beside the file: `manifest.yaml` of gnnserve-describe, `export.json` of
+`gnnserve export`. Nothing here runs the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from pydantic import ValidationError
+
+from gnnserve_api import decoding
+from gnnserve_api.device import size_bytes
+from gnnserve_api.errors import InputError
+from gnnserve_api.export import ExportManifest
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.manifest_problems import describe
+from gnnserve_api.manifest_yaml import read_yaml
+from gnnserve_api.programs import ProgramLimits, ProgramManifest, contract_problems
+from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
+from gnnserve_api.spec.program import LimitsSpec, Program
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
+from gnnserve_worker.programs.allowed import check_program_file, columns_of_inputs, data_files
+from gnnserve_worker.programs.exported import contract_of_export
+
+FIELD = "spec.model.program"
+DESCRIBED, EXPORTED = "manifest.yaml", "export.json"
+_SUFFIXES_OF_TORCH = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".pkl")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenProgram:
+    folder: Path
+    contract: ProgramManifest
+    """With the paths that its files have in the folder, and the limits of the manifest."""
+    digest: str
+    """Digest of all that it is made of: its file, its weights beside it, its contract there."""
+    columns: tuple[int, ...] | None = None
+    """Columns of the features that it reads, in its order; None: all, in the order of the source."""
+
+    @property
+    def file(self) -> Path:
+        return self.folder / self.contract.file
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.file, *(self.folder / name for name in self.contract.data_files))
+
+
+def program_digest(given: Program) -> str:
+    """Digest of all that the program is made of. InputError: something is missing, or not the pinned one."""
+    return read_program(given).digest
+
+
+def read_program(given: Program) -> GivenProgram:
+    """InputError: a file is missing, or another one than the manifest says."""
+    path = given.uri.path
+    if not path.is_dir():
+        if not given.has_contract:
+            raise InputError(
+                FIELD, f"says neither hops nor inputs nor scores, and uri names the file {path}",
+                "give them, or name the folder that gnnserve-describe or gnnserve export wrote",
+            )  # fmt: skip
+        return _given(given, path.parent, given.contract(path.name, ""), None, None)
+    if given.has_contract:
+        raise InputError(
+            f"{FIELD}.uri", f"names the folder {path}, whose own file says what inputs and scores are",
+            "name the .onnx file in it, or leave hops, inputs, scores and embeddings out",
+        )  # fmt: skip
+    for name, read in _CONTRACTS.items():
+        if (path / name).is_file():
+            contract, columns = read(path / name)
+            return _given(given, path, contract, path / name, columns)
+    raise InputError(
+        f"{FIELD}.uri", f"{path} has neither {DESCRIBED} nor {EXPORTED}",
+        "name a folder that gnnserve-describe or gnnserve export wrote, or a .onnx file with hops, inputs and scores",
+    )  # fmt: skip
+
+
+def _given(
+    given: Program, folder: Path, contract: ProgramManifest, beside: Path | None, columns: tuple[int, ...] | None
+) -> GivenProgram:
+    file = folder / contract.file
+    if file.suffix in _SUFFIXES_OF_TORCH:
+        raise InputError(
+            f"{FIELD}.uri", f"{file} seems to be a file of torch, and programs are ONNX",
+            "export the model by gnnserve-describe, or give its weights as spec.model.checkpoint",
+        )  # fmt: skip
+    sha256 = pinned_digest(FIELD, file, given.sha256)
+    if contract.sha256 not in {"", sha256}:
+        raise InputError(
+            f"{FIELD}.uri", f"{file} has SHA-256 {sha256}, and {beside} was written beside {contract.sha256}",
+            "describe the model again",
+        )  # fmt: skip
+    data = data_files(file)
+    contract = msgspec.structs.replace(contract, sha256=sha256, data_files=data, limits=limits_of(given.limits))
+    lines = [sha256, *(digest_of(f"{FIELD}.uri", folder / name) for name in data)]
+    if beside is not None:
+        lines.append(digest_of(f"{FIELD}.uri", beside))
+    digest = sha256 if len(lines) == 1 else hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return GivenProgram(folder, contract, digest, columns)
+
+
+def limits_of(given: LimitsSpec) -> ProgramLimits:
+    return ProgramLimits(memory_bytes=size_bytes(given.memory), seconds=given.seconds)
+
+
+_Contract = tuple[ProgramManifest, tuple[int, ...] | None]
+"""A contract, and the columns of features that its program reads; None: all."""
+
+
+def _described(path: Path) -> _Contract:
+    """That of a manifest of gnnserve-describe, whose paths begin in its folder."""
+    (document,) = _documents(path)
+    for name in ("spec", "model", "program"):
+        document = document.get(name) if isinstance(document, Mapping) else None
+    if not isinstance(document, Mapping):
+        raise InputError(f"{FIELD}.uri", f"{path} has no spec.model.program", "describe the model again")
+    try:
+        program = Program.model_validate(document, context={BASE_CONTEXT: ManifestFolder(path.parent, None)})
+    except ValidationError as error:
+        below = ("spec", "model", "program")
+        problems = "; ".join(describe({**detail, "loc": (*below, *detail["loc"])}) for detail in error.errors())
+        raise InputError(f"{FIELD}.uri", f"{path}: {problems}", "describe the model again") from error
+    file = program.uri.path
+    if file.parent != path.parent or not program.has_contract:
+        raise InputError(
+            f"{FIELD}.uri", f"{path} names the program {program.uri}, expected a file beside it, with its contract",
+            "describe the model again",
+        )  # fmt: skip
+    return program.contract(file.name, program.sha256 or ""), None
+
+
+def _documents(path: Path) -> Sequence[object]:
+    try:
+        documents = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, ValueError) as error:
+        problem = why_unreadable(path, error)[0]
+        raise InputError(f"{FIELD}.uri", problem, "describe the model again") from error
+    if len(documents) != 1:
+        problem = f"{path} has {len(documents)} documents, expected one"
+        raise InputError(f"{FIELD}.uri", problem, "describe the model again")
+    return documents
+
+
+def _exported(path: Path) -> _Contract:
+    """That of an export, whose rows must be features as they are served here."""
+    try:
+        made = decoding.decode(path.read_bytes(), ExportManifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        problem = f"{path} is no export.json of this version: {error}"
+        raise InputError(f"{FIELD}.uri", problem, "export the variant again") from error
+    if made.rows.kind != "features" or made.rows.stored_layer is not None:
+        raise InputError(
+            f"{FIELD}.uri", f"{path} is of {made.variant}, whose rows are {made.rows.kind} and no features",
+            "export a variant that reads features, as x1",
+        )  # fmt: skip
+    return contract_of_export(made, ""), made.rows.columns or None
+
+
+_CONTRACTS: Mapping[str, Callable[[Path], _Contract]] = {DESCRIBED: _described, EXPORTED: _exported}
+"""What reads the contract that lies beside a program, by the name of its file; the first that is there is read."""
+
+
+def check_program(
+    given: GivenProgram, program: Program, spec: GNNServiceSpec, schema: GraphSchema, classes: int
+) -> None:
+    """InputError: the program may not be run, or the contract does not fit it, the graph, or the rest of the spec."""
+    contract = given.contract
+    if problems := contract_problems(contract, schema):
+        raise InputError(FIELD, "; ".join(problems), "correct the contract")
+    if contract.scores.columns != classes:
+        raise InputError(
+            f"{FIELD}.scores.columns", f"is {contract.scores.columns}, and nodes have {classes} classes",
+            "label nodes as the model was trained, or export it with an output for each class",
+        )  # fmt: skip
+    _check_fanouts(contract, program, spec)
+    check_program_file(given.file, contract)
+    _check_columns(given, schema)
+
+
+def _check_columns(given: GivenProgram, schema: GraphSchema) -> None:
+    stated = columns_of_inputs(given.file)
+    for each in given.contract.inputs:
+        if each.role.is_of_type and each.name in stated:
+            found = schema.types[schema.place_of(each.type)].features or 0
+            read = found if given.columns is None else len(given.columns)
+            if read != stated[each.name]:
+                raise InputError(
+                    f"{FIELD}.inputs.{each.name}",
+                    f"{each.name} takes {stated[each.name]} columns, and nodes have {read} features",
+                    "give the graph that the model was trained on",
+                )  # fmt: skip
+
+
+def _check_fanouts(contract: ProgramManifest, program: Program, spec: GNNServiceSpec) -> None:
+    """Those of a contract that the manifest does not have, which could not be checked before."""
+    fields = [] if program.fanouts is None else [(f"{FIELD}.fanouts", program.fanouts)]
+    fields += [(f"spec.variants.fanouts[{place}]", one) for place, one in enumerate(spec.variants.fanouts)]
+    for field, fanouts in fields:
+        if contract.reads_degrees:
+            raise InputError(
+                field, f"{list(fanouts)} is for programs that do not read degrees, and this one does",
+                "leave it out: layers that count edges are right over whole lists alone",
+            )  # fmt: skip
+        if len(fanouts) != contract.hops:
+            raise InputError(
+                field, f"{list(fanouts)} has {len(fanouts)} numbers, and the program {contract.hops} hops",
+                "give a number for each hop",
+            )  # fmt: skip

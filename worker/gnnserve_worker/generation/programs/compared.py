@@ -1,0 +1,130 @@
+"""Expected scores of a program, compared by the process that will run it, over full neighbourhoods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.programs import ProgramManifest
+from gnnserve_api.spec.graph import GraphSource, Normalization
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.expected.alternatives import CANNOT
+from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
+from gnnserve_worker.generation.expected.one_relation import TURNED, other_directions
+from gnnserve_worker.generation.features import normalization_of
+from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.programs.contract import LaidOut
+from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.progress import ProgressListener
+
+_MOST_HOPS_MORE = 3
+"""Hops beyond those of the contract that are tried."""
+_MOST_WHOLE = 5_000_000
+"""Edges, and numbers of features, of a graph that the program is tried over as a whole."""
+_NORMALIZATIONS = (Normalization.DISABLED, Normalization.ROW_NORMALIZE, Normalization.STANDARDIZE)
+_COUNTS_EDGES = "set spec.model.program.readsDegrees to true, where layers count edges, as GCN's do; or "
+_WHOLE_GRAPH = (
+    "a layer reads more than a node's neighbourhood, as torch_geometric's LayerNorm by default, GraphNorm, or a mean "
+    "over all nodes do, and no server of neighbourhoods can be right there: train the model with "
+    "LayerNorm(mode='node') or BatchNorm"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedProgram:
+    """A `ComparedNetwork` that is a program."""
+
+    spec: GNNServiceSpec
+    contract: ProgramManifest
+    graph: GraphData
+    columns: Sequence[int] | None
+    """Columns of the features that it reads; None: all."""
+    runner: ProgramRunner
+    load: Callable[[GraphSource], GraphData]
+
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        return self._scores(self.contract, self._read(self.graph), nodes)
+
+    def _read(self, data: GraphData, method: Normalization | None = None) -> ProgramGraph:
+        return read_graph(self.spec, data, self.columns, method)
+
+    def _scores(self, contract: ProgramManifest, graph: ProgramGraph, nodes: np.ndarray) -> np.ndarray:
+        return ProgramScores(contract, graph, self.runner, called_by(self.graph)).scores_alone(nodes)
+
+    def causes(self, nodes: np.ndarray) -> Iterator[Cause]:
+        """Other ways to compute the scores of these nodes, the likeliest first; those that cannot be computed are left
+        out, and so are those that change nothing."""
+        served = self.scores(nodes)
+        for words, remedy, compute in self._others(nodes):
+            with suppress(InputError, ProgramFailedError):
+                scores = compute()
+                if not np.array_equal(scores, served):
+                    yield Cause(words, remedy, scores.astype(np.float64))
+
+    def _others(self, nodes: np.ndarray) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+        own, contract = self._read(self.graph), self.contract
+        for more in range(1, _MOST_HOPS_MORE + 1):
+            hops = contract.sampled_hops + more
+            deeper = msgspec.structs.replace(contract, hops=contract.hops + more)
+            counts = "" if more > 1 or contract.reads_degrees else _COUNTS_EDGES
+            remedy = f"{counts}set spec.model.program.hops to {deeper.hops}, the number of layers that read neighbours"
+            yield (
+                f"over {hops} hops in place of {contract.sampled_hops}",
+                remedy,
+                lambda deeper=deeper: self._scores(deeper, own, nodes),  # type: ignore[misc]
+            )
+        if own.lists.edges + own.lists.nodes * max(1, own.features.shape[1]) <= _MOST_WHOLE:
+            yield "over the whole graph at once", f"{CANNOT}: {_WHOLE_GRAPH}", lambda: self._over_all(own, nodes)
+        for method in _NORMALIZATIONS:
+            if method is not normalization_of(self.spec) and self._may_be_scaled(method):
+                yield (
+                    f"with features scaled by {method}",
+                    f"set spec.graph.normalization to {method}",
+                    lambda method=method: self._scores(contract, self._read(self.graph, method), nodes),  # type: ignore[misc]
+                )
+        if own.payload is None:
+            yield from self._other_edges(own, nodes)
+
+    def _may_be_scaled(self, method: Normalization) -> bool:
+        return method is not Normalization.STANDARDIZE or not sp.issparse(self.graph.features)
+
+    def _other_edges(self, own: ProgramGraph, nodes: np.ndarray) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+        for direction, source in other_directions(self.spec.graph.source):
+            field = f"spec.graph.source.{direction.field}"
+            yield (
+                f"with edges as {field}: {direction.stated} reads them",
+                f"set {field} to {direction.stated}",
+                lambda source=source: self._scores(self.contract, self._read(self.load(source)), nodes),  # type: ignore[misc]
+            )
+        remedy = "state the direction of the edges in spec.graph.source, or write them so"
+        for words, lists_of in TURNED.items():
+            yield (
+                words,
+                remedy,
+                lambda lists_of=lists_of: self._scores(  # type: ignore[misc]
+                    self.contract, replace(own, lists=lists_of(own.lists)), nodes
+                ),
+            )
+
+    def _over_all(self, graph: ProgramGraph, nodes: np.ndarray) -> np.ndarray:
+        """Scores of nodes where the program is given all nodes and edges, as its module was."""
+        laid: LaidOut = ProgramScores(self.contract, graph, self.runner).lay_out(np.arange(graph.lists.nodes))
+        rows = int(laid.seeds.max(initial=-1)) + 1
+        (found,) = self.runner.run(laid.arrays, (self.contract.scores,), rows)
+        return np.asarray(found[laid.seeds][nodes])
+
+
+def compare_program(
+    compared: ComparedProgram, digests: Mapping[str, str], progress: ProgressListener
+) -> Sequence[ComparedScores]:
+    """Hold the expected scores of the spec against those of the program. InputError: they differ by more than they
+    may."""
+    return compare_listed(compared.spec, digests, compared.graph, "", lambda _: compared, progress)

@@ -1,0 +1,226 @@
+"""A program over a graph of one type, from a manifest to a published revision.
+
+It is read and checked, run twenty times over the same rows, and held against the scores that its model gave, before
+anything is written. Then its table is written, one-row variants learn its scores, and all is measured as it will serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.edges import EdgeRules
+from gnnserve_api.errors import InputError
+from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.repository import (
+    NOT_RANKED,
+    RankingManifest,
+    RevisionManifest,
+    RowSource,
+    VariantManifest,
+    program_network,
+)
+from gnnserve_api.spec.made_variants import variants_of_program
+from gnnserve_api.spec.program import Program
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.cascades import check_cascades
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, OneRowModels, Outline, PlacedProgram
+from gnnserve_worker.generation.families.program import kept_as
+from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.features import Normalized, normalization_of
+from gnnserve_worker.generation.given_program import FIELD, GivenProgram, check_program, read_program
+from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
+from gnnserve_worker.generation.preparation import Wanted, import_graph, report_import
+from gnnserve_worker.generation.profile import profile_budget_s
+from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
+from gnnserve_worker.generation.programs.running import ProgramScores, ProgramTeacher, called_by, read_graph
+from gnnserve_worker.generation.propagation import ModelRows
+from gnnserve_worker.generation.ranking.rank import Ranking
+from gnnserve_worker.generation.revision import publish_networks
+from gnnserve_worker.generation.row_source import moments, write_row_source
+from gnnserve_worker.generation.search.search import Found, Measure
+from gnnserve_worker.generation.steps import CHECK, GraphSizes, steps_of
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.generation.variants import check_range, make_listed
+from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository.revision_files import RowRecipe
+from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.tasks.generated import LearningProblem
+
+_LANES = 2
+"""Runs at once while it is checked."""
+
+
+def prepare(wanted: Wanted) -> PreparedProgram:
+    """Prepare a program over one list of neighbours."""
+    spec, progress = wanted.spec, wanted.progress
+    graph, problem = _import_graph(wanted)
+    spec = wanted.task.settled(spec)
+    spec = spec.model_copy(update={"variants": variants_of_program(spec.variants)})
+    program = _program_of(spec)
+    given = read_program(program)
+    if given.digest != wanted.identity.checkpoint:
+        raise InputError(f"{FIELD}.uri", f"{given.file} changed while it was read", "generate again")
+    check_program(given, program, spec, graph.schema, len(graph.classes))
+    network = program_network(given.contract, program.fanouts)
+    outline = Outline(spec, network, graph.graph.nodes, graph.features.shape[1])
+    tables_bytes = sum(family.tables_bytes(outline) for family in FAMILIES)
+    wanted.repository.require_free(tables_bytes)
+    source = graph
+    if wanted.graph_version is not None:
+        source = load_source(spec.graph.source, wanted.repository.downloads, progress)
+    with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
+        compared = _check(wanted, spec, given, source, runner)
+        _check_runs(spec, given, graph, runner, progress)
+    return PreparedProgram(wanted, spec, given, graph, problem, tables_bytes, compared)
+
+
+def _program_of(spec: GNNServiceSpec) -> Program:
+    assert spec.model.program is not None  # noqa: S101 - the pipeline chose this module by it
+    return spec.model.program
+
+
+def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
+    imported = import_graph(wanted)
+    graph = imported.graph
+    steps = steps_of(wanted.spec, GraphSizes.of(graph), profile_budget_s())
+    counts = f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"
+    report_import(wanted.progress, counts, steps, imported.findings)
+    return graph, imported.problem
+
+
+def _check(
+    wanted: Wanted, spec: GNNServiceSpec, given: GivenProgram, source: GraphData, runner: ProgramRunner
+) -> Sequence[ComparedScores]:
+    """Hold its scores against those that its model gave of the source's graph."""
+    compared = ComparedProgram(
+        spec, given.contract, source, given.columns, runner,
+        lambda other: load_source(other, wanted.repository.downloads),
+    )  # fmt: skip
+    return compare_program(compared, wanted.identity.expected, wanted.progress)
+
+
+def _check_runs(
+    spec: GNNServiceSpec, given: GivenProgram, graph: GraphData, runner: ProgramRunner, progress: ProgressListener
+) -> None:
+    """Refuse a program whose runs differ, and one whose largest neighbourhood is beyond its limits."""
+    progress(Progress(CHECK, 0, 1))
+    read = read_graph(spec, graph, given.columns)
+    scores = ProgramScores(given.contract, read, runner, called_by(graph), _program_of(spec).fanouts)
+    nodes = np.random.default_rng(0).permutation(graph.graph.nodes).astype(np.int64)
+    scores.check_repeats(nodes)
+    scores.check_largest(np.arange(graph.graph.nodes))
+    progress(Progress(CHECK, 1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedProgram:
+    """The `Preparation` of a program."""
+
+    wanted: Wanted
+    spec: GNNServiceSpec
+    given: GivenProgram
+    graph: GraphData
+    problem: LearningProblem
+    tables_bytes: int
+    """What tables would take on the disk at most."""
+    compared: Sequence[ComparedScores]
+
+    def generate(self, *, use_gpu: bool) -> RevisionManifest:
+        spec, given, graph, progress = self.spec, self.given, self.graph, self.wanted.progress
+        self.problem.check(spec.variants)
+        check_cascades(spec.variants)
+        scope = spec.model.training.scope
+        kept = kept_as(given.contract, spec)
+        network = program_network(kept, _program_of(spec).fanouts)
+        data = training_set(graph, self.problem, network.classes, scope, normalization_of(spec))
+        normalized = data.normalized
+        check_range(normalized.features, spec.variants.storage)
+        # Before training, since a damaged copy of it in the repository should not cost the time.
+        self.wanted.repository.put_graph(graph)
+        with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
+            one_rows = self._one_rows(data, normalized, use_gpu=use_gpu)
+            ingredients = Ingredients(
+                spec, network, graph.graph, normalized.features, Ranking(np.arange(graph.features.shape[1]), {}), None,
+                None, one_rows=one_rows,
+                teacher=self._teacher(runner) if one_rows is not None else None,
+                program=PlacedProgram(given.folder, given.contract, kept, given.columns),
+            )  # fmt: skip
+            made = _ProgramNetworks(graph, self.problem, normalized, ingredients, one_rows)
+            generator = generator_of(trains=one_rows is not None)
+            try:
+                return publish_networks(
+                    spec, made, self.wanted.identity, self.wanted.repository, progress, generator, profile_budget_s(),
+                    self.compared,
+                )  # fmt: skip
+            except ProgramFailedError as error:
+                remedy = "give spec.model.program.limits more, or sample neighbours by spec.model.program.fanouts"
+                raise InputError(f"{FIELD}.limits", f"while variants were measured {error}", remedy) from error
+
+    def _teacher(self, runner: ProgramRunner) -> ProgramTeacher:
+        read = read_graph(self.spec, self.graph, self.given.columns)
+        fanouts = _program_of(self.spec).fanouts
+        return ProgramTeacher(self.given.digest, self.given.contract, read, runner, fanouts)
+
+    def _one_rows(self, data: TrainingSet, normalized: Normalized, *, use_gpu: bool) -> OneRowModels | None:
+        if not self.spec.trains_networks:
+            return None
+        progress, identity = self.wanted.progress, self.wanted.identity
+        device = load_torch(progress, use_gpu=use_gpu)
+        # Imported here: it trains, for which torch is needed.
+        from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
+
+        networks = self.wanted.repository.kept_networks(identity.recipe, identity.graph, self.tables_bytes)
+        resumption = resumption_of(networks, identity, generator_of(trains=True), device, progress)
+        rows = ModelRows(normalized.features, normalized.features)
+        return TrainedOneRows(self.spec.model, data, normalized, rows, progress, device, resumption)
+
+
+@dataclass(frozen=True, slots=True)
+class _ProgramNetworks:
+    """The `revision.Networks` of a program, and of one-row networks beside it."""
+
+    graph: GraphData
+    problem: LearningProblem
+    normalized: Normalized
+    ingredients: Ingredients
+    one_rows: OneRowModels | None
+
+    @property
+    def assumptions(self) -> Mapping[str, str]:
+        """Nothing: a program says all that it computes."""
+        return {}
+
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        return {}
+
+    @property
+    def edge_rules(self) -> EdgeRules:
+        return self.graph.edge_rules
+
+    @property
+    def rows(self) -> RowRecipe:
+        return RowRecipe(self.normalized.method, moments(self.normalized), self.ingredients.ranking.columns)
+
+    @property
+    def ranking(self) -> RankingManifest:
+        return RankingManifest(NOT_RANKED, settings={}, columns=tuple(self.ingredients.ranking.columns.tolist()))
+
+    def runs(self) -> Sequence[TrainingRun]:
+        return () if self.one_rows is None else self.one_rows.runs
+
+    def make(self, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
+        return make_listed(self.ingredients, staged, measure, progress)
+
+    def write_row_source(
+        self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
+    ) -> RowSource:
+        return write_row_source(self.graph, self.normalized, plans, variants, staged)

@@ -1,0 +1,213 @@
+"""Running a program over whole neighbourhoods of a graph, before there is a revision of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.programs import InputRole, ProgramManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.features import fit_normalization, normalization_of
+from gnnserve_worker.generation.given_program import FIELD
+from gnnserve_worker.generation.training_set import visible_nodes
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.programs.contract import LaidOut, lay_out
+from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
+from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
+from gnnserve_worker.sampling.payload import gather_payload
+
+_SEEDS_AT_ONCE = 256
+_MOST_ALONE = 256
+"""Most nodes that are computed one by one."""
+MOST_NEIGHBOURHOOD_EDGES = 20_000_000
+"""Edges that one node's neighbourhood may have: over more of them a run takes gigabytes and many seconds."""
+_TOO_LARGE = (Failure.TIME_OUT, Failure.MEMORY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramGraph:
+    """A graph of one type as programs read it."""
+
+    lists: Graph
+    features: Features
+    """As programs read them: scaled, in the order of their columns."""
+    schema: GraphSchema
+    payload: EdgePayload | None = None
+
+    def rows(self, nodes: np.ndarray) -> np.ndarray:
+        found = self.features[nodes]
+        dense = found if isinstance(found, np.ndarray) else found.toarray()
+        return np.asarray(dense, np.float32, order="C")
+
+
+class ProgramScores:
+    """Scores of nodes by a program."""
+
+    def __init__(
+        self, contract: ProgramManifest, graph: ProgramGraph, runner: ProgramRunner,
+        called: Callable[[int], object] = int, fanouts: tuple[int, ...] | None = None,
+    ) -> None:  # fmt: skip
+        """`called`: what the source calls a node. `fanouts`: None: whole lists."""
+        self._contract, self._graph, self._runner, self._called = contract, graph, runner, called
+        self._columns = contract.scores.columns
+        self._fanouts = (FULL_NEIGHBOURHOOD,) * contract.sampled_hops if fanouts is None else fanouts
+        self._scratch, self._weights = Scratch(), WeightScratch()
+        self._roots = (
+            inverse_roots(graph.lists.indptr, graph.lists.indices) if contract.weighs_neighbours else np.zeros(0)
+        )
+
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        """float32 [nodes, classes], of many nodes at once. InputError: a neighbourhood is larger than the limits of a
+        run allow."""
+        found = np.empty((len(nodes), self._columns), np.float32)
+        for start in range(0, len(nodes), _SEEDS_AT_ONCE):
+            part = slice(start, start + _SEEDS_AT_ONCE)
+            found[part] = self._scores(nodes[part])
+        return found
+
+    def scores_alone(self, nodes: np.ndarray) -> np.ndarray:
+        """As `scores`, some of the nodes each by itself, as the only one of a request: what a layer reads beyond a
+        node's own neighbourhood is there by chance where others are asked about too."""
+        found = self.scores(nodes) if len(nodes) > _MOST_ALONE else np.empty((len(nodes), self._columns), np.float32)
+        for place in np.unique(np.linspace(0, len(nodes) - 1, min(len(nodes), _MOST_ALONE)).astype(np.int64)):
+            found[place] = self._scores(nodes[[place]])[0]
+        return found
+
+    def _scores(self, nodes: np.ndarray) -> np.ndarray:
+        """Fewer at once where all of them are too much for a run."""
+        try:
+            return self._run(nodes)
+        except ProgramFailedError as error:
+            if error.failure in _TOO_LARGE and len(nodes) > 1:
+                halves = np.array_split(nodes, 2)
+                return np.concatenate([self._scores(half) for half in halves])
+            raise self._refusal(nodes, error) from error
+
+    def _run(self, nodes: np.ndarray) -> np.ndarray:
+        laid = self.lay_out(nodes)
+        rows = int(laid.seeds.max(initial=-1)) + 1
+        (found,) = self._runner.run(laid.arrays, (self._contract.scores,), rows)
+        scores: np.ndarray = found[laid.seeds]
+        return scores
+
+    def lay_out(self, nodes: np.ndarray) -> LaidOut:
+        """Inputs of a run over these nodes."""
+        graph, contract = self._graph, self._contract
+        sample = self._sample(nodes)
+        if contract.reads_payload:
+            payload = gather_payload(graph.lists, (graph.payload,), sample)
+            sample = msgspec.structs.replace(sample, payload=payload)
+
+        def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
+            return graph.rows(names)
+
+        return lay_out(contract, graph.schema, sample, read)
+
+    def _sample(self, nodes: np.ndarray) -> NeighbourSample:
+        lists, contract = self._graph.lists, self._contract
+        sample = sample_neighbours(
+            lists.indptr, lists.indices, nodes.astype(np.int64), self._fanouts, 0, self._scratch, share=True,
+            names_leaves=True, names_positions=contract.reads_payload,
+        )  # fmt: skip
+        return weigh(sample, lists.indptr, self._roots, self._weights) if contract.weighs_neighbours else sample
+
+    def check_repeats(self, nodes: np.ndarray) -> None:
+        """Run a batch of thousands of rows twenty times. InputError: runs differ."""
+        for count in (64, _SEEDS_AT_ONCE, 1024, 4096):
+            laid = self.lay_out(nodes[:count])
+            if count >= len(nodes) or _rows_of(self._contract, laid) >= LEAST_ROWS:
+                break
+        rows = int(laid.seeds.max(initial=-1)) + 1
+        try:
+            check_repeats(self._runner, laid.arrays, (self._contract.scores,), rows)
+        except ProgramFailedError as error:
+            raise self._refusal(nodes[:count], error) from error
+
+    def check_largest(self, nodes: np.ndarray) -> None:
+        """Run the node whose neighbourhood has most edges. InputError: it is larger than the limits allow."""
+        node = nodes[[int(np.argmax(_edges_around(self._graph.lists, nodes, len(self._fanouts))))]]
+        edges = len(self._sample(node).neighbours)
+        if edges > MOST_NEIGHBOURHOOD_EDGES:
+            raise InputError(
+                FIELD, f"node {self._called(int(node[0]))!r} has {edges:,} edges within {len(self._fanouts)} hops, "
+                f"more than the {MOST_NEIGHBOURHOOD_EDGES:,} that one node may have", self._remedy,
+            )  # fmt: skip
+        self.scores(node)
+
+    def _refusal(self, nodes: np.ndarray, error: ProgramFailedError) -> InputError:
+        if error.failure in _TOO_LARGE:
+            edges, hops = len(self._sample(nodes[:1]).neighbours), len(self._fanouts)
+            whole = f"node {self._called(int(nodes[0]))!r} has {edges:,} edges within {hops} hops, and {error}"
+            return InputError(f"{FIELD}.limits", whole, self._remedy)
+        return InputError(FIELD, f"it does not run over this graph: {error}", "describe the model over this graph")
+
+    @property
+    def _remedy(self) -> str:
+        if self._contract.reads_degrees:
+            return (
+                "give spec.model.program.limits more, if the service may take that long, or train a model whose layers "
+                "do not count edges, which may sample neighbours"
+            )
+        return "sample neighbours by spec.model.program.fanouts, or give spec.model.program.limits more"
+
+
+def _rows_of(contract: ProgramManifest, laid: LaidOut) -> int:
+    rows = [laid.arrays[each.name] for each in contract.inputs if each.role in (InputRole.FEATURES, InputRole.ROWS)]
+    return max((len(one) for one in rows), default=len(laid.seeds))
+
+
+def _edges_around(graph: Graph, nodes: np.ndarray, hops: int) -> np.ndarray:
+    """Entries of lists that walks of so many steps meet, an upper bound of a neighbourhood's edges, float64 [nodes]."""
+    import scipy.sparse as sp  # noqa: PLC0415  (servers do not import it)
+
+    ones = np.ones(graph.edges, np.float32)
+    lists = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.nodes, graph.nodes))
+    degrees = np.diff(graph.indptr).astype(np.float64)
+    walks = np.zeros(graph.nodes)
+    for _ in range(hops):
+        walks = degrees + lists @ walks
+    return np.asarray(walks[nodes])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramTeacher:
+    """The `families.family.Teacher` of a program."""
+
+    digest: str
+    contract: ProgramManifest
+    graph: ProgramGraph
+    runner: ProgramRunner
+    fanouts: tuple[int, ...] | None
+
+    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
+        seen = ProgramGraph(graph, self.graph.features, self.graph.schema, self.graph.payload)
+        return ProgramScores(self.contract, seen, self.runner, fanouts=self.fanouts).scores(nodes)
+
+
+def read_graph(
+    spec: GNNServiceSpec, data: GraphData, columns: Sequence[int] | None, method: Normalization | None = None
+) -> ProgramGraph:
+    """A graph as a program of the spec reads it. `columns`: of features, in the program's order; None: all. `method`:
+    of scaling features; None: the spec's."""
+    visible = visible_nodes(data.graph.nodes, data.splits, spec.model.training.scope)
+    scaled = fit_normalization(data.features, method or normalization_of(spec), visible).features
+    (relation,) = data.relations
+    features = scaled if columns is None else scaled[:, list(columns)]
+    return ProgramGraph(data.graph, features, data.schema, relation.payload)
+
+
+def called_by(data: GraphData) -> Callable[[int], object]:
+    """What the source calls a node."""
+    ids = data.target.ids
+    return int if ids is None else lambda node: ids.shown(node, node + 1)[0]
