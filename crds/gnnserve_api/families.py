@@ -32,8 +32,6 @@ class FamilyName(StrEnum):
     """Feature columns and a network that the user has chosen and trained."""
     PROGRAM = "program"
     """All feature columns, and a program that the user has made, run by a process of its own."""
-    PROGRAM_FANOUTS = "program-fanouts"
-    """A program's table and file, with fewer neighbours sampled."""
     FANOUTS = "fanouts"
     """A pruned variant's table and network, with fewer neighbours sampled."""
     PROJECTED_FANOUTS = "projected-fanouts"
@@ -46,6 +44,8 @@ class FamilyName(StrEnum):
     """The same of one that follows changes of the graph."""
     GIVEN_FANOUTS = "given-fanouts"
     """A given variant's table and network, with fewer neighbours sampled."""
+    PROGRAM_FANOUTS = "program-fanouts"
+    """A program's table and file, with fewer neighbours sampled."""
     CHANNELS = "channels"
     """A prefix of the ranked feature columns, and a network with fewer hidden channels."""
     CHANNELS_PROJECTED = "channels-projected"
@@ -220,14 +220,6 @@ FAMILIES: Mapping[FamilyName, Family] = {
             spans_widths=False,
         ),
         Family(
-            FamilyName.PROGRAM_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-        ),
-        Family(
             FamilyName.FANOUTS,
             description="samples fewer neighbours",
             capabilities=_FOLLOWS_ALL,
@@ -269,6 +261,14 @@ FAMILIES: Mapping[FamilyName, Family] = {
         ),
         Family(
             FamilyName.GIVEN_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.PROGRAM_FANOUTS,
             description="samples fewer neighbours",
             capabilities=_FOLLOWS_ALL,
             is_asked_for=True,

@@ -438,5 +438,5 @@ def test_given_variants_have_expected_scores_of_their_own(tmp_path: Path) -> Non
 
 
 def test_expected_scores_need_a_checkpoint() -> None:
-    with pytest.raises(ValueError, match="expected may be given with a checkpoint only"):
+    with pytest.raises(ValueError, match="expected may be given with a checkpoint or a program only"):
         service_of("file:///data/graph.npz", model={"expected": {"uri": "file:///data/expected.npz"}})

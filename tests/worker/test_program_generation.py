@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,25 @@ import torch
 import torch_geometric.nn as pyg
 import yaml
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
-from tests.support.programs import export_over_graph
-from tests.support.real_worker import RealWorker
+from tests.support.programs import export_over_graph, manifest_of
 from tests.support.secured_worker import started
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
+from gnnserve_api.programs import ProgramOutput
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.generation.programs import running
+from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.runner import ProgramFailedError
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.security.credentials import Credentials
 
@@ -159,9 +167,20 @@ def test_a_program_is_published_and_gives_what_its_module_gives(
     assert find(made.service(contract(**more)), made.repository) == revision
 
 
+@dataclass(slots=True, weakref_slot=True)
+class ProgramWorker:
+    """In the place of `FakeWorker`, for servers of tests."""
+
+    loaded: LoadedRevision
+    updates: None = None
+
+    def revision(self) -> ServedRevision:
+        return served_revision(self.loaded)
+
+
 def test_a_server_answers_about_nodes_that_only_the_request_has(given: Callable[..., Given]) -> None:
     made = given("GCN")
-    made.generate(contract(readsDegrees=True))
+    revision = made.generate(contract(readsDegrees=True))
     own = np.random.default_rng(8).normal(size=(2, COLUMNS)).astype(np.float32)
     brought = [[7, NODES], [NODES, NODES + 1], [12, NODES + 1], [NODES, 7]]
     overlay = {
@@ -169,12 +188,14 @@ def test_a_server_answers_about_nodes_that_only_the_request_has(given: Callable[
         "edges": brought,
     }
     asked = [NODES, NODES + 1, 7, 3]
-    with started(Credentials(), of=RealWorker(made.repository)) as served:  # type: ignore[arg-type]
+    worker = ProgramWorker(load_revision(made.repository, revision.revision))
+    with started(Credentials(), of=worker) as served:  # type: ignore[arg-type]
         connection = served.connect(None)
         body = json.dumps({"nodes": asked, "overlay": overlay, "return": ["scores", "embeddings"]})
         connection.request("POST", "/v1/predict", body, {"content-type": "application/json"})
         answer = json.loads(connection.getresponse().read())
         connection.close()
+    worker.loaded.variants["x1"].network.runner.close()  # type: ignore[attr-defined]
     edges = np.concatenate([EDGES, np.array(brought, np.int64).T], axis=1)
     scores, embeddings = made.module.over(np.concatenate([FEATURES, own]), edges)
     assert_close(np.array(answer["scores"]), scores[asked])
@@ -306,3 +327,54 @@ def test_files_and_folders_are_told_apart(given: Callable[..., Given]) -> None:
     assert "has neither manifest.yaml nor export.json" in made.refusal({"uri": made.folder.as_uri()})
     assert "says neither hops nor inputs nor scores" in made.refusal({})
     assert "seems to be a file of torch" in made.refusal({"uri": (made.folder / "model.pt").as_uri(), **contract()})
+
+
+class FailingRunner:
+    """In the place of a process that takes so many rows in a run."""
+
+    def __init__(self, most_rows: int, failure: Failure) -> None:
+        self.most_rows, self.failure = most_rows, failure
+        self.asked: list[int] = []
+
+    def run(self, inputs: dict[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int) -> tuple[np.ndarray, ...]:
+        self.asked.append(rows)
+        if len(inputs["x"]) > self.most_rows:
+            raise ProgramFailedError(self.failure, "took longer than 10 s")
+        return tuple(inputs["x"][:rows, : each.columns] for each in outputs)
+
+
+def scores_of(runner: FailingRunner, **more: Any) -> ProgramScores:
+    program = manifest_of(**more)
+    read = ProgramGraph(GRAPH.graph, GRAPH.features, GRAPH.schema)
+    return ProgramScores(program, read, runner, lambda node: f"n{node}")  # type: ignore[arg-type]
+
+
+def test_nodes_that_are_too_many_for_a_run_are_computed_by_fewer() -> None:
+    runner = FailingRunner(most_rows=40, failure=Failure.TIME_OUT)
+    found = scores_of(runner).scores(np.arange(NODES))
+    np.testing.assert_array_equal(found, FEATURES[:, :CLASSES])
+    assert max(runner.asked) == NODES
+
+
+@pytest.mark.parametrize(
+    ("reads_degrees", "remedy"), [(False, "sample neighbours by spec.model.program.fanouts"), (True, "train a model")]
+)
+def test_a_node_that_is_too_much_for_a_run_is_named_with_what_it_reads(reads_degrees: bool, remedy: str) -> None:
+    runner = FailingRunner(most_rows=2, failure=Failure.MEMORY)
+    with pytest.raises(InputError, match=r"limits: node 'n\d+' has \d+ edges within \d hops, and .*") as caught:
+        scores_of(runner, reads_degrees=reads_degrees).check_largest(np.arange(NODES))
+    assert remedy in str(caught.value)
+
+
+def test_a_neighbourhood_beyond_the_budget_is_refused_before_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MOST_NEIGHBOURHOOD_EDGES", 5)
+    runner = FailingRunner(most_rows=NODES, failure=Failure.MEMORY)
+    with pytest.raises(InputError, match="more than the 5 that one node may have"):
+        scores_of(runner).check_largest(np.arange(NODES))
+    assert not runner.asked
+
+
+def test_what_a_runtime_refuses_is_no_matter_of_limits() -> None:
+    runner = FailingRunner(most_rows=0, failure=Failure.REFUSED)
+    with pytest.raises(InputError, match="it does not run over this graph"):
+        scores_of(runner).scores(np.arange(NODES))

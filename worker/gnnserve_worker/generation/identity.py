@@ -13,7 +13,6 @@ from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.expected.listed import expected_digests
-from gnnserve_worker.generation.given_program import program_digest
 from gnnserve_worker.generation.given_variants import given_digests
 from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.sources.load import source_digest, undecided_digest
@@ -54,6 +53,9 @@ def find_published(repository: Repository, identity: RevisionIdentity) -> Revisi
 def _weights_digest(spec: GNNServiceSpec) -> str | None:
     """Digest of what the given weights come from; None: they are trained."""
     if spec.model.program is not None:
+        # Imported here: a start that serves another model needs none of it.
+        from gnnserve_worker.generation.given_program import program_digest  # noqa: PLC0415
+
         return program_digest(spec.model.program)
     return checkpoint_digest(spec.model)
 
