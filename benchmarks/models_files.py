@@ -31,7 +31,7 @@ class ModelFiles:
     """`indptr.npy`, `indices.npy`, `features.npy` of the shape, `weights.npz`, `shape.json`; for gnnserve `model.onnx`,
     `expected.npz` and `checkpoint.safetensors`."""
     scores: np.ndarray
-    """Of the probes, float64."""
+    """Scores of the probes, float64."""
 
     @property
     def seeds_end(self) -> int:

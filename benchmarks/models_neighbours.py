@@ -40,7 +40,7 @@ from benchmarks.verdicts import Verdict, at_most, exactly
 
 LATENCY_MS = 100
 SEEDS = 64
-"""Of a request to either of the other services."""
+"""Nodes of a request to either of the other services."""
 OFFERED = 0.2
 """Load of each of them, over what one alone can answer."""
 PER_S = 20.0
@@ -59,7 +59,7 @@ _AT_ONCE, _PATIENCE_S, _GIVE_UP_S = 64, 15.0, 60.0
 class Mode:
     words: str
     features: tuple[float, float]
-    """Of the node that the program is asked about: steps of a loop, and numbers that it fills."""
+    """Features of the node that the program is asked about: steps of a loop, and numbers that it fills."""
     is_killed: bool = False
 
 

@@ -151,6 +151,8 @@ class FakeWorker:
     """Whether each node has left; None: nodes do not leave."""
     is_changing: bool = False
     """Whether a batch would wait for changes that are being applied."""
+    is_elsewhere: bool = False
+    """Whether another process computes its batches."""
     started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     """Released as each batch starts."""
     gate: threading.Event = field(default_factory=threading.Event)
@@ -201,6 +203,7 @@ class FakeWorker:
                 infer=self.infer,
                 warm_up=lambda: None,
                 overlays=overlays,
+                is_elsewhere=self.is_elsewhere,
             ),
             changes=ServedChanges(
                 features=UnknownFeatures("")

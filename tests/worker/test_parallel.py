@@ -9,7 +9,7 @@ import pytest
 from tests.support.waiting import WAIT_S
 
 from gnnserve_worker import parallel
-from gnnserve_worker.parallel import map_parallel, thread_count
+from gnnserve_worker.parallel import map_parallel, own_threads, thread_count
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -97,3 +97,25 @@ def test_threads_are_the_processors_or_as_few_as_openmp_may_use(
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", omp_num_threads)
     assert thread_count.__wrapped__() == expected
+
+
+def test_parts_that_wait_in_threads_of_their_own_hold_up_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "thread_count", lambda: 2)
+    both_wait, go_on = threading.Barrier(3, timeout=WAIT_S), threading.Event()
+
+    def wait(_: int) -> bool:
+        both_wait.wait()
+        return go_on.wait(WAIT_S)
+
+    def wait_apart() -> None:
+        with own_threads():
+            assert map_parallel(wait, 2) == [True, True]
+
+    waiting = threading.Thread(target=wait_apart)
+    waiting.start()
+    both_wait.wait()
+    threads = threading.Barrier(2, timeout=WAIT_S)
+    map_parallel(lambda _: threads.wait(), 2)
+    go_on.set()
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()

@@ -699,3 +699,92 @@ def test_withdrawal_of_one_model_leaves_the_others_requests() -> None:
         assert {first.state, second.state, engine.state} == {ModelState.STOPPED}
 
     asyncio.run(scenario())
+
+
+# Batches that another process computes
+
+
+def test_a_batch_that_another_process_computes_holds_up_no_other_model() -> None:
+    """However short it is expected to be: it would have been computed on the event loop."""
+
+    async def scenario() -> None:
+        workers = FakeWorker(name="a", is_elsewhere=True, profile=quick_worker().profile), FakeWorker(name="b")
+        engine = two_models(workers)
+        first, second = engine.models.values()
+        workers[0].gate.clear()
+        hanging = accepted(first, [0])
+        await workers[0].batch_started()
+        gathering = accepted(first, [1])
+        for _ in range(3):
+            assert isinstance(await accepted(second, [0] * 100).outcome, Answer)
+        assert not engine.is_done_with("first") and engine.is_done_with("second")
+        workers[0].gate.set()
+        outcomes = [await one.outcome for one in (hanging, gathering)]
+        assert all(isinstance(outcome, Answer) for outcome in outcomes)
+        assert workers[0].batches == [("x1", [0]), ("x1", [1])]
+        await end(engine, *workers)
+
+    asyncio.run(scenario())
+
+
+def test_what_another_process_computes_is_in_its_own_models_costs_alone() -> None:
+    async def scenario() -> None:
+        workers, now_ms = (FakeWorker(name="a", is_elsewhere=True), FakeWorker(name="b")), [0.0]
+        engine = two_models(workers, lambda: now_ms[0])
+        first, second = engine.models.values()
+        workers[0].gate.clear()
+        hanging = accepted(first, [0])
+        await workers[0].batch_started()
+        assert isinstance(await accepted(second, [0]).outcome, Answer)
+        now_ms[0] = 20.0
+        assert isinstance(await accepted(second, [0], at=20.0).outcome, Answer)
+        workers[0].gate.set()
+        assert isinstance(await hanging.outcome, Answer)
+        await end(engine, *workers)
+        for model, seconds in ((first, 0.02), (second, 0.0)):
+            counted = {(counter.name, counter.label): counter.value for counter in model.metrics.load_counters()}
+            assert counted["gnnserve_batch_seconds_total", ("variant", "x1")] == pytest.approx(seconds)
+            assert counted["gnnserve_batch_wait_seconds_total", ("variant", "x1")] == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_drains_waits_for_another_process_and_leaves_the_loop_idle() -> None:
+    async def scenario() -> None:
+        workers = FakeWorker(name="a", is_elsewhere=True), FakeWorker(name="b")
+        engine = two_models(workers)
+        first, _ = engine.models.values()
+        workers[0].gate.clear()
+        hanging = accepted(first, [0])
+        await workers[0].batch_started()
+        queued = accepted(first, [1])
+        engine.drain()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engine.state is ModelState.DRAINING and not engine._turn_is_due
+        workers[0].gate.set()
+        outcomes = [await one.outcome for one in (hanging, queued)]
+        assert all(isinstance(outcome, Answer) for outcome in outcomes)
+        await end(engine, *workers)
+        assert engine.state is ModelState.STOPPED
+
+    asyncio.run(scenario())
+
+
+def test_failures_of_another_process_are_its_own_requests(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_variant: str, _seeds: np.ndarray) -> None:
+        raise ValueError("away")
+
+    async def scenario() -> None:
+        workers = FakeWorker(name="a", is_elsewhere=True, fail=fail), FakeWorker(name="b")
+        engine = two_models(workers)
+        first, second = engine.models.values()
+        assert isinstance(await accepted(first, [0]).outcome, Failure)
+        assert isinstance(await accepted(second, [0]).outcome, Answer)
+        assert isinstance(await accepted(first, [0]).outcome, Failure)
+        engine.retire("first")
+        engine.remove("first")
+        await end(engine, *workers)
+
+    asyncio.run(scenario())
+    assert "away" in caplog.text

@@ -81,7 +81,8 @@ def test_a_variant_that_loses_more_than_profiled_is_not_allowed_any_more() -> No
     on_worker(scenario, Worse(profile=FAST))
 
 
-def test_requests_that_wait_are_answered_before_the_order_changes() -> None:
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_requests_that_wait_are_answered_before_the_order_changes(is_elsewhere: bool) -> None:
     async def scenario(client: Client) -> None:
         asked = [asyncio.create_task(client.predict([node])) for node in range(40)]
         await label(client)
@@ -89,7 +90,7 @@ def test_requests_that_wait_are_answered_before_the_order_changes() -> None:
         assert {(await each).status_code for each in asked} == {200}
         assert client.model.first_waiting_lane() is None and not client.model.has_more
 
-    on_worker(scenario, Worse(profile=FAST))
+    on_worker(scenario, Worse(profile=FAST, is_elsewhere=is_elsewhere))
 
 
 def test_another_revision_begins_with_its_profile() -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
@@ -49,7 +51,8 @@ def map_parallel(work: Callable[[int], T], count: int) -> list[T]:
         while (number := next(numbers)) < count:
             results[number] = work(number)
 
-    others = [_pool().submit(pull) for _ in range(min(thread_count(), count) - 1)]
+    pool = _own.pool or _pool()
+    others = [pool.submit(pull) for _ in range(min(thread_count(), count) - 1)]
     try:
         pull()
     finally:
@@ -61,6 +64,30 @@ def map_parallel(work: Callable[[int], T], count: int) -> list[T]:
     return [results[number] for number in range(count)]
 
 
+class _Own(threading.local):
+    pool: ThreadPoolExecutor | None = None
+    """Threads for the calling thread's work alone; None: it shares those of the process."""
+
+
+_own = _Own()
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Within it, `map_parallel` of the calling thread has threads of its own: work that may wait for long, for another
+    process, keeps none of those that others compute in."""
+    _own.pool = _made_pool()
+    try:
+        yield
+    finally:
+        _own.pool.shutdown(wait=False)
+        _own.pool = None
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
+    return _made_pool()
+
+
+def _made_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=max(1, thread_count() - 1), thread_name_prefix="chunk")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from gnnserve_api.provenance import provenance_of
@@ -20,6 +21,7 @@ from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, Appli
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.programs.stats import total_stats
 from gnnserve_worker.tasks.opening import TaskParts
 from gnnserve_worker.tasks.serving import opener_of
@@ -51,9 +53,11 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     changes = STILL
     if replica is not None:
         changes = _changes_of(loaded, replica, changed_features_of(loaded, overlays, graph), indexes)
+    is_elsewhere = bool(loaded.programs)
     compute = ServedCompute(
         infer=changes.log.guarded(infer),
-        warm_up=partial(_warm_up, loaded),
+        warm_up=partial(_warm_up, loaded, own_threads if is_elsewhere else nullcontext),
+        is_elsewhere=is_elsewhere,
         overlays=overlays,
         files=loaded.files,
         programs=lambda: total_stats([program.stats for program in loaded.programs]),
@@ -109,8 +113,9 @@ def _indexes_of(loaded: LoadedRevision, revision: str, parts: Sequence[IndexPart
     return indexes
 
 
-def _warm_up(loaded: LoadedRevision) -> None:
-    warm_up(loaded)
+def _warm_up(loaded: LoadedRevision, threads: Callable[[], AbstractContextManager[None]]) -> None:
+    with threads():
+        warm_up(loaded)
     ids = loaded.ids if loaded.changes is None else loaded.changes.graph.ids
     if ids is not None:
         look_up_one(ids)

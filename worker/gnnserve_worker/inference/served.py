@@ -51,6 +51,8 @@ class ServedCompute:
     """Its files are as they were verified, and may have been something else meanwhile: what was copied out of them
     since it was loaded is copied again, and no batch that begins later reads an older copy. From any thread but that
     of `infer`, whose batch it waits for."""
+    is_elsewhere: bool = False
+    """Whether another process computes batches, which may take long and keeps this one waiting."""
     would_gain: Callable[[], bool] = lambda: False
     """Whether it would have more of its device's memory, were it loaded again beside itself: another revision had that
     as this one was loaded, and has given it back. From any thread, and quickly."""

@@ -6,9 +6,10 @@ sockets delivered has been submitted, the next batch is closed, or several short
 turns by their weights (`shared_time.py`), which are short where other services promise a latency. A short batch is
 computed on the loop: handing it to another thread and back would cost more than the batch. A longer one, or one that
 would wait while changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and
-write; requests that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next and by
-which variant; `requests.py` fetches their nodes and shares out the results; `model.py` has what belongs to one model;
-protocols handle bytes and status codes.
+write; requests that arrive meanwhile are queued (`executor.py`). One that another process computes goes to a thread of
+its model's own, and other models have their turns meanwhile, however long it takes. The batcher decides which requests
+are next and by which variant; `requests.py` fetches their nodes and shares out the results; `model.py` has what belongs
+to one model; protocols handle bytes and status codes.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from gnnserve_api.errors import DeviceLostError
+from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
@@ -80,6 +83,10 @@ class Engine:
         """The model whose batch the thread has."""
         self._task: tuple[Task, int] | None = None
         """The job that the thread has, if what it has is no batch, and the permille of the time for such jobs."""
+        self._away: dict[ServedModel, BatchExecutor] = {}
+        """Threads that wait for other processes, by the model whose batches these compute."""
+        self._away_tasks: dict[ServedModel, tuple[Task, int]] = {}
+        """Jobs that such threads have, as `_task`."""
         self._answered_ms = -math.inf
         """When the last batch was computed."""
         self._executor = BatchExecutor(clock_ms, self._take_back)
@@ -122,11 +129,14 @@ class Engine:
     def is_done_with(self, name: str) -> bool:
         """Whether the model has nothing to answer any more, and may be removed."""
         model = self.models[name]
-        return not model.accepted and not model.has_more and self._computing is not model
+        return not model.accepted and not model.has_more and not model.is_away and self._computing is not model
 
     def remove(self, name: str) -> None:
         """Forget a model, with which the engine is done."""
-        self._time.remove(self.models.pop(name))
+        model = self.models.pop(name)
+        self._time.remove(model)
+        if (executor := self._away.pop(model, None)) is not None:
+            executor.end()
 
     @property
     def state(self) -> ModelState:
@@ -175,8 +185,9 @@ class Engine:
             model.state = state
 
     def join(self) -> None:
-        """Wait until the engine's thread has ended. Any thread but the event loop's may call it."""
-        self._executor.join()
+        """Wait until the engine's threads have ended. Any thread but the event loop's may call it."""
+        for executor in (self._executor, *self._away.values()):
+            executor.join()
 
     def _go_on(self) -> None:
         """Schedule closing the next batch for when this round of the loop has read all sockets."""
@@ -203,7 +214,8 @@ class Engine:
         finally:
             # Whatever went wrong with one batch, the others have their turn without waiting for the next request. A
             # stopped engine closes no lanes any more, so that a model may seem to have more for ever.
-            if self._closing is ModelState.DRAINING or (self._closing is None and self._time.has_more()):
+            is_draining = self._closing is ModelState.DRAINING and not self._time.is_any_away()
+            if is_draining or (self._closing is not ModelState.STOPPED and self._time.has_more()):
                 # In another round, so that short batches do not starve the sockets.
                 self._go_on()
 
@@ -224,7 +236,7 @@ class Engine:
             return self._time.take_in_beside()
         model, lane = self._time.next_turn()
         if model is None or lane is None:
-            if self._closing is ModelState.DRAINING and not self._time.has_more():
+            if self._closing is ModelState.DRAINING and not self._time.has_more() and not self._time.is_any_away():
                 self._stop()
             return model is not None
         now_ms = self._clock_ms()
@@ -245,7 +257,9 @@ class Engine:
     def _answer(self, model: ServedModel, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
         inputs = fetch_inputs(model.accepted, lane, batch)
-        if batch.predicted_ms > SHORT_BATCH_MS or lane.revision.changes.would_wait():
+        if lane.revision.compute.is_elsewhere:
+            self._hand_away(model, lane, batch, inputs)
+        elif batch.predicted_ms > SHORT_BATCH_MS or lane.revision.changes.would_wait():
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
@@ -264,17 +278,54 @@ class Engine:
         assert model is not None  # noqa: S101
         if self._task is not None:
             (task, permille), self._task = self._task, None
-            self._idle.wait(pause_ms(self._finish_task(model, task, computed), permille))
+            self._idle.wait(pause_ms(self._finish_task(model, task, computed, self._time.models), permille))
             self._go_on()
             return
         began_ms, waited_ms = self._time.began_ms(model, batch)
+        self._share_out(
+            model, lane, batch, computed, began_ms, waited_ms, lambda: self._time.end_turn(model, batch, computed)
+        )
+
+    def _hand_away(self, model: ServedModel, lane: Lane, batch: Batch, inputs: BatchInputs) -> None:
+        if (executor := self._away.get(model)) is None:
+            executor = BatchExecutor(self._clock_ms, partial(self._take_back_away, model), own_threads)
+            self._away[model] = executor
+            executor.start()
+        model.is_away = True
+        executor.hand(lane, batch, inputs)
+
+    def _take_back_away(self, model: ServedModel, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
+        model.is_away = False
+        if (handed := self._away_tasks.pop(model, None)) is not None:
+            task, permille = handed
+            self._idle.wait(pause_ms(self._finish_task(model, task, computed, (model,)), permille))
+            self._go_on()
+            return
+        ready_ms = model.could_begin_ms(batch)
+        began_ms = max(ready_ms, computed.started_ms) if isinstance(computed, Computed) else ready_ms
+        self._share_out(
+            model, lane, batch, computed, began_ms, began_ms - ready_ms, lambda: self._time.end_away(model, batch)
+        )
+
+    def _share_out(
+        self,
+        model: ServedModel,
+        lane: Lane,
+        batch: Batch,
+        computed: Computed | BaseException,
+        began_ms: float,
+        waited_ms: float,
+        release: Callable[[], float],
+    ) -> None:
+        """Deliver the answers of a batch that was handed over, in the loop's next round. `release` notes that it is
+        done, and returns when."""
         try:
             outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
             model.show_answer(outcomes)
         finally:
             # The thread gets its next batch before these are encoded.
             self._go_on()
-        released_ms = self._time.end_turn(model, batch, computed)
+        released_ms = release()
 
         def deliver() -> None:
             started_ms = self._clock_ms()
@@ -298,6 +349,8 @@ class Engine:
         if self._computing is not None or self._turn_is_due or self._time.has_more():
             return LOOK_AGAIN_MS
         for model in self._in_idle_order():
+            if model.is_away:
+                continue
             lane, task = model.lane, model.next_task()
             if lane is None or task is None:
                 continue
@@ -307,12 +360,17 @@ class Engine:
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms, job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille
+            if lane.revision.compute.is_elsewhere:
+                self._away_tasks[model] = (task, permille)
+                self._hand_away(model, lane, batch, inputs)
+                return pause_ms(job.expected_ms, permille)
             if job.expected_ms > SHORT_BATCH_MS or lane.revision.changes.would_wait():
                 self._computing, self._task = model, (task, permille)
                 self._executor.hand(lane, batch, inputs)
                 return pause_ms(job.expected_ms, permille)  # until it ends, and how long it took is known
-            return pause_ms(self._finish_task(model, task, self._executor.infer(lane, batch, inputs)), permille)
-        return None
+            computed = self._executor.infer(lane, batch, inputs)
+            return pause_ms(self._finish_task(model, task, computed, self._time.models), permille)
+        return LOOK_AGAIN_MS if self._time.is_any_away() else None
 
     def _in_idle_order(self) -> list[ServedModel]:
         """Models by whose turn in idle moments is next: one that always has something to compute holds up no other."""
@@ -320,11 +378,14 @@ class Engine:
         first = next((place + 1 for place, one in enumerate(models) if one is self._worked_for), 0)
         return [*models[first:], *models[:first]]
 
-    def _finish_task(self, model: ServedModel, task: Task, computed: Computed | BaseException) -> float:
-        """Hand the result of a job to the work that it is of. Returns how long it took, in ms."""
+    def _finish_task(
+        self, model: ServedModel, task: Task, computed: Computed | BaseException, released: Iterable[ServedModel]
+    ) -> float:
+        """Hand the result of a job to the work that it is of. `released`: models that it kept from their turns. Returns
+        how long it took, in ms."""
         work, job = task.work, task.job
         released_ms = self._clock_ms()
-        for each in self._time.models:
+        for each in released:
             each.released_ms = released_ms
         if isinstance(computed, Computed):
             took_ms = computed.finished_ms - computed.started_ms
@@ -386,4 +447,5 @@ class Engine:
         self._close(ModelState.STOPPED)
         for model in self._time.models:
             model.drop_accepted()
-        self._executor.end()
+        for executor in (self._executor, *self._away.values()):
+            executor.end()

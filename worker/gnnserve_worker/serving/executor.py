@@ -1,6 +1,7 @@
-"""Running batches: a short one in the thread of the caller, a long one in the engine's thread.
+"""Running batches: a short one in the thread of the caller, a long one in the engine's thread, one that another process
+computes in a thread of its model's own.
 
-The result of a long one is given back on the event loop. Nothing here knows requests: a batch is a lane, a
+The result of one that is handed over is given back on the event loop. Nothing here knows requests: a batch is a lane, a
 variant, seeds, and the overlays of its parts.
 """
 
@@ -11,6 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 
 import msgspec
@@ -47,11 +49,16 @@ class BatchExecutor:
     """Runs batches. One batch at a time: the engine hands over no further one until the last was given back."""
 
     def __init__(
-        self, clock_ms: Callable[[], float], give_back: Callable[[Lane, Batch, Computed | BaseException], None]
+        self,
+        clock_ms: Callable[[], float],
+        give_back: Callable[[Lane, Batch, Computed | BaseException], None],
+        threads: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`give_back` is called on the event loop with each batch that was handed over, and its result."""
+        """`give_back` is called on the event loop with each batch that was handed over, and its result. `threads`: what
+        the thread runs within."""
         self._clock_ms = clock_ms
         self._give_back = give_back
+        self._threads = threads
         self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
         """Keys of batches, further apart than the seeds of a batch, which may add to the key."""
         self._handed: SimpleQueue[tuple[Lane, Batch, BatchInputs] | None] = SimpleQueue()
@@ -64,7 +71,7 @@ class BatchExecutor:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def start(self, on_stopped: Callable[[], None] | None) -> None:
+    def start(self, on_stopped: Callable[[], None] | None = None) -> None:
         """Start the thread, on the event loop that results are given back to. `on_stopped` runs in the thread."""
         self._loop = asyncio.get_running_loop()
         self._on_stopped = on_stopped
@@ -100,8 +107,9 @@ class BatchExecutor:
 
     def _run(self) -> None:
         try:
-            while self._compute_next():
-                pass
+            with self._threads():
+                while self._compute_next():
+                    pass
         finally:
             if self._on_stopped is not None:
                 self._on_stopped()

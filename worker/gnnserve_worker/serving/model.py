@@ -100,6 +100,9 @@ class ServedModel:
         """When the worker was last free after a batch of this model, or after something computed when idle."""
         self.occupied_ms = -math.inf
         """When a turn of this model last had the worker, to read input or to compute."""
+        self.is_away = False
+        """Whether a batch is computed by another process, and a thread of this model's own waits for it: other models
+        have their turns meanwhile."""
         self.inlet: Inlet | None = None
         """Where the service's input waits for its turns; None: it is read as it comes."""
         self.withdrawals = 0
@@ -322,7 +325,10 @@ class ServedModel:
         return max(released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
 
     def first_waiting_lane(self) -> Lane | None:
-        """The lane whose requests are next; lanes before it that are done are closed."""
+        """The lane whose requests are next; lanes before it that are done are closed. None also while the model is
+        away."""
+        if self.is_away:
+            return None
         while len(self._lanes) > 1 and not self._lanes[0].batcher.waiting:
             self._lanes.popleft()
             # The next lane is free now, however long the lanes before it were expected to take.
@@ -336,8 +342,8 @@ class ServedModel:
 
     @property
     def has_more(self) -> bool:
-        """Whether requests wait, or a lane can be closed."""
-        return len(self._lanes) > 1 or bool(self._lanes and self._lanes[0].batcher.waiting)
+        """Whether requests wait for a turn, or a lane can be closed."""
+        return not self.is_away and (len(self._lanes) > 1 or bool(self._lanes and self._lanes[0].batcher.waiting))
 
     def show_answer(self, outcomes: Iterable[tuple[Pending, Outcome]]) -> None:
         """Show the watch the first answer about stored nodes, if it wants one: what a request brought is not there any

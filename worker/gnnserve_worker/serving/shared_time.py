@@ -88,6 +88,10 @@ class SharedTime:
                 return True
         return False
 
+    def is_any_away(self) -> bool:
+        """Whether another process computes a batch of any model."""
+        return any(model.is_away for model in self.models)
+
     def has_input(self) -> bool:
         """Whether input waits to be read."""
         return self.is_divided and any(model.has_input for model in self.models)
@@ -149,11 +153,22 @@ class SharedTime:
         if len(self.models) > 1:
             took_ms = released_ms - computed.started_ms if isinstance(computed, Computed) else batch.predicted_ms
             self._turns.charge(model, took_ms, batch.expected_ms)
-            if model.inlet is not None:
-                model.inlet.messages += len(batch.pieces)
-            if not self.has_more() and not self.has_input():
-                self._idle_since_ms = released_ms
+            self._note_answers(model, batch, released_ms)
         return released_ms
+
+    def end_away(self, model: ServedModel, batch: Batch) -> float:
+        """Note that another process is done with the model's batch. Returns when, which is now. Nothing is charged for
+        it: others had the worker meanwhile, and processors are shared out among processes by the system."""
+        model.released_ms = released_ms = self._clock_ms()
+        if len(self.models) > 1:
+            self._note_answers(model, batch, released_ms)
+        return released_ms
+
+    def _note_answers(self, model: ServedModel, batch: Batch, released_ms: float) -> None:
+        if model.inlet is not None:
+            model.inlet.messages += len(batch.pieces)
+        if not self.has_more() and not self.has_input():
+            self._idle_since_ms = released_ms
 
     def began_ms(self, model: ServedModel, batch: Batch) -> tuple[float, float]:
         """Since when the worker was this batch's, and how long it had waited before for turns of other models. Those
