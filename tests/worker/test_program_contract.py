@@ -24,7 +24,7 @@ from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, Rela
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.programs.contract import LaidOut, lay_out
-from gnnserve_worker.programs.numbering import number_sample, relations_of
+from gnnserve_worker.programs.numbering import first_leaf_of, number_sample, relations_of, seed_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
@@ -184,6 +184,66 @@ def test_samples_without_edges_and_of_any_depth_are_laid_out(fanouts: tuple[int,
     assert laid.arrays["x"].shape[1] == 4
     assert laid.arrays["edge_index"].max(initial=0) < len(laid.arrays["x"])
     assert laid.arrays["edge_index"].dtype == np.int64
+
+
+@pytest.mark.parametrize("fanouts", [(-1,), (-1, -1), (2, 2, 2)])
+@pytest.mark.parametrize("has_views", [False, True])
+@pytest.mark.parametrize("share", [True, False])
+def test_nodes_and_edges_are_numbered_as_a_plain_reading_does(
+    fanouts: tuple[int, ...], *, has_views: bool, share: bool
+) -> None:
+    for seed in range(5):
+        seeds = np.random.default_rng(seed).integers(0, USERS + ITEMS, 4)
+        drawn = sample_relations(
+            GRAPH.indptr, GRAPH.indices, seeds, fanouts, seed, Scratch(), layout=GRAPH.layout, share=share
+        )
+        if has_views:
+            # Whatever they would be: a name in another view is another node.
+            drawn = msgspec.structs.replace(drawn, views=np.arange(len(drawn.nodes), dtype=np.int32) % 2)
+        found, expected = number_sample(drawn, relations_of(SCHEMA)), numbered_plainly(drawn)
+        assert [each.tolist() for each in found.nodes] == expected[0]
+        assert [each.T.tolist() for each in found.edges] == expected[1]
+        assert [each.tolist() for each in found.places] == expected[2]
+        assert found.seeds.tolist() == expected[3]
+
+
+def numbered_plainly(
+    drawn: NeighbourSample,
+) -> tuple[list[list[int]], list[list[list[int]]], list[list[int]], list[int]]:
+    """Names by type, edges and their places by relation, and the numbers of the seeds."""
+    relations, first_leaf, rows = relations_of(SCHEMA), first_leaf_of(drawn), len(drawn.nodes)
+    kind_of = np.repeat(np.arange(len(drawn.type_ends)) % 2, np.diff(drawn.type_ends, prepend=0)).tolist()
+    views = np.zeros(rows, np.int32) if drawn.views is None else drawn.views
+    numbers: dict[tuple[int, int], int] = {}
+    nodes: list[list[int]] = [[], []]
+    kept = []
+
+    def number_of(key: tuple[int, int], kind: int) -> int:
+        if key not in numbers:
+            numbers[key] = len(nodes[kind])
+            nodes[kind].append(key[0])
+        return numbers[key]
+
+    for row in range(rows):
+        kept.append((int(drawn.nodes[row]), int(views[row])) not in numbers)
+        number_of((int(drawn.nodes[row]), int(views[row])), kind_of[row])
+    edges: list[list[list[int]]] = [[] for _ in KEYS]
+    places: list[list[int]] = [[] for _ in KEYS]
+    for row in range(rows):
+        for slot in range(relations.stride):
+            relation = relations.relation_of[kind_of[row] * relations.stride + slot]
+            begin, end = drawn.segments[row * relations.stride + slot : row * relations.stride + slot + 2]
+            for edge in range(begin, end):
+                if edge < first_leaf:
+                    child = int(drawn.children[edge])
+                    source = numbers[int(drawn.nodes[child]), int(views[child])]
+                else:
+                    key = (int(drawn.neighbours[edge]), int(views[row]))
+                    source = number_of(key, relations.source_of[relation])
+                if kept[row]:
+                    edges[relation].append([source, numbers[int(drawn.nodes[row]), int(views[row])]])
+                    places[relation].append(edge)
+    return nodes, edges, places, [numbers[int(drawn.nodes[row]), int(views[row])] for row in seed_rows(drawn)]
 
 
 def test_payload_that_was_not_drawn_is_told() -> None:

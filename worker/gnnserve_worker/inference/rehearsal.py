@@ -37,8 +37,9 @@ from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
 from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL, spec_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.programs.numbering import number_sample, relations_of
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights, Scratch, sample_neighbours
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import Aggregator
@@ -79,6 +80,7 @@ def rehearse_changes(architecture: Architecture, tables: Collection[str]) -> Non
 def _answer(root: Path) -> None:
     _sample_for_training()
     _lay_out_for_gpus()
+    _number_for_programs()
     NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), np.zeros(1, np.float32), None, None)
     warm_up_binary()
     _infer(_revisions(root))
@@ -159,6 +161,14 @@ def _lay_out_for_gpus() -> None:
     weighed = msgspec.structs.replace(sample, weights=SampleWeights(np.ones(1, np.float32), np.ones(1, np.float32)))
     for each in (sample, weighed):
         pad_sample(each, tree, PadScratch())
+
+
+def _number_for_programs() -> None:
+    """A sample as programs take it, whose arrays are the same whatever the types and views."""
+    graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES).graph
+    seeds = np.arange(2, dtype=np.int64)
+    sample = sample_neighbours(graph.indptr, graph.indices, seeds, (2, 2), 0, Scratch(), share=True)
+    number_sample(sample, relations_of(graph.schema))
 
 
 def _compute_in_bfloat16_anywhere() -> None:

@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.kernels.primitives import slot_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 
-_VIEW = 1 << 32
-"""More than any name of a node in a sample."""
+_NO_VIEWS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +59,30 @@ class NumberedSample(msgspec.Struct, frozen=True):
 
 def number_sample(sample: NeighbourSample, relations: Relations) -> NumberedSample:
     """`sample`: with leaves by the names that rows have for them, where it was drawn in a view."""
-    rows, hops = len(sample.nodes), len(sample.ends)
-    read_by = np.repeat(np.arange(rows), np.diff(sample.starts))
-    row_types, by_relation = _types_of_rows(sample, relations), _relations_of_edges(sample, relations)
-    first_leaf = first_leaf_of(sample)
-    leaves = sample.neighbours[first_leaf:]
-    names = np.concatenate([sample.nodes, leaves]).astype(np.int64)
-    source_of = np.array(relations.source_of, np.int64)
-    types = np.concatenate([row_types, source_of[by_relation[first_leaf:]]])
-    hop = np.full(len(names), hops)
-    hop[:rows] = np.repeat(np.arange(hops), np.diff(sample.ends, prepend=0))
-    first = _first_of_each(names, read_by[first_leaf:], sample.views)
-    is_first = first == np.arange(len(first))
-    numbers = np.empty(len(names), np.int64)
-    nodes, per_hop = [], np.empty((relations.types, hops + 1), np.int64)
-    for kind in range(relations.types):
-        members = np.flatnonzero(is_first & (types == kind))
-        numbers[members] = np.arange(len(members))
-        nodes.append(names[members])
-        per_hop[kind] = np.bincount(hop[members], minlength=hops + 1)
-    numbers = numbers[first]
-    sources = sources_of(sample)
-    is_kept = is_first[read_by]
-    edges, places, edges_per_hop = [], [], np.empty((len(source_of), hops), np.int64)
-    for relation in range(len(source_of)):
-        kept = np.flatnonzero(is_kept & (by_relation == relation))
-        edges.append(np.stack([numbers[sources[kept]], numbers[read_by[kept]]]))
-        places.append(kept)
-        edges_per_hop[relation] = np.bincount(hop[read_by[kept]], minlength=hops)
-    return NumberedSample(tuple(nodes), per_hop, tuple(edges), edges_per_hop, tuple(places), numbers[seed_rows(sample)])
+    hops, types, edges = len(sample.ends), relations.types, len(sample.neighbours)
+    first_leaf, read_by = first_leaf_of(sample), len(relations.source_of)
+    places = len(sample.nodes) + edges - first_leaf
+    numbers = np.empty(places, np.int64)
+    nodes, pairs, drawn = np.empty(places, np.int64), np.empty(2 * edges, np.int64), np.empty(edges, np.int64)
+    nodes_per_hop, edges_per_hop = np.zeros((types, hops + 1), np.int64), np.zeros((read_by, hops), np.int64)
+    _number(
+        sample.nodes, sample.neighbours, sample.children, sample.segments, sample.type_ends,
+        _NO_VIEWS if sample.views is None else sample.views, first_leaf,
+        np.array(sample.ends, np.int64), np.array(relations.relation_of, np.int64),
+        np.array(relations.source_of, np.int64), types, relations.stride,
+        numbers, nodes, pairs, drawn, nodes_per_hop, edges_per_hop,
+    )  # fmt: skip
+    of_types = np.cumsum(nodes_per_hop.sum(1))[:-1]
+    ends = np.cumsum(edges_per_hop.sum(1))
+    starts = [0, *ends[:-1].tolist()]
+    return NumberedSample(
+        tuple(np.split(nodes[: int(nodes_per_hop.sum())], of_types)),
+        nodes_per_hop,
+        tuple(pairs[2 * start : 2 * end].reshape(2, -1) for start, end in zip(starts, ends, strict=True)),
+        edges_per_hop,
+        tuple(drawn[start:end] for start, end in zip(starts, ends, strict=True)),
+        numbers[seed_rows(sample)],
+    )
 
 
 def first_leaf_of(sample: NeighbourSample) -> int:
@@ -106,21 +102,101 @@ def seed_rows(sample: NeighbourSample) -> np.ndarray:
     return np.arange(sample.ends[0]) if sample.seed_rows is None else sample.seed_rows
 
 
-def _types_of_rows(sample: NeighbourSample, relations: Relations) -> np.ndarray:
-    rows = np.diff(sample.type_ends, prepend=0)
-    return np.repeat(np.arange(len(rows)) % relations.types, rows)
+@kernel
+def _number(
+    rows: np.ndarray, neighbours: np.ndarray, children: np.ndarray, segments: np.ndarray, type_ends: np.ndarray,
+    views: np.ndarray, first_leaf: int, ends: np.ndarray, relation_of: np.ndarray, source_of: np.ndarray,
+    types: int, stride: int,
+    numbers: np.ndarray, nodes: np.ndarray, pairs: np.ndarray, drawn: np.ndarray,
+    nodes_per_hop: np.ndarray, edges_per_hop: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in the number of each row and leaf; names, type after type; and of each relation, one behind the other, the
+    sources and the targets of its edges, and where these are. Rows come hop by hop, type after type in each."""
+    hops, count = len(ends), len(rows)
+    places = len(numbers)
+    size = 16
+    while size < 2 * places:
+        size *= 2
+    known = np.full(size, -1, np.int64)
+    found = np.empty(size, np.int64)
+    first = np.empty(places, np.int64)
+    kinds = np.empty(places, np.int64)
+    hop, kind = 0, 0
+    for row in range(count):
+        while row >= type_ends[hop * types + kind]:
+            kind += 1
+            if kind == types:
+                hop, kind = hop + 1, 0
+        key = np.int64(rows[row])
+        if len(views) > 0:
+            key += np.int64(views[row]) << np.int64(32)
+        _place(row, key, kind, hop, known, found, first, kinds, numbers, nodes_per_hop)
+    first_of_last_hop = ends[hops - 2] if hops > 1 else 0
+    for row in range(first_of_last_hop, count):
+        kind = kinds[row]
+        for slot in range(stride):
+            segment = row * stride + slot
+            for edge in range(segments[segment], segments[segment + 1]):
+                key = np.int64(neighbours[edge])
+                if len(views) > 0:
+                    key += np.int64(views[row]) << np.int64(32)
+                source = source_of[relation_of[kind * stride + slot]]
+                place = count + edge - first_leaf
+                _place(place, key, source, hops, known, found, first, kinds, numbers, nodes_per_hop)
+    begins = np.zeros(types + 1, np.int64)
+    for kind in range(types):
+        begins[kind + 1] = begins[kind] + nodes_per_hop[kind].sum()
+    for place in range(places):
+        if first[place] == place:
+            name = rows[place] if place < count else neighbours[first_leaf + place - count]
+            nodes[begins[kinds[place]] + numbers[place]] = name
+    hop = 0
+    for row in range(count):
+        while row >= ends[hop]:
+            hop += 1
+        if first[row] == row:
+            for slot in range(stride):
+                segment = row * stride + slot
+                length = segments[segment + 1] - segments[segment]
+                if length > 0:
+                    edges_per_hop[relation_of[kinds[row] * stride + slot], hop] += length
+    filled = np.zeros(len(source_of), np.int64)
+    starts = np.zeros(len(source_of) + 1, np.int64)
+    for relation in range(len(source_of)):
+        starts[relation + 1] = starts[relation] + edges_per_hop[relation].sum()
+    for row in range(count):
+        if first[row] != row:
+            continue
+        for slot in range(stride):
+            segment = row * stride + slot
+            relation = relation_of[kinds[row] * stride + slot]
+            for edge in range(segments[segment], segments[segment + 1]):
+                place = int(children[edge]) if edge < first_leaf else count + edge - first_leaf
+                start, total = starts[relation], starts[relation + 1] - starts[relation]
+                at = filled[relation]
+                pairs[2 * start + at] = numbers[place]
+                pairs[2 * start + total + at] = numbers[row]
+                drawn[start + at] = edge
+                filled[relation] = at + 1
 
 
-def _relations_of_edges(sample: NeighbourSample, relations: Relations) -> np.ndarray:
-    lists = np.repeat(np.arange(len(sample.segments) - 1), np.diff(sample.segments))
-    row, slot = lists // relations.stride, lists % relations.stride
-    return np.array(relations.relation_of, np.int64)[_types_of_rows(sample, relations)[row] * relations.stride + slot]
-
-
-def _first_of_each(names: np.ndarray, read_by: np.ndarray, views: np.ndarray | None) -> np.ndarray:
-    """Where each node, by its name and the view that it is seen in, stands for the first time. `read_by`: the rows that
-    read the leaves."""
-    keys = names if views is None else names + _VIEW * np.concatenate([views, views[read_by]]).astype(np.int64)
-    _, places, which = np.unique(keys, return_index=True, return_inverse=True)
-    first: np.ndarray = places[which]
-    return first
+@inlined
+def _place(
+    place: int, key: np.int64, kind: int, hop: int, known: np.ndarray, found: np.ndarray, first: np.ndarray,
+    kinds: np.ndarray, numbers: np.ndarray, nodes_per_hop: np.ndarray,
+) -> None:  # fmt: skip
+    """Give a row or a leaf the number that its node has, or the next one of its type, and note where the node stands
+    for the first time. `key`: its name, and the view that it is seen in."""
+    slot = slot_of(int(key), known)
+    kinds[place] = kind
+    if known[slot] == -1:
+        known[slot], found[slot] = key, place
+        first[place] = place
+        number = 0
+        for each in range(nodes_per_hop.shape[1]):
+            number += nodes_per_hop[kind, each]
+        numbers[place] = number
+        nodes_per_hop[kind, hop] += 1
+    else:
+        first[place] = found[slot]
+        numbers[place] = numbers[found[slot]]
