@@ -13,6 +13,7 @@ from tests.support.graphs import dense_features
 from tests.support.programs import export, manifest_of
 from tests.support.repository import RANKING, repository_in, tiny_profile
 
+from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import FamilyName
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramOutput, RelationKey
 from gnnserve_api.repository import VariantManifest, program_network
@@ -21,6 +22,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.programs.allowed import check_program_file
@@ -185,6 +187,17 @@ def test_nodes_are_scored_as_over_the_whole_graph(loaded: LoadedRevision, model:
             np.testing.assert_allclose(answer.scores, scores[seeds], rtol=0, atol=tolerance)
             assert answer.embeddings is not None
             np.testing.assert_allclose(answer.embeddings, hidden[seeds], rtol=0, atol=1e-5 * np.abs(hidden).max())
+
+
+def test_changes_of_the_graph_are_refused_by_name(tmp_path: Path, model: Model) -> None:
+    repository, revision = published(tmp_path, model)
+    with pytest.raises(RepositoryError, match=r"changes of the graph cannot follow; leave spec\.updates out"):
+        load_revision(repository, revision, max_delta_bytes=1 << 20)
+
+
+def test_requests_bring_nothing_along(loaded: LoadedRevision) -> None:
+    overlays = served_revision(loaded).compute.overlays
+    assert not overlays.takes_json
 
 
 def test_twenty_runs_over_types_are_equal(loaded: LoadedRevision) -> None:

@@ -16,7 +16,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.opening.living_graphs import living_graphs, moves_blocks, with_room
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names, open_payloads
-from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array
+from gnnserve_worker.repository.revision_files import RevisionFiles, RowLayout, open_graph_array
 from gnnserve_worker.repository.room import GraphRoom
 
 
@@ -49,6 +49,12 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     ids = open_names(manifest, mapped) or type_ids[schema.target.name]
     if revision.room is None:
         return OpenedGraph(stored, stored, ids, type_ids, payloads)
+    if revision.row_layout is RowLayout.BY_TYPE:
+        raise RepositoryError(
+            revision.folder,
+            "a program over several types reads features that changes of the graph cannot follow",
+            "leave spec.updates out",
+        )
     if revision.has_rows_by_relation and not revision.makes_rows_by_type:
         raise _unchangeable(revision, "how rows of new nodes are made")
     if not manifest.keeps_rules(rules):
