@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.graphs import projected_table_of, rows_of
+from tests.support.graphs import projected_table_of
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
@@ -82,9 +82,8 @@ def test_products_of_several_relations_are_those_of_all_numbers_and_have_biases(
         not binary,
         binary,
     )
-    rows = rows_of(np.zeros((1, OUTPUTS), np.float32), Storage.FLOAT32)
-    whole = replace(made_of, nonzero=()).make(features, reads, rows, OUTPUTS)
-    for found, expected in zip(made_of.make(features, reads, rows, OUTPUTS), whole, strict=True):
+    whole = replace(made_of, nonzero=()).multiply(features, reads)
+    for found, expected in zip(made_of.multiply(features, reads), whole, strict=True):
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, atol=1e-5 * float(np.abs(whole[3]).max()))
 

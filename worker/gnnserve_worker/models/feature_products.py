@@ -4,7 +4,7 @@ products that it stores, in float32. Features are scaled by what the revision's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,11 +49,10 @@ class RowsOfFeatures(Protocol):
         """Whether such rows hold all features of the source, as many as given, to the precision of float32."""
         ...  # pragma: no cover
 
-    def make(
-        self, features: FeatureRows, reads: Sequence[np.ndarray], rows: Rows, columns: int
-    ) -> list[np.ndarray]:  # pragma: no cover
-        """For each of `numbers`, the rows that are made of those of the features that `reads` has of it (int64):
-        float32 [rows read, columns]. Of features as they are, at least the leading `columns` of `rows`."""
+    def make(self, features: FeatureRows, made: list[np.ndarray], rows: Rows, columns: int) -> None:  # pragma: no cover
+        """Put rows, float32 [rows read, columns], in place of the rows of the features that they are made of (int64),
+        which `made` has by the numbers of rows. Of features as they are, at least the leading `columns` of `rows` are
+        made."""
         ...
 
 
@@ -74,13 +73,11 @@ class ScaledColumns:
     def keeps(self, rows: Rows, features: int) -> bool:
         return len(self.columns) == features and rows.format.is_exact and self.scaling.can_be_undone
 
-    def make(
-        self, features: FeatureRows, reads: Sequence[np.ndarray], rows: Rows, columns: int
-    ) -> list[np.ndarray]:  # fmt: skip
+    def make(self, features: FeatureRows, made: list[np.ndarray], rows: Rows, columns: int) -> None:
         """As `RowsOfFeatures.make`."""
         # A row's scale is that of all its columns.
         wanted = self.columns if rows.format.has_scales else self.columns[:columns]
-        return [self.scaling.scale(features, read, wanted, rows.values.shape[1]) for read in reads]
+        made[0] = self.scaling.scale(features, made[0], wanted, rows.values.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +91,8 @@ class FeatureProducts:
     numbers: tuple[int, ...]
     nonzero: tuple[NonzeroProduct, ...]
     """How mostly empty features are multiplied by each of them; empty: features are narrow."""
+    multiplied_by: tuple[Callable[[np.ndarray, Linear], np.ndarray], ...]
+    """What multiplies scaled features by each of them."""
 
     @staticmethod
     def build(scaling: Scaling, width: int, products: Sequence[Linear], numbers: Sequence[int]) -> FeatureProducts:
@@ -102,7 +101,8 @@ class FeatureProducts:
         nonzero = tuple(one for one in built if one is not None)
         if nonzero:
             warm_up_binary()
-        return FeatureProducts(scaling, np.arange(width), tuple(products), tuple(numbers), nonzero)
+        multiplied_by = tuple(_biased_product_of if one.bias.any() else product_of for one in products)
+        return FeatureProducts(scaling, np.arange(width), tuple(products), tuple(numbers), nonzero, multiplied_by)
 
     def columns_of(self, columns: int) -> np.ndarray:
         """All, whichever of the product's columns are read."""
@@ -112,10 +112,14 @@ class FeatureProducts:
         """Never: products do not tell what they were made of."""
         return False
 
-    def make(
-        self, features: FeatureRows, reads: Sequence[np.ndarray], rows: Rows, columns: int
-    ) -> list[np.ndarray]:  # fmt: skip
+    def make(self, features: FeatureRows, made: list[np.ndarray], rows: Rows, columns: int) -> None:
         """As `RowsOfFeatures.make`."""
+        reads = [made[number] for number in self.numbers]
+        for number, part in zip(self.numbers, self.multiply(features, reads), strict=True):
+            made[number] = part
+
+    def multiply(self, features: FeatureRows, reads: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For each product, that of those rows of the features (int64), scaled: float32 [rows read, outputs]."""
         any_of = _any_of(len(features), reads)
         if self.nonzero and len(any_of):
             if pays(features, any_of):
@@ -138,13 +142,18 @@ class FeatureProducts:
     ) -> list[np.ndarray]:  # fmt: skip
         """Products of any features, from scaled ones. `any_of`: rows that any product reads, ascending."""
         columns, width = self.columns, len(self.columns)
-        both = zip(reads, self.products, strict=True)
-        if len(any_of) <= _MOST_OF_ALL * min((len(read) for read in reads if len(read)), default=0):
-            # Nearly the same rows are read of all: they are scaled once, and a few more are multiplied.
-            scaled = self.scaling.scale(features, any_of, columns, width)
-            made = ((read, product_of(scaled if len(read) else scaled[:0], product)) for read, product in both)
-            return [_at(rows, any_of, read) for read, rows in made]
-        return [product_of(self.scaling.scale(features, read, columns, width), product) for read, product in both]
+        fewest = min(map(len, reads)) or min((len(read) for read in reads if len(read)), default=0)
+        if len(any_of) > _MOST_OF_ALL * fewest:
+            return [
+                multiply(self.scaling.scale(features, read, columns, width), product)
+                for read, product, multiply in zip(reads, self.products, self.multiplied_by, strict=True)
+            ]
+        # Nearly the same rows are read of all: they are scaled once, and a few more are multiplied.
+        scaled = self.scaling.scale(features, any_of, columns, width)
+        return [
+            _at(multiply(scaled if len(read) else scaled[:0], product), any_of, read)
+            for read, product, multiply in zip(reads, self.products, self.multiplied_by, strict=True)
+        ]
 
 
 def _any_of(count: int, reads: Sequence[np.ndarray]) -> np.ndarray:
@@ -157,15 +166,25 @@ def _any_of(count: int, reads: Sequence[np.ndarray]) -> np.ndarray:
 
 def _at(made: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Those of what was made for `rows`, ascending, that are wanted."""
-    return made if np.array_equal(rows, wanted) else made[np.searchsorted(rows, wanted)]
+    # One row, as of one new node, is compared with nothing: to compare takes as long as to multiply it.
+    return (
+        made if len(made) == len(wanted) <= 1 or np.array_equal(rows, wanted) else made[np.searchsorted(rows, wanted)]
+    )
 
 
 def product_of(scaled: np.ndarray, product: Linear) -> np.ndarray:
-    """The product of `scaled`, float32 [rows, inputs]: float32 [rows, outputs]."""
+    """The product of `scaled`, float32 [rows, inputs], by one whose bias is 0: float32 [rows, outputs]."""
     made = np.empty((len(scaled), product.outputs), dtype=np.float32)
     if 0 < len(scaled) <= _FEW_ROWS:
         np.matmul(scaled, product.dense, out=made)
-        made += product.bias
     elif len(scaled):
         product.apply(scaled.ravel(), len(scaled), made.ravel())
+    return made
+
+
+def _biased_product_of(scaled: np.ndarray, product: Linear) -> np.ndarray:
+    """`product_of`, with the product's bias."""
+    made = product_of(scaled, product)
+    if 0 < len(scaled) <= _FEW_ROWS:
+        made += product.bias
     return made

@@ -181,9 +181,7 @@ class RowMaker:
         rows, relations = self.table.rows, len(self.places.sources)
         made: list[np.ndarray] = [*read]
         for kind in self.made_of:
-            parts = kind.make(features, [read[number] for number in kind.numbers], rows, columns)
-            for number, part in zip(kind.numbers, parts, strict=True):
-                made[number] = part
+            kind.make(features, made, rows, columns)
         values, scales = encode_rows(rows, _together(rows, made[:relations]))
         if not self.has_own_rows:
             return RowsBehind(values, scales, values, scales)
