@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from tests.support.graphs import random_graph
+from tests.support.living import batch_of, stored_ids
 from tests.support.overlays import FEATURES, revision_over, scaling_of
 from tests.support.programs import export, manifest_of
+from tests.support.repository import RANKING, TABLE, repository_in, tiny_profile, write_features
 
 from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.families import FamilyName
 from gnnserve_api.graph_schema import one_type
 from gnnserve_api.programs import InputRole, ProgramInput
+from gnnserve_api.repository import RowSource, VariantManifest, program_network
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.graph.overlay import EdgeRows, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.places import places_of
-from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
@@ -35,6 +44,9 @@ INPUTS = (
     ProgramInput("edge_attr", InputRole.EDGE_FEATURES),
     ProgramInput("edge_time", InputRole.EDGE_TIMES),
 )
+
+
+PROGRAM = manifest_of(INPUTS, hops=1, columns=2)
 
 
 class Model(torch.nn.Module):
@@ -60,29 +72,33 @@ X = RANDOM.normal(size=(NODES, FEATURES)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def revision(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedRevision]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     example = {
         "x": np.ones((7, FEATURES), np.float32), "edge_index": np.zeros((2, 9), np.int64),
         "edge_attr": np.ones((9, 2), np.float32), "edge_time": np.ones(9, np.int64),
     }  # fmt: skip
     free = {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "edge_attr": {0: "edges"}, "edge_time": {0: "edges"}}
-    path = export(Model(), example, free, tmp_path_factory.mktemp("payload") / "model.onnx")
-    runner = ProgramRunner(path, 2)
+    return export(Model(), example, free, tmp_path_factory.mktemp("payload") / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def revision(exported: Path) -> Iterator[LoadedRevision]:
+    runner = ProgramRunner(exported, 2)
     made = revision_over(
         "GraphSAGE", GRAPH, X, scaling_of(X, Normalization.DISABLED), Storage.FLOAT32, np.arange(FEATURES)
     )
-    network = ProgramNetwork(manifest_of(INPUTS, hops=1, columns=2), SCHEMA, runner, (FEATURES,))
+    network = ProgramNetwork(PROGRAM, SCHEMA, runner, (FEATURES,))
     variant = replace(made.variants["x1"], name="program", network=network, fanouts=(FULL_NEIGHBOURHOOD,))
     yield replace(made, variants={"program": variant}, payloads=(PAYLOAD,))
     runner.close()
 
 
-def score(node: int) -> np.ndarray:
+def score(node: int, features: np.ndarray = X) -> np.ndarray:
     """The score of a stored node, edge by edge."""
     begin, end = GRAPH.indptr[node : node + 2]
     rows = ROWS[begin:end]
-    messages = X[GRAPH.indices[begin:end], :2] * ATTR[rows] * (TIME[rows, None] / 100)
-    found: np.ndarray = X[node, :2] + messages.sum(0)
+    messages = features[GRAPH.indices[begin:end], :2] * ATTR[rows] * (TIME[rows, None] / 100)
+    found: np.ndarray = features[node, :2] + messages.sum(0)
     return found
 
 
@@ -110,4 +126,54 @@ def test_payload_of_edges_that_a_request_brings_reaches_the_program(revision: Lo
         features[0, :2] + X[3, :2] * worth[0] + X[4, :2] * worth[1], score(reader) + features[0, :2] * worth[2],
         score(9),
     ]  # fmt: skip
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_changes_of_the_graph_reach_the_program(tmp_path: Path, exported: Path) -> None:
+    """A new node, edges with payload to it and from it, other features of a node that it reads, and an edge that
+    leaves."""
+    repository = repository_in(tmp_path)
+    data = GraphData.of_one_type(
+        "a test", "abcd", replace(GRAPH), X, np.arange(NODES) % 2, (0, 1),
+        Splits(np.arange(20), np.arange(20, 40), np.arange(40, NODES)), RULES, ids=stored_ids(list(range(NODES))),
+        payload=PAYLOAD,
+    )  # fmt: skip
+    with repository.locked(None):
+        repository.put_graph(data)
+        with repository.stage("recipe", data.digest) as staged:
+            write_features(staged, X, range(FEATURES))
+            network = program_network(staged.write_program("x1", exported.parent, PROGRAM))
+            assert network.program
+            variant = VariantManifest(
+                name="x1", family=FamilyName.PRUNED, table=TABLE, columns=FEATURES, fanouts=network.fanouts,
+                network=network, compute="float32", weights=network.program.file,
+            )  # fmt: skip
+            ranking = msgspec.structs.replace(RANKING, columns=tuple(range(FEATURES)))
+            manifest = staged.commit(
+                scope="Inductive", ranking=ranking, variants=[variant], profile=tiny_profile({"x1": FEATURES}),
+                row_source=RowSource((), Normalization.DISABLED, None), edge_rules=RULES, generator="a test",
+                created_at="2026-01-01T00:00:00Z",
+            )  # fmt: skip
+    loaded = load_revision(repository, manifest.revision, 1 << 26)
+    living = LivingRevision(loaded, 1 << 26)
+    warm_up(loaded)
+    new, reader, read = 1000, 7, 3
+    rows = RANDOM.normal(size=(2, FEATURES)).astype(np.float32)
+    left = int(np.flatnonzero(np.diff(GRAPH.indptr) == 1)[-1])
+    assert left not in (reader, read, 9)
+    leaving = int(GRAPH.indices[GRAPH.indptr[left]])
+    attr, time = RANDOM.normal(size=(2, 2)).astype(np.float32), np.array([50, 90])
+    batch = batch_of(rows, [new], [read], [(read, new), (new, reader)], [(leaving, left)])
+    (said,) = living.apply(1, [msgspec.structs.replace(batch, edge_features=attr, edge_times=time)])
+    assert isinstance(said, Applied)
+    found = infer_batch(loaded, "x1", np.array([NODES, reader, left, 9], np.int64), key=0)
+    worth = attr * (time[:, None] / 100)
+    features = X.copy()
+    features[read] = rows[1]
+    expected = [
+        rows[0, :2] + features[read, :2] * worth[0],
+        score(reader, features) + rows[0, :2] * worth[1],
+        features[left, :2],
+        score(9, features),
+    ]
     np.testing.assert_allclose(found.scores, expected, rtol=1e-4, atol=1e-5)
