@@ -112,7 +112,7 @@ def program_manifest(folder: Path) -> dict[str, Any]:
     np.savez(folder / "expected.npz", nodes=number[:32], scores=features[:32])
     program = {
         "uri": write_mischief(folder / "mischief.onnx").as_uri(),
-        "hops": 1,
+        "hops": 0,
         "inputs": [{"name": "x", "is": "Features"}],
         "scores": {"name": "scores", "columns": 2},
         "limits": {"memory": MEMORY, "seconds": SECONDS},

@@ -15,7 +15,7 @@ import torch
 import torch_geometric.nn as pyg
 import yaml
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
-from tests.support.programs import export_over_graph, manifest_of
+from tests.support.programs import export, export_over_graph, manifest_of
 from tests.support.secured_worker import started
 
 from gnnserve_api.errors import InputError
@@ -378,3 +378,23 @@ def test_what_a_runtime_refuses_is_no_matter_of_limits() -> None:
     runner = FailingRunner(most_rows=0, failure=Failure.REFUSED)
     with pytest.raises(InputError, match="it does not run over this graph"):
         scores_of(runner).scores(np.arange(NODES))
+
+
+def test_a_program_may_read_no_neighbours_at_all(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    module = torch.nn.Linear(COLUMNS, CLASSES)
+    export(module, {"input": FEATURES[:7]}, {"input": {0: "nodes"}}, tmp_path / "model.onnx", ("logits",))
+    write_npz(tmp_path / "graph.npz", npz_arrays(GRAPH))
+    expected = module(torch.tensor(FEATURES)).detach().numpy()
+    np.savez(tmp_path / "expected.npz", nodes=np.arange(NODES), scores=expected)
+    program = {
+        "uri": (tmp_path / "model.onnx").as_uri(),
+        "hops": 0,
+        "inputs": [{"name": "input", "is": "Features"}],
+        "scores": {"name": "logits", "columns": CLASSES},
+    }
+    model = {"program": program, "expected": {"uri": (tmp_path / "expected.npz").as_uri()}}
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    revision = generate(service_of((tmp_path / "graph.npz").as_uri(), model=model), repository)
+    loaded = load_revision(repository, revision.revision)
+    assert_close(infer_batch(loaded, "x1", np.arange(NODES), 1).scores, expected)

@@ -12,7 +12,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.programs import InputRole, ProgramManifest
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.features import fit_normalization, normalization_of
 from gnnserve_worker.generation.given_program import FIELD
@@ -61,7 +61,7 @@ class ProgramScores:
         """`called`: what the source calls a node. `fanouts`: None: whole lists."""
         self._contract, self._graph, self._runner, self._called = contract, graph, runner, called
         self._columns = contract.scores.columns
-        self._fanouts = (FULL_NEIGHBOURHOOD,) * contract.sampled_hops if fanouts is None else fanouts
+        self._fanouts = (FULL_NEIGHBOURHOOD,) * contract.sampled_hops or NO_NEIGHBOURS if fanouts is None else fanouts
         self._scratch, self._weights = Scratch(), WeightScratch()
         self._roots = (
             inverse_roots(graph.lists.indptr, graph.lists.indices) if contract.weighs_neighbours else np.zeros(0)
