@@ -62,7 +62,7 @@ def test_exports_are_served_again(kind: str, tmp_path: Path) -> None:
     schema = one_type(revision.graph.nodes, len(revision.graph.indices))
     assert contract_problems(program, schema) == []
     made = FORMATS[ExportFormat.ONNX]
-    outputs = outputs_of(variant, gives_embeddings=variant.network.hidden > 0)
+    outputs = outputs_of(variant, "Scores.", gives_embeddings=variant.network.hidden > 0)
     module = VariantModule(variant.network, gives_embeddings=variant.network.hidden > 0)
     made.write(trace(module, inputs_of(variant)), inputs_of(variant), outputs, tmp_path / made.file)
     check_program_file(tmp_path / made.file, program)

@@ -26,7 +26,7 @@ ENDLESS, HUGE = 1e18, 1e11
 
 @pytest.fixture(scope="module")
 def mischief(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_mischief(tmp_path_factory.mktemp("programs") / "model.onnx")
+    return write_mischief(tmp_path_factory.mktemp("programs") / "mischief.onnx")
 
 
 @pytest.fixture
@@ -44,11 +44,12 @@ def ask(runner: ProgramRunner, *first: float, nodes: int = 3) -> np.ndarray:
 
 
 def children() -> list[int]:
-    """Processes of programs that this one has started."""
+    """Processes that this one has started for programs of these tests; other tests' may still be there."""
     found = []
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text(encoding="ascii").split():
-            if b"gnnserve_worker.programs.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"gnnserve_worker.programs.process" in command and b"/mischief.onnx" in command:
                 found.append(int(pid))
     return found
 
