@@ -240,6 +240,22 @@ class AccuracyTier(msgspec.Struct, frozen=True, rename="camel"):
     relative_latency: Annotated[float, Meta(description="Its latency over that of the most accurate variant.")]
 
 
+EdgeFeatureNames = Annotated[
+    tuple[str, ...] | UnsetType,
+    Meta(
+        description="Features that edges have, in the order in which `edgeFeatures` of changes and overlays gives "
+        "them; absent where they have none. Of several types each relation says its own."
+    ),
+]
+EdgeTimeName = Annotated[
+    str | UnsetType,
+    Meta(
+        description="What the graph's source calls the time of edges, which `edgeTimes` of changes and overlays gives; "
+        "absent where they have none. Of several types each relation says its own."
+    ),
+]
+
+
 class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """What is served, and what each variant costs and gives."""
 
@@ -292,6 +308,8 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
         tuple[RelationAnswer, ...] | UnsetType,
         Meta(description="What nodes read, relation by relation; absent where nodes are of one type."),
     ] = UNSET
+    edge_features: EdgeFeatureNames = UNSET
+    edge_time: EdgeTimeName = UNSET
 
 
 class NodeTypeAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -323,6 +341,8 @@ class RelationAnswer(msgspec.Struct, frozen=True, rename="camel"):
             "it, and is not written itself. null: it is the source's."
         ),
     ] = UNSET
+    edge_features: EdgeFeatureNames = UNSET
+    edge_time: EdgeTimeName = UNSET
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):

@@ -106,17 +106,25 @@ def test_links_between_types_without_features_are_shown() -> None:
             id="one type",
         ),
         pytest.param(
+            {"edgeRules": {"direction": "Directed", "duplicates": "Merge", "selfLoops": "Keep"}},
+            {"edgeFeatures": ["amount", "fee\n"], "edgeTime": "paid at"},
+            "edges: Directed, the target of an edge reads its source; repeated ones count once; features amount, fee?; "
+            "time paid at\n",
+            id="what edges of one type have",
+        ),
+        pytest.param(
             {},
             {
                 "relations": [
                     dict(zip(RELATION, ("user", "buys", "item", 9, False, False, None), strict=True)),
                     dict(zip(RELATION, ("item", "rev_buys", "user", 9, False, False, "buys"), strict=True)),
-                    dict(zip(RELATION, ("user", "knows", "user", 9, True, True, None), strict=True)),
+                    dict(zip(RELATION, ("user", "knows", "user", 9, True, True, None), strict=True))
+                    | {"edgeTime": "since"},
                     dict(zip(RELATION[:4], ("user", "of an earlier server", "user", 9), strict=True)),
                 ]
             },
             "edges of user buys item: as listed, rev_buys goes with it; repeated ones count each\n"
-            "edges of user knows user: both ways; repeated ones count once\n",
+            "edges of user knows user: both ways; repeated ones count once; time since\n",
             id="several types",
         ),
     ],

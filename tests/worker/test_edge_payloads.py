@@ -142,14 +142,14 @@ LONG = [float(k) for k in range(3)]
         pytest.param(
             (),
             TIMES,
-            "edgeFeatures: it is missing; edges of this graph have 2 features, weight, amount: "
+            "edgeFeatures[0]: it is missing; edges of this graph have 2 features, weight, amount: "
             "give a list of them for each edge",
             id="no features",
         ),
         pytest.param(
             FEATURES,
             (),
-            "edgeTimes: it is missing; edges of this graph have a time, at: give an integer for each edge",
+            "edgeTimes[0]: it is missing; edges of this graph have a time, at: give an integer for each edge",
             id="no times",
         ),
         pytest.param(
@@ -222,7 +222,7 @@ def test_what_is_wrong_with_an_edge_is_told_by_its_place(features: Any, times: A
         pytest.param(
             (),
             [1, None],
-            "edgeFeatures: it is missing; edges of user buys item have 1 feature, price: give a "
+            "edgeFeatures[0]: it is missing; edges of user buys item have 1 feature, price: give a "
             "list of them for each edge",
             id="no features of a relation with",
         ),

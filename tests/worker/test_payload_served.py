@@ -247,6 +247,10 @@ def test_edges_have_their_features_and_times_from_files_to_a_compacted_graph(
     with shop.server() as serving:
         assert_payload_is(serving.relations, shop.rebuilt())
         assert serving.bought(user) == expected_of(shop, first, user)
+        told = serving.client.get("/v1/variants").json()
+        assert "edgeFeatures" not in told
+        given = {one["name"]: (one.get("edgeFeatures"), one.get("edgeTime")) for one in told["relations"]}
+        assert {name: has for name, has in given.items() if any(has)} == {"buys": (["amount", "discount"], "at")}
 
         overlay = {"edges": [[user, "buys", f"item/{again}"]], "edgeFeatures": [[9.5, 1.0]], "edgeTimes": [77]}
         answer = serving.client.post("/v1/predict", json={"nodes": [user], "overlay": overlay})
@@ -282,7 +286,7 @@ def test_edges_have_their_features_and_times_from_files_to_a_compacted_graph(
         assert (page[1]["content"]["edgeFeatures"], page[1]["content"]["edgeTimes"]) == ([[0.125, 8.0]], [6])
         refused = serving.client.post("/v1/changes", json={"edges": [edges[0]], "edgeTimes": [1]}, headers=HEADERS)
         assert refused.status_code == 400
-        assert refused.json()["error"]["field"] == "edgeFeatures"
+        assert refused.json()["error"]["field"] == "edgeFeatures[0]"
         assert_payload_is(serving.relations, shop.rebuilt())
 
     with shop.server() as serving:  # which applies the log anew
@@ -305,11 +309,19 @@ def test_edges_have_their_features_and_times_from_files_to_a_compacted_graph(
         assert answer.status_code == 200, answer.text
         rows = tmp_path / "rows.csv"
         rows.write_text(
+            f"change,source,relation,target\nadd-edge,{user},knows,user/{new}\nadd-edge,{user},buys,item/5\n"
+        )
+        apply = ["changes", "apply", str(rows), str(serving.client.base_url), "--token-file", str(shop.tokens)]
+        refused = CliRunner().invoke(app, apply)
+        assert refused.exit_code == 2
+        assert (
+            "row 3, in batch 1: the server answered 400 MissingField: edgeFeatures[1]: it is missing" in refused.stderr
+        )
+        rows.write_text(
             f"change,source,relation,target,edgeFeatures,edgeTime\nremove-edge,user/{new},buys,item/4,,\n"
             f'add-edge,user/{new},buys,item/5,"[0.25, 1]",12\nadd-edge,user/{new},knows,user/{first},,\n'
         )
-        url = str(serving.client.base_url)
-        applied = CliRunner().invoke(app, ["changes", "apply", str(rows), url, "--token-file", str(shop.tokens)])
+        applied = CliRunner().invoke(app, apply)
         assert applied.exit_code == 0, applied.stderr
         shop.return_(new, 4)
         shop.buy(new, 5, 0.25, 1.0, 12)

@@ -86,7 +86,7 @@ def _describe_weights(served: VariantsAnswer) -> list[str]:
 def _describe_edges(served: VariantsAnswer) -> list[str]:
     """How edges of changes and overlays count."""
     if (rules := served.provenance.edge_rules) is not None:
-        return [f"edges: {rules.in_words}"]
+        return [f"edges: {rules.in_words}{_payload_words(served)}"]
     told = () if isinstance(served.relations, UnsetType) else served.relations
     reverses = {(one.target, one.reverse_of, one.source): one.name for one in told}
     return [
@@ -101,7 +101,15 @@ def _describe_edges(served: VariantsAnswer) -> list[str]:
 def _relation_words(relation: RelationAnswer, reverse: str | None) -> str:
     way = "both ways" if relation.both_ways else "as listed"
     goes_along = f", {printable_line(reverse)} goes with it" if reverse is not None else ""
-    return f"{way}{goes_along}; repeated ones count {'once' if relation.merges else 'each'}"
+    return f"{way}{goes_along}; repeated ones count {'once' if relation.merges else 'each'}{_payload_words(relation)}"
+
+
+def _payload_words(edges: VariantsAnswer | RelationAnswer) -> str:
+    """What each edge has, as a clause of a sentence about edges."""
+    features = () if isinstance(edges.edge_features, UnsetType) else edges.edge_features
+    said = [f"features {', '.join(features)}"] * bool(features)
+    said += [] if isinstance(edges.edge_time, UnsetType) else [f"time {edges.edge_time}"]
+    return printable_line("".join(f"; {words}" for words in said))
 
 
 def _print_services(services: list[ServiceRevisions], console: Console) -> None:

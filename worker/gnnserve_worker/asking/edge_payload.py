@@ -75,8 +75,8 @@ class EdgePayloads:
         if not given and not any(self._payloads[kind].columns for kind in set(kinds)):
             return rows
         if not given:
-            featured = next(kind for kind in kinds if self._payloads[kind].columns)
-            raise self._without_features(featured, fields.features)
+            place = next(place for place, kind in enumerate(kinds) if self._payloads[kind].columns)
+            raise self._without_features(kinds[place], f"{fields.features}[{place}]")
         if len(given) != len(kinds):
             raise _wrong_count(len(given), len(kinds), fields.features)
         with np.errstate(over="ignore"):
@@ -90,9 +90,9 @@ class EdgePayloads:
 
     def _read_times(self, given: Sequence[int | None], kinds: Sequence[int], fields: PayloadFields) -> np.ndarray:
         if not given:
-            timed = next((kind for kind in kinds if self._payloads[kind].time), None)
-            if timed is not None:
-                raise self._without_time(timed, fields.times)
+            place = next((place for place, kind in enumerate(kinds) if self._payloads[kind].time), None)
+            if place is not None:
+                raise self._without_time(kinds[place], f"{fields.times}[{place}]")
             return np.zeros(len(kinds) if self.has_times else 0, np.int64)
         if len(given) != len(kinds):
             raise _wrong_count(len(given), len(kinds), fields.times)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from gnnserve_api.graph_schema import RelationManifest
 from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
 from gnnserve_api.routing import CanaryRoute, CredentialState, ProgramState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
@@ -46,6 +47,7 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
         accuracy=watch.observed() or msgspec.UNSET,
         types=_types(revision),
         relations=_relations(revision),
+        **_edges(revision),
         **revision.task.told(),
     )
 
@@ -62,11 +64,33 @@ def _types(revision: ServedRevision) -> tuple[NodeTypeAnswer, ...] | msgspec.Uns
 def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec.UnsetType:
     described = {kind.name for kind in revision.graph.described}
     told = tuple(
-        RelationAnswer(one.source, one.name, one.target, one.edges, one.both_ways, one.merges, one.reverse_of)
+        RelationAnswer(
+            one.source,
+            one.name,
+            one.target,
+            one.edges,
+            one.both_ways,
+            one.merges,
+            one.reverse_of,
+            **_payload(one) if one.reverse_of is None else {},
+        )
         for one in revision.graph.types.relations
         if one.target in described
     )
     return told or msgspec.UNSET
+
+
+def _edges(revision: ServedRevision) -> dict[str, Any]:
+    """Members of `VariantsAnswer` about edges, of a graph whose relation has no name to tell them by."""
+    return _payload(revision.graph.types.relations[0]) if not revision.graph.described else {}
+
+
+def _payload(relation: RelationManifest) -> dict[str, Any]:
+    """Members that tell what an edge of the relation has, as far as it has any."""
+    found = relation.payload
+    if found is msgspec.UNSET:
+        return {}
+    return {"edge_features": found.columns or msgspec.UNSET, "edge_time": found.time or msgspec.UNSET}
 
 
 def describe_route(
