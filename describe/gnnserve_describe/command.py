@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gnnserve_api.errors import InputError
 from gnnserve_describe.description import Description, Wishes, describe
-from gnnserve_describe.load import load_graph, load_model
+from gnnserve_describe.load import load_graph, load_model, load_object
 from gnnserve_describe.write import MANIFEST, check_new
 
 
@@ -20,6 +20,7 @@ class DescribeCommand:
     inputs: str = ""
     target: str | None = None
     hops: int | None = None
+    ids: str | None = None
     nodes: int = 256
     seed: int = 0
     name: str = ""
@@ -36,7 +37,8 @@ def run(command: DescribeCommand) -> None:
             "give --graph, or let the function return (module, (x, edge_index))",
         )  # fmt: skip
     inputs = tuple(filter(None, command.inputs.split(",")))
-    wishes = Wishes(command.hops, command.target, inputs, command.nodes, command.seed, command.name)
+    ids = None if command.ids is None else load_object("--ids", command.ids)
+    wishes = Wishes(command.hops, command.target, inputs, ids, command.nodes, command.seed, command.name)
     _print(describe(module, graph, command.out, wishes, lambda step: print(f"{step} …", file=sys.stderr)))
 
 

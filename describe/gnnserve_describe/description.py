@@ -30,6 +30,7 @@ from gnnserve_describe.write import (
     MANIFEST,
     PROGRAM,
     WEIGHTS,
+    ids_of,
     new_folder,
     sha256_of,
     write_expected,
@@ -62,6 +63,8 @@ class Wishes:
     """Type of the nodes that are scored; None: the one that has labels."""
     inputs: Sequence[str] = ()
     """What `forward` is given, `parameter=name` or in its order; empty: by the names of its parameters."""
+    ids: Any = None
+    """What the source calls the nodes that are scored, in their order: integers or texts; None: positions from 0."""
     nodes: int = 256
     """Expected scores."""
     seed: int = 0
@@ -100,11 +103,13 @@ def describe(
         check = check_program(made / PROGRAM, layout, scorer, lists, example.target, reach, expected)
 
         step("write")
+        ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
         program = _manifest(scorer, layout, probe.graph, reach, sha256_of(made / PROGRAM))
         _tell_inputs(layout, findings)
-        write_expected(expected, made / EXPECTED)
+        write_expected(expected, ids, made / EXPECTED)
         write_weights(module, made / WEIGHTS)
-        source = write_graph(example, layout, made, wishes.seed)
+        # Its nodes are positions.
+        source = None if ids is not None else write_graph(example, layout, made, wishes.seed)
         write_manifest(program, wishes.name or folder.name, source, list(findings), made / MANIFEST)
     return Description(folder, program, check, tuple(findings), source is not None)
 

@@ -20,7 +20,7 @@ _HOW = "write it as file.py:object or package.module:object, as in train.py:mode
 
 def load_model(named: str) -> tuple[torch.nn.Module, Any]:
     """The module, and its example inputs where a function gives them too."""
-    found = _called("MODULE", named, _object("MODULE", named))
+    found = load_object("MODULE", named)
     module, example = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, torch.nn.Module):
         raise InputError(
@@ -31,6 +31,11 @@ def load_model(named: str) -> tuple[torch.nn.Module, Any]:
     return module, example
 
 
+def load_object(where: str, named: str) -> Any:
+    """An object, or what a function without arguments returns."""
+    return _called(where, named, _object(where, named))
+
+
 def load_graph(named: str, *, is_trusted: bool = False) -> Any:
     suffix = Path(named).suffix
     if suffix in _READERS:
@@ -38,7 +43,7 @@ def load_graph(named: str, *, is_trusted: bool = False) -> Any:
         if not path.is_file():
             raise InputError("--graph", f"{named} is no file", "correct the path")
         return _READERS[suffix](path, is_trusted)
-    return _called("--graph", named, _object("--graph", named))
+    return load_object("--graph", named)
 
 
 def _object(where: str, named: str) -> Any:

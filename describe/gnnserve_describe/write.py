@@ -71,8 +71,23 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_expected(expected: Expected, path: Path) -> None:
-    np.savez(path, nodes=expected.nodes, scores=expected.scores)
+def ids_of(given: Any, nodes: int) -> np.ndarray:
+    """Ids of all nodes, int64 or texts, each once."""
+    found = given.detach().cpu().numpy() if torch.is_tensor(given) else np.asarray(given)
+    if found.dtype.kind == "O":
+        found = np.array([str(each) for each in found])
+    if found.shape != (nodes,) or found.dtype.kind not in "iuU":
+        raise InputError(
+            "--ids", f"they are {found.dtype} {list(found.shape)}, and {nodes:,} nodes are scored",
+            "give an integer or a text for each node, in the order of the rows of its features",
+        )  # fmt: skip
+    if len(np.unique(found)) < nodes:
+        raise InputError("--ids", "some are there more than once", "give each node an id of its own")
+    return found if found.dtype.kind == "U" else found.astype(np.int64)
+
+
+def write_expected(expected: Expected, ids: np.ndarray | None, path: Path) -> None:
+    np.savez(path, nodes=expected.nodes if ids is None else ids[expected.nodes], scores=expected.scores)
 
 
 def write_weights(module: torch.nn.Module, path: Path) -> None:

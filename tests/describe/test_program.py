@@ -12,7 +12,9 @@ import torch
 from tests.support.declared_environment import run_declared
 from tests.support.described import GRAPH
 from torch_geometric.data import Data
+from typer.testing import CliRunner
 
+from gnnserve_cli.main import app
 from gnnserve_describe.__main__ import main
 
 SOURCE = """
@@ -47,6 +49,11 @@ def fail():
 
 def graph():
     return GRAPH
+
+
+ids = [f"paper-{number}" for number in range(len(GRAPH.x))]
+few = ids[:-1]
+same = ids[:-1] + ids[:1]
 """
 
 
@@ -120,6 +127,29 @@ def test_python_objects_in_a_file_are_read_where_it_is_trusted(
     assert main(words) == 2
     assert "if you trust the file, add --trust" in capsys.readouterr().err
     assert main([*words, "--trust"]) == 0
+
+
+def test_expected_scores_have_the_ids_of_the_source(
+    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"{train}:make", "--graph", f"{train}:graph", "--out", str(tmp_path / "out"), "--ids"]
+    assert main([*words, f"{train}:few"]) == 2
+    assert "--ids: they are <U9 [159], and 160 nodes are scored" in capsys.readouterr().err
+    assert main([*words, f"{train}:same"]) == 2
+    assert "--ids: some are there more than once" in capsys.readouterr().err
+    assert main([*words, f"{train}:ids"]) == 0
+    with np.load(tmp_path / "out" / "expected.npz") as arrays:
+        assert arrays["nodes"][0] == "paper-0"
+    assert "next: add the graph to" in capsys.readouterr().out
+
+
+def test_the_command_line_of_the_server_describes_too(train: str, tmp_path: Path) -> None:
+    words = [f"{train}:make", "--graph", f"{train}:graph", "--out", str(tmp_path / "out"), "--nodes", "20"]
+    ended = CliRunner().invoke(app, ["model", "describe", *words])
+    assert ended.exit_code == 0, ended.output
+    refused = CliRunner().invoke(app, ["model", "describe", *words])
+    assert refused.exit_code == 2
+    assert "exists" in refused.output
 
 
 def test_inputs_may_be_named(train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,15 @@ def describe(
             "--hops", metavar="N", help="Layers that read neighbours. Unset: measured.", show_default=False, min=0
         ),
     ] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            "--ids",
+            metavar="IDS",
+            help="Ids of the nodes in the source of the served graph, in order: file.py:object. Unset: positions.",
+            show_default=False,
+        ),
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Expected scores to write.", min=1)] = 256,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="For the nodes that are drawn.")] = 0,
     name: Annotated[
@@ -70,4 +79,4 @@ def describe(
     # Imported here: it brings torch.
     from gnnserve_describe.command import DescribeCommand, run  # noqa: PLC0415
 
-    run(DescribeCommand(module, out, graph, inputs, target, hops, nodes, seed, name, trust))
+    run(DescribeCommand(module, out, graph, inputs, target, hops, ids, nodes, seed, name, trust))
