@@ -35,6 +35,7 @@ class Principle(StrEnum):
     FAR = "reads more than 8 hops, the stated limit: such a neighbourhood is most of a graph"
     ROW_PER_NODE = "has weights for each node of one graph, and none for a new one"
     LEAVING_EDGES = "reads edges that leave a node, whose other ends a sample has not"
+    SIZES_OF_ANOTHER = "takes the number of one type's nodes from another's, and fails where a sample has more"
     KEEPS_GRAPH = "keeps the first graph that it is called with, and scores by it ever after"
 
     @property
@@ -49,7 +50,8 @@ _WORDS = {
     Principle.RANDOM: r"uses random numbers",
     Principle.FAR: r"reads nodes more than \d+ hops away|hops is \d+; at most",
     Principle.ROW_PER_NODE: r"runs over its own graph alone|none of its outputs has a row for each",
-    Principle.LEAVING_EDGES: r"reads more than the edges that lead to a node|count edges that leave a node",
+    Principle.LEAVING_EDGES: r"reads more than the edges that lead to a node|counts? edges that leave a node",
+    Principle.SIZES_OF_ANOTHER: r"fails over a sample of neighbours",
     Principle.KEEPS_GRAPH: r"runs over its own graph alone",
 }
 

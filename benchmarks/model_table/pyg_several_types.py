@@ -127,12 +127,7 @@ def hetero_conv(graph: SeveralTypes, target: str, act: Callable[[Tensor], Tensor
 
 
 def to_hetero_mag() -> Made:
-    model = pyg.Sequential("x, edge_index", [
-        (pyg.SAGEConv((-1, -1), WIDTH), "x, edge_index -> x"), nn.ReLU(inplace=True),
-        (pyg.SAGEConv((-1, -1), WIDTH), "x, edge_index -> x"), nn.ReLU(inplace=True),
-        (pyg.Linear(-1, CLASSES), "x -> x"),
-    ])  # fmt: skip
-    return over_types(to_hetero_of(model, mag()), mag(), "paper")
+    return over_types(to_hetero_of(PlainSage(2, CLASSES, acts_last=True), mag()), mag(), "paper")
 
 
 class MagLayer(nn.Module):
@@ -293,7 +288,8 @@ ENTRIES = (
     _entry("hetero/to_hetero_mag.py", to_hetero_mag),
     _entry("pytorch_lightning/relational_gnn.py", lambda: over_types(
         to_hetero_of(PlainSage(2, CLASSES, acts_last=True), mag()), mag(), "paper")),
-    _entry("multi_gpu/mag240m_graphsage.py", lambda: over_types(Mag240(), mag(), "paper")),
+    _entry("multi_gpu/mag240m_graphsage.py", lambda: over_types(Mag240(), mag(), "paper"), Task.CLASSES,
+           Principle.SIZES_OF_ANOTHER),
     _entry("hetero/dmgi_unsup.py", dmgi, Task.ROWS, Principle.RANDOM, Principle.WHOLE_GRAPH),
     _entry("relbench_example.py", lambda: over_types(
         to_hetero_of(PlainSage(2, 1, acts_last=True), mag()), mag(), "paper"), Task.REGRESSION),

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gnnserve_api.errors import InputError
+from gnnserve_describe.blame import blame_of
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.graph import Blocks, GraphTensors, NeighbourLists
 from gnnserve_describe.probe import MOST_HOPS, Probe
@@ -89,7 +90,17 @@ class _Meter:
     def is_exact(self, hops: int) -> bool:
         """Whether a sample of so many hops, with whole lists, gives the scores of the whole graph."""
         sample = self._lists.sample(self._target, self._probe.seeds, hops)
-        found = self._scorer.scores(sample)[: len(self._probe.seeds)]
+        try:
+            found = self._scorer.scores(sample)[: len(self._probe.seeds)]
+        except Exception as error:
+            if hops == 0:  # without any edge; programs have some (`export_program`)
+                return False
+            raise InputError(
+                str(blame_of(error)) or "forward",
+                f"the module fails over a sample of neighbours: {type(error).__name__}: {error}",
+                "take each size from the tensor that it is of: a sample has more or fewer nodes of one type than of "
+                "another, and perhaps none",
+            ) from error  # fmt: skip
         return not self._is_off(found)
 
     def check_parts_apart(self) -> None:

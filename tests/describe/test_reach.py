@@ -46,6 +46,14 @@ class Numbering(torch.nn.Module):
         return x + torch.arange(len(x), dtype=x.dtype).unsqueeze(1)
 
 
+class Counted(torch.nn.Module):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        if len(x) < 40:
+            raise IndexError("fewer rows than the layer was made for")
+        rows: torch.Tensor = x.index_add(0, edge_index[1], x[edge_index[0]])
+        return rows
+
+
 class Alone(torch.nn.Module):
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         return x.relu()
@@ -88,6 +96,7 @@ def test_more_hops_may_be_asked_for() -> None:
         (lambda: Propagating(20), GRAPH, "more than 8 hops away"),
         (CountingOut, ONE_WAY, "count edges that leave a node"),
         (Numbering, GRAPH, "look at the numbers of nodes"),
+        (Counted, ONE_WAY, "fails over a sample of neighbours: IndexError: fewer rows"),
         (lambda: Net(pyg.SAGEConv, pyg.GraphNorm(8)), GRAPH, r"norm \(GraphNorm\)"),
         (lambda: Net(pyg.SAGEConv, pyg.PairNorm()), GRAPH, "PairNorm"),
         (
@@ -95,7 +104,7 @@ def test_more_hops_may_be_asked_for() -> None:
             "track_running_stats=False",
         ),
     ],
-    ids=["20 hops", "out-degrees one way", "numbers of nodes", "GraphNorm", "PairNorm", "statistics of the batch"],
+    ids=["20 hops", "out-degrees one way", "numbers of nodes", "an error", "GraphNorm", "PairNorm", "its batch"],
 )  # fmt: skip
 def test_what_no_sample_gives_is_refused(make: Callable[[], torch.nn.Module], graph: Data, words: str) -> None:
     with pytest.raises(InputError, match=words):
