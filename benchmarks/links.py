@@ -244,10 +244,7 @@ class Served:
             published = generate(service, repository, listener)
         seconds = time.monotonic() - begun
         loaded = load_revision(repository, published.revision)
-        links = served_links(published, loaded.decoder)
-        if links is None:
-            raise RuntimeError("the revision scores no links")
-        return Served(published, loaded, links, seconds)
+        return Served(published, loaded, served_links(published, loaded.folder), seconds)
 
     def embeddings(self, nodes: np.ndarray) -> np.ndarray:
         return infer_batch(self.loaded, self.variant, nodes, key=0, with_embeddings=False).scores

@@ -35,6 +35,11 @@ _OWN_HEADERS = ("Variant", "Storage", "Columns", "Validation", "Test", "Size", "
 _TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes")
 
 
+def metric_name(metric: Metric) -> str:
+    """Name for people; of a task that is not known here the name that it has."""
+    return METRIC_NAMES.get(metric, metric)
+
+
 _OBEYED = re.compile(r"[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What JSON does not escape: control characters above ASCII's, and those that turn the direction of text."""
 _UNLIMITED = 10_000
@@ -131,7 +136,7 @@ def _decimals(value: float, digits: int) -> int:
 def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
     """One table where it fits, else two: what variants give, and what they cost."""
     caption = (
-        f"\nValidation and test: {METRIC_NAMES[profile.metric]}. Sample, gather and compute: medians in ms."
+        f"\nValidation and test: {metric_name(profile.metric)}. Sample, gather and compute: medians in ms."
         "\nBytes: of the table, read per batch."
         f"\nMeasured on {printable_line(profile.machine)}."
     )

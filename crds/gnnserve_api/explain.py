@@ -67,6 +67,9 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel"):
     degree: Annotated[int, Meta(description="Length of the node's neighbour list, of all relations.")]
     neighbours: Annotated[tuple[Neighbour, ...], Meta(description="Those that were left out in turn.")]
     revision: str
+    is_asked_about: Annotated[
+        bool, Meta(description="Whether requests may name the node: answers may be about nodes of some types alone.")
+    ]
     class_: Annotated[
         Label | UnsetType, Meta(description="The class that the variant gives the node the highest score for.")
     ] = msgspec.field(name="class", default=UNSET)

@@ -19,7 +19,8 @@ from gnnserve_api.families import FamilyName
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.variants import Storage
 
-Metric = Literal["accuracy", "f1Micro", "f1Macro", "averagePrecision", "rocAuc", "mrr", "recallAtK"]
+Metric = Annotated[str, Meta(pattern="^[A-Za-z][A-Za-z0-9]{0,39}$")]
+"""A task's name for what it calls accuracy, as `f1Micro`."""
 Compute = Literal["float32", "bfloat16"]
 # What a reader may rely on, of a file or of a server: reports divide by these, and draw them. No float loses a count.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -218,6 +219,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """All variants of a revision: pruned ones ascending in factor, projected ones, then those with other fan-outs."""
 
     metric: Metric
+    """A fraction of 1, by which the task judges."""
     machine: str
     """Processor and thread count of the measurement: a profile from elsewhere is only a hint."""
     threads: Count

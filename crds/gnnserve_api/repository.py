@@ -468,7 +468,7 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     @property
     def task_sections(self) -> tuple[TaskSection, ...]:
         """Sections that tasks have written; empty: the task has none."""
-        return () if self.links is None else (self.links,)
+        return tuple(section for section in (self.links,) if section is not None)
 
     @property
     def task_files(self) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from gnnserve_api.intervals import share_interval
 from gnnserve_api.profile import Count, Share
 from gnnserve_api.wording import in_words
 
-Source = Literal["labels", "scores", "both", "links"]
-"""What a network learns from: true labels, the scores of the model that it is to stand in for, both, or links."""
+Source = Annotated[str, Meta(pattern="^[A-Za-z][A-Za-z ]{0,39}$")]
+"""A task's word for what a network learns from, as `labels`."""
 TrainedBy = Literal["WholeGraph", "Sampled"]
 """How training went through a graph of several types, as `spec.model.training.batches` names it."""
 
@@ -47,9 +47,9 @@ class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             "kept. Empty: it learns from labels."
         ),
     ] = {}
-    learnt_from: Annotated[Source, Meta(description="`labels`, the `scores` of the model, `both`, or `links`.")] = (
-        "labels"
-    )
+    learnt_from: Annotated[
+        Source, Meta(description="The task's word: `labels`, the `scores` of the model, `both`, or `links`.")
+    ] = "labels"
     attempts: Annotated[
         tuple[TrainingAttempt, ...],
         Meta(

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from tests.support.pages import ROOT, read_page, section
 
 from gnnserve_api.families import FAMILIES, FamilyName
-from gnnserve_api.profile import Metric
 from gnnserve_api.routing import RoutingMode
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.pruning import RankingMethod
 from gnnserve_api.status import ConditionType
 from gnnserve_api.variants import Storage
+from gnnserve_cli.render import METRIC_NAMES
 from gnnserve_operator.desired.children import CHILDREN
 from gnnserve_worker.generation.families.registry import FAMILIES as MADE_FAMILIES
 from gnnserve_worker.models.registry import ARCHITECTURES
@@ -37,7 +36,7 @@ REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "A codec": lambda: dict.fromkeys(codec.content_type for codec in CODECS),
     "A kind of child": lambda: [child.kind.name for child in CHILDREN],
     "A routing mode": lambda: list(RoutingMode),
-    "A metric of accuracy": lambda: get_args(Metric),
+    "A metric of accuracy": lambda: METRIC_NAMES,
     "A task": lambda: [asked.__name__ for asked in TASKS],
     "A condition": lambda: list(ConditionType),
 }

@@ -24,7 +24,7 @@ from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.profile import Metric, VariantProfile
 from gnnserve_api.protocol import Id, Output, PredictAnswer, PredictRequest, TypedOverlay
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, NodeClasses
 from gnnserve_api.spec.variants import Variants
@@ -115,7 +115,7 @@ class OddClasses:
 
     is_odd: np.ndarray
     splits: Splits
-    metric: Metric = "accuracy"
+    metric: Metric = "oddness"
     majority: None = None
     compares_shortly: bool = True
     keeps_outputs: bool = False
@@ -147,7 +147,7 @@ class OddClasses:
 class OddJudge:
     """A `Judge`."""
 
-    metric: Metric = "accuracy"
+    metric: Metric = "oddness"
     weights: Mapping[str, np.ndarray] = {}
 
     def __init__(self, problem: OddClasses) -> None:
@@ -171,8 +171,8 @@ class OddJudge:
     ) -> Sequence[LabelMisfit]:
         return ()
 
-    def describe(self, weights: str | None) -> None:
-        pass
+    def sections(self, weights: str | None) -> Mapping[str, TaskSection]:
+        return {}
 
 
 _EMBEDDINGS = EmbeddingRates(bound=0.1, rate_share=1.0, is_decayed=False)
@@ -184,7 +184,7 @@ class OddCourse:
 
     problem: OddClasses
     visible: Visible
-    learnt_from: Source = "labels"
+    learnt_from: Source = "odd classes"
     parts_per_epoch: int = 1
     embeddings: EmbeddingRates = _EMBEDDINGS
     decoder: None = None

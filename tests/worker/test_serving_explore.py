@@ -130,6 +130,7 @@ def test_over_several_types_neighbours_have_their_relation_and_are_tried_in_turn
         {"name": "rev_buys", "type": "item", "degree": 2},
     ]
     assert (told["node"], told["degree"], told["variant"], told["class"]) == ("user/3", 4, "projected", told["class"])
+    assert told["isAskedAbout"] is True
     assert all(each["influence"] == pytest.approx(0, abs=1e-6) for each in told["neighbours"])
     expected = {("knows", f"user/{one}") for one in first} | {("rev_buys", f"item/{one - 20}") for one in second}
     assert {(each["relation"], each["id"]) for each in told["neighbours"]} == expected
@@ -143,6 +144,7 @@ def test_a_node_of_a_type_without_answers_is_shown_with_its_neighbours_alone(typ
     assert told.status_code == 200, told.text
     assert answer["unexplained"] == "answers are about nodes of type user"
     assert {"class", "probability", "variant"}.isdisjoint(answer)
+    assert answer["isAskedAbout"] is False
     assert all("influence" not in each and each["relation"] == "buys" for each in answer["neighbours"])
     assert (answer["label"], {each["label"] for each in answer["neighbours"]} <= {0, 1}) == (None, True)
     assert 'node "item/20" is not in the graph' in unknown.json()["error"]["message"]

@@ -145,6 +145,9 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def assert_told(folder: Path, published: RevisionManifest) -> None:
     """The revision answers with one output of each node, mostly right, and its report can be drawn."""
     assert published.links is None
+    assert published.profile.metric == "oddness"
+    assert published.training is not None
+    assert {run.learnt_from for run in published.training.runs} == {"odd classes"}
     assert {one.network.classes for one in published.variants} == {1}
     assert all(one.validation_accuracy > 0.8 for one in published.profile.variants)
     loaded = load_revision(Repository(folder / "repository", "default", "odd"), published.revision)

@@ -18,7 +18,7 @@ from gnnserve_api.profile import LatencyProfile, Metric, Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.tiers import Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
 from gnnserve_api.training import says_rising, says_unlearnt
-from gnnserve_cli.render import METRIC_NAMES, format_bytes
+from gnnserve_cli.render import format_bytes, metric_name
 from gnnserve_cli.report import captions
 from gnnserve_cli.report.data import (
     Accuracy,
@@ -278,7 +278,7 @@ def _says_approximate(metric: Metric) -> str:
     is_no_share = (
         "Nodes have several labels each, and F1 is no share of nodes"
         if metric == "f1Micro"
-        else f"{METRIC_NAMES[metric][0].upper()}{METRIC_NAMES[metric][1:]} is no share of nodes"
+        else f"{metric_name(metric)[0].upper()}{metric_name(metric)[1:]} is no share of nodes"
     )
     return f"{is_no_share}: its intervals are approximate, as if every node were right or wrong as a whole."
 

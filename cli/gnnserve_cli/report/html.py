@@ -8,7 +8,7 @@ from functools import partial
 from markupsafe import Markup
 
 from gnnserve_api.families import family_of
-from gnnserve_cli.render import METRIC_NAMES
+from gnnserve_cli.render import metric_name
 from gnnserve_cli.report import figures, tables
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.drawing import Shape, show
@@ -39,7 +39,7 @@ def build_page(report: Report) -> str:
         under=f"Revision {report.revision}, published {report.provenance.created_at[:10]}",
         headings=_HEADINGS,
         report=report,
-        metric=METRIC_NAMES[report.metric],
+        metric=metric_name(report.metric),
         cards=(
             ("Most accurate", summary.best),
             ("Fastest within one point", summary.within_one_point),

@@ -8,7 +8,7 @@ from typing import Literal
 from gnnserve_api.profile import Profile
 from gnnserve_api.tiers import ROUNDING
 from gnnserve_api.wording import in_words
-from gnnserve_cli.render import METRIC_NAMES
+from gnnserve_cli.render import metric_name
 
 NO_LOSS_POINTS = 100 * ROUNDING
 """Points of accuracy; a smaller difference is the rounding of floats."""
@@ -74,8 +74,8 @@ def gets_right(share: float, profile: Profile) -> str:
     metric, asked = profile.metric, f"{profile.validation_nodes:,} {nodes_of('validation', profile)}"
     if metric == "accuracy":
         return f"gets {percent(share)} of {asked} right"
-    article = "an" if METRIC_NAMES[metric].startswith("a") else "a"
-    return f"has {article} {METRIC_NAMES[metric]} of {percent(share)} on {asked}"
+    article = "an" if metric_name(metric).startswith("a") else "a"
+    return f"has {article} {metric_name(metric)} of {percent(share)} on {asked}"
 
 
 def ratio(value: float) -> str:

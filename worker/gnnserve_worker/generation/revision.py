@@ -107,8 +107,8 @@ def publish_networks(
             row_source=networks.write_row_source(found.plans, variants, staged),
             edge_rules=networks.edge_rules,
             cascades=found.cascades,
-            links=judge.describe(decoder),
             assumptions=networks.assumptions,
+            sections=judge.sections(decoder),
             compared=compared,
             label_misfits=misfits,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -19,7 +20,6 @@ from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.graph_schema import RowsByRelation
-from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import Profile
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import (
@@ -35,6 +35,7 @@ from gnnserve_api.repository import (
     RowSource,
     TableKind,
     TableManifest,
+    TaskSection,
     VariantManifest,
     model_digest,
     sealed,
@@ -271,13 +272,14 @@ class StagedRevision:
         row_source: RowSource | None = None,
         edge_rules: EdgeRules | None = None,
         cascades: Sequence[CascadeManifest] = (),
-        links: LinksManifest | None = None,
+        sections: Mapping[str, TaskSection] = MappingProxyType({}),
         assumptions: Mapping[str, str] | UnsetType = UNSET,
         compared: Sequence[ComparedScores] = (),
         label_misfits: Sequence[LabelMisfit] = (),
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
-        RFC 3339; revisions are ordered by it. `training`: None for given weights."""
+        RFC 3339; revisions are ordered by it. `training`: None for given weights. `sections`: what the task
+        has in the manifest, by its fields."""
         manifest = RevisionManifest(
             schema_version=self._schema_version(variants),
             revision=self.revision,
@@ -298,11 +300,11 @@ class StagedRevision:
             edge_rules=edge_rules,
             given=self._given,
             cascades=tuple(cascades),
-            links=links,
             assumptions=UNSET if assumptions is UNSET else dict(assumptions),
             compared=tuple(compared) or UNSET,
             label_misfits=tuple(label_misfits) or UNSET,
         )
+        manifest = msgspec.structs.replace(manifest, **sections)
         expected = set(checks.files_beside_tables(manifest))
         for table in {table for variant in variants for table in variant.tables}:
             expected.update(checks.files_of(self._tables[table]))

@@ -101,6 +101,10 @@ class EmbeddingCourse(Protocol):
     """What embeddings of all nodes are learnt on that are served as they are."""
 
     @property
+    def learnt_from(self) -> Source:
+        """Word for it in the record of a training."""
+
+    @property
     def links(self) -> LinkSet: ...
 
     @property

@@ -16,9 +16,8 @@ import numpy as np
 
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import LinkScores, Metric, VariantProfile
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
@@ -78,9 +77,9 @@ class Judge(Protocol):
         """Variants of given weights that do not fit the validation split. `answers`: `Judged.answers` by
         variant."""
 
-    def describe(self, weights: str | None) -> LinksManifest | None:
-        """What a manifest has about links; None: nodes are answered. `weights`: path of `weights`; None: there are
-        none."""
+    def sections(self, weights: str | None) -> Mapping[str, TaskSection]:
+        """Sections of the manifest that are the task's alone, by their fields; empty: it needs none. `weights`: path of
+        `weights`; None: there are none."""
 
 
 class LearningProblem(Protocol):

@@ -73,7 +73,7 @@ def learn_embeddings(
         best_epoch=best_epoch,
         validation=best_score,
         rising=history.is_rising(schedule),
-        learnt_from="links",
+        learnt_from=course.learnt_from,
     )
     return {name: best}, (run,)
 

@@ -13,7 +13,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.profile import Metric, VariantProfile
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
@@ -137,8 +137,9 @@ class LabelJudge:
         problem = self.problem
         return [*label_misfits(spec, profiles, answers, problem.expected, problem.classes, problem.majority)]
 
-    def describe(self, weights: str | None) -> None:
-        """None: a manifest names the classes with its graph."""
+    def sections(self, weights: str | None) -> Mapping[str, TaskSection]:
+        """Empty: a manifest names the classes with its graph."""
+        return {}
 
 
 def pose_labels(graph: GraphData, variants: Variants) -> Imported:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from gnnserve_api.spec.task import ComparedWith, Links
+from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet, Pairs
 from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.tasks.course import SHORTEST
@@ -151,6 +152,8 @@ _COMPARISONS: Mapping[ComparedWith, type[Comparison]] = {ComparedWith.DRAWN: Dra
 
 class ComparedLinks:
     """The `EmbeddingCourse` of links, judged by recall@k, which embeddings are for, and the loss of ROC-AUC."""
+
+    learnt_from: Source = "links"
 
     def __init__(self, links: LinkSet, settings: Links) -> None:
         self.links = links

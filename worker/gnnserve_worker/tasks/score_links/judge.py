@@ -11,7 +11,7 @@ import numpy as np
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.profile import Metric, VariantProfile
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import End, LinkSet, Pairs
@@ -61,9 +61,9 @@ class LinkJudge:
         """None: networks and decoder are trained together, so that no weights are given."""
         return ()
 
-    def describe(self, weights: str | None) -> LinksManifest:
+    def sections(self, weights: str | None) -> Mapping[str, TaskSection]:
         links = self.links
-        return LinksManifest(
+        section = LinksManifest(
             decoder=self.settings.decoder,
             dimensions=self.settings.dimensions,
             relation=links.relation,
@@ -73,6 +73,7 @@ class LinkJudge:
             test_links=len(links.test),
             weights=weights,
         )
+        return {"links": section}
 
 
 def _described(end: End) -> EndManifest:

@@ -153,6 +153,7 @@ def _answer(
         degree=subject.degree,
         neighbours=neighbours,
         revision=revision.manifest.revision,
+        is_asked_about=subject.node < revision.graph.nodes,
         relations=revision.graph.lists.relations_of(subject.lists),
         **found,
     )
