@@ -59,3 +59,12 @@ def test_a_graph_of_several_types_is_refused_before_it_is_read() -> None:
     done = CliRunner().invoke(app, ["plan", str(ROOT / "examples" / "reviews" / "reviews.yaml")])
     assert done.exit_code == 2
     assert "spec.graph.source.typed: is not planned" in done.output
+
+
+def test_a_program_is_not_modelled(tmp_path: Path) -> None:
+    manifest = tmp_path / "digits.yaml"
+    model = "model: {program: {uri: made}, expected: {uri: made/expected.npz}}"
+    manifest.write_text(MANIFEST.replace("model: {hidden: 16, fanouts: [4, 2]}", model).replace(", stored: [1]", ""))
+    done = CliRunner().invoke(app, ["plan", str(manifest), "--repository", str(tmp_path / "repository")])
+    assert done.exit_code != 0
+    assert "spec.model.program: is not planned" in " ".join(f"{done.stderr} {done.exception}".split())

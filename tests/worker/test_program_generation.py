@@ -15,29 +15,40 @@ import torch
 import torch_geometric.nn as pyg
 import yaml
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.living import ROOM_BYTES, batch_of, ids_of
 from tests.support.programs import export, export_over_graph, manifest_of
 from tests.support.secured_worker import started
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.export import ExportFormat
 from gnnserve_api.families import FamilyName
 from gnnserve_api.programs import ProgramOutput
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.changes.log import Entry
+from gnnserve_worker.changes.sqlite_log import SqliteLog
+from gnnserve_worker.compaction.carrying import carry_over
+from gnnserve_worker.compaction.folding import fold
+from gnnserve_worker.export.write import build_exact, export_variant
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.generation.programs import running
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
+from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.programs.messages import Failure
 from gnnserve_worker.programs.runner import ProgramFailedError
+from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.security.credentials import Credentials
 
 COLUMNS, HIDDEN, CLASSES, NODES = 6, 8, 3, 90
+UID = "f7b4c2a0-0000-4000-8000-000000000001"
 _REGULAR = planted_graph((0, 1, 2), nodes=NODES, columns=COLUMNS, seed=4)
 GRAPH = _REGULAR.with_lists(graph_of([_REGULAR.graph.list_of(node)[: node % 5 + 1].tolist() for node in range(NODES)]))
 EDGES = np.stack([GRAPH.graph.indices.astype(np.int64), GRAPH.graph.targets()])
@@ -125,9 +136,11 @@ class Given:
     def generate(self, program: dict[str, Any], **parts: Any) -> RevisionManifest:
         return generate(self.service(program, **parts), self.repository)
 
+    def loaded(self, revision: RevisionManifest) -> LoadedRevision:
+        return load_revision(self.repository, revision.revision)
+
     def scores(self, revision: RevisionManifest, variant: str, nodes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        with_files = load_revision(self.repository, revision.revision)
-        found = infer_batch(with_files, variant, np.asarray(nodes, np.int64), 1)
+        found = infer_batch(self.loaded(revision), variant, np.asarray(nodes, np.int64), 1)
         assert found.embeddings is not None
         return found.scores, found.embeddings
 
@@ -303,6 +316,47 @@ def test_the_folder_of_describe_stands_in_place_of_a_contract(given: Callable[..
     described["spec"]["model"]["program"].pop("embeddings")
     (folder / "manifest.yaml").write_text(yaml.safe_dump(described))
     assert find(made.service({"uri": folder.as_uri()}), made.repository) is None
+
+
+def test_an_export_is_served_again_by_its_folder(given: Callable[..., Given], tmp_path: Path) -> None:
+    made, scaling = given("SAGE"), "L2RowNormalize"
+    trained = {"hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 1}}
+    uri, others = (made.folder / "graph.npz").as_uri(), Repository(tmp_path / "trained", "default", "tiny")
+    service = service_of(uri, model=trained, normalization=scaling,
+                         variants={"pruning": {"factors": [1]}, "projection": "Disabled"})  # fmt: skip
+    loaded = load_revision(others, generate(service, others).revision, build=build_exact)
+    folder = made.folder / "exported"
+    export_variant(loaded, "default/tiny", "x1", [ExportFormat.ONNX], folder, "a test")
+    scores = infer_batch(loaded, "x1", np.arange(NODES), 1).scores
+    np.savez(made.folder / "expected.npz", nodes=np.arange(NODES), scores=scores)
+    revision = made.generate({"uri": folder.as_uri()}, normalization=scaling)
+    found = made.loaded(revision)
+    assert_close(infer_batch(found, "x1", np.arange(NODES), 1).scores, scores)
+    # Columns are in rank order, and the table has them so.
+    assert revision.tables["features-float32"].source_columns == loaded.manifest.ranking.columns  # type: ignore[union-attr]
+
+
+def test_a_program_follows_changes_and_is_carried_over_the_graph_that_has_them(given: Callable[..., Given]) -> None:
+    made = given("GCN")
+    revision = made.generate(contract(readsDegrees=True))
+    own = np.random.default_rng(8).normal(size=(1, COLUMNS)).astype(np.float32)
+    brought: list[tuple[int | str, int | str]] = [(7, NODES), (12, NODES), (NODES, 3), (8, 3)]
+    batch = batch_of(own, [NODES], edges=brought)
+    edges = np.concatenate([EDGES, np.array(brought, np.int64).T], axis=1)
+    scores = made.module.over(np.concatenate([FEATURES, own]), edges)[0]
+    log = SqliteLog(made.folder / "log.sqlite", UID)
+    log.append([Entry("tests", 1, batch.counts.items, encode_batch(batch))])
+    loaded = load_revision(made.repository, revision.revision, ROOM_BYTES)
+    folded = fold(loaded, [FEATURES], log, UID, ROOM_BYTES, silent)
+    assert folded is not None
+    made.repository.put_graph(folded.data)
+    carried = carry_over(revision, loaded, folded, made.repository, silent)
+    assert_close(infer_batch(made.loaded(carried), "x1", np.arange(NODES + 1), 1).scores, scores)
+    living = LivingRevision(load_revision(made.repository, revision.revision, ROOM_BYTES), ROOM_BYTES)
+    living.apply(1, [batch])
+    positions = living.graph.ids.find(ids_of([3, 7, NODES]))
+    assert positions is not None
+    assert_close(infer_batch(living._loaded, "x1", positions, 1).scores, scores[[3, 7, NODES]])
 
 
 @pytest.mark.parametrize(

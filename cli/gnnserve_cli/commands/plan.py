@@ -20,6 +20,7 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put, round_floats  # noqa: PLC0415
+    from gnnserve_worker.generation.search.plan import check_modelled  # noqa: PLC0415
     from gnnserve_worker.generation.search.plan import plan as modelled  # noqa: PLC0415
     from gnnserve_worker.graph.sources.load import kind_of  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
@@ -29,6 +30,7 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     spec = load_manifest(manifest).spec
     task = task_of(spec)
     task.check_plan()
+    check_modelled(spec)
     kind_of(spec.graph.source).check_modelled()
     with showing_progress() as listener:
         data = task.load(repository / DOWNLOADS, listener)

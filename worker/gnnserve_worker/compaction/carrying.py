@@ -49,7 +49,8 @@ def carry_over(
             staged.carry_table(name, carried.table, table, carried.rows, carried.own_rows)
         source = manifest.row_source
         assert source is not None  # noqa: S101
-        for file in sorted({variant.weights for variant in variants} | ({source.tensors} if source.tensors else set())):
+        networks = {file for variant in variants for file in variant.network_files}
+        for file in sorted(networks | ({source.tensors} if source.tensors else set())):
             staged.carry_file(file, repository.read_file(manifest, file))
         progress(Progress(_STAGE, len(tables), len(tables)))
         return staged.commit(

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName, cascade_of
 from gnnserve_api.profile import LatencyCurve
 from gnnserve_api.spec.cascade import Cascade
@@ -67,6 +68,14 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def total_s(self) -> float:
         return self.first_network_s + self.other_networks_s + self.measuring_s
+
+
+def check_modelled(spec: GNNServiceSpec) -> None:
+    """InputError: nothing is known of what the model's layers would take."""
+    if spec.model.program is not None:
+        raise InputError(
+            "spec.model.program", "is not planned: what a program takes is not known before it is run", "generate it"
+        )
 
 
 def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
