@@ -18,6 +18,8 @@ from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
 from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving import metrics as serving
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.canary_metrics import CanarySample
@@ -28,6 +30,10 @@ ON_GPU = DeviceStats(
     repeated_rows=2,
 )  # fmt: skip
 """What a worker with a GPU tells of it."""
+OF_PROGRAM = ProgramStats(
+    answered=5, failed=4, run_s=0.5, restarts=dict.fromkeys(Failure, 1), problem="ended its process"
+)
+"""What a worker whose model is a program tells of it."""
 
 
 def watched() -> AccuracyWatch:
@@ -62,6 +68,7 @@ def worker_metrics() -> bytes:
     )
     metrics.watch_routing(lambda: serving.RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
+    metrics.watch_programs(lambda: OF_PROGRAM)
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
     sample = canary_sample(metrics)

@@ -220,7 +220,7 @@ def test_terminated_generation_leaves_nothing_unfinished(tmp_path: Path) -> None
     with subprocess.Popen(COMMAND, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "] train x1: 1/" in line:
+            if "] train x1: " in line:
                 break
         process.terminate()
         rest = process.stderr.read()

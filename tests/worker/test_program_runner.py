@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +48,12 @@ def children() -> list[int]:
     """Processes that this one has started for programs of these tests; other tests' may still be there."""
     found = []
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text(encoding="ascii").split():
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"gnnserve_worker.programs.process" in command and b"/mischief.onnx" in command:
-                found.append(int(pid))
+        # Threads and processes may end while they are listed.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for pid in (task / "children").read_text(encoding="ascii").split():
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"gnnserve_worker.programs.process" in command and b"/mischief.onnx" in command:
+                    found.append(int(pid))
     return found
 
 
