@@ -6,6 +6,7 @@ from collections import Counter
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET
 
 from gnnserve_api.graph_schema import GraphSchema
 
@@ -61,7 +62,8 @@ class InputRole(StrEnum):
 _OF_LAYER = frozenset({InputRole.LAYER_EDGES, InputRole.LAYER_TARGETS, InputRole.NORMALISED_WEIGHTS})
 _LAYERED = _OF_LAYER | {InputRole.ROWS, InputRole.OWN_ROWS}
 _OF_RELATION = frozenset({InputRole.EDGES, InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES, InputRole.EDGES_PER_HOP})
-_BY_HOPS = frozenset({InputRole.EDGES, InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES})
+_OF_PAYLOAD = frozenset({InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES})
+_BY_HOPS = _OF_PAYLOAD | {InputRole.EDGES}
 _FLOATS = frozenset(
     {InputRole.FEATURES, InputRole.EDGE_FEATURES, InputRole.ROWS, InputRole.OWN_ROWS, InputRole.NORMALISED_WEIGHTS}
 )
@@ -172,7 +174,7 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
     @property
     def reads_payload(self) -> bool:
-        return any(each.role in (InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES) for each in self.inputs)
+        return any(each.role in _OF_PAYLOAD for each in self.inputs)
 
     @property
     def outputs(self) -> tuple[ProgramOutput, ...]:
@@ -193,6 +195,11 @@ def contract_problems(program: ProgramManifest, schema: GraphSchema) -> list[str
             f"{', '.join(layered)} are by layer as gnnserve export writes them, and others are not; give inputs of one "
             "kind"
         )
+    if layered and schema.has_names:
+        problems.append(
+            f"{', '.join(layered)} are by layer, which programs over one type have, and the graph has several; give "
+            "features by type, and edges by relation"
+        )
     if program.hops < 0:
         problems.append(f"hops is {program.hops}; give the number of layers that read neighbours")
     for each in inputs:
@@ -205,7 +212,14 @@ def _problems_of_input(each: ProgramInput, program: ProgramManifest, schema: Gra
     types = [kind.name for kind in schema.types]
     if each.role.is_of_type and each.type not in types:
         problems.append(f"{each.name} is of type {each.type!r}; the graph has {_listed(types)}")
+    without = [kind.name for kind in schema.types if schema.has_names and kind.features is None]
+    if each.role is InputRole.FEATURES and each.type in without:
+        problems.append(
+            f"{each.name} is features of type {each.type!r}, whose nodes have none; give them in the source"
+        )
     relations = {RelationKey(one.source, one.name, one.target): one.key for one in schema.relations}
+    if each.role in _OF_PAYLOAD and each.relation in relations:
+        problems += _problems_of_payload(each, schema)
     if each.role.is_of_relation and each.relation not in relations:
         wanted = " ".join((each.relation.source, each.relation.name, each.relation.target))
         problems.append(f"{each.name} is of relation {wanted!r}; the graph has {_listed(list(relations.values()))}")
@@ -217,6 +231,20 @@ def _problems_of_input(each: ProgramInput, program: ProgramManifest, schema: Gra
     if each.role.is_of_layer and not 1 <= (each.layer or 0) <= program.sampled_hops:
         problems.append(f"{each.name} is {each.role} of layer {each.layer}; give a layer, 1 to {program.sampled_hops}")
     return problems
+
+
+def _problems_of_payload(each: ProgramInput, schema: GraphSchema) -> list[str]:
+    (payload,) = (
+        one.payload for one in schema.relations if RelationKey(one.source, one.name, one.target) == each.relation
+    )
+    has_times = payload is not UNSET and bool(payload.time)
+    has_features = payload is not UNSET and bool(payload.columns)
+    if has_times if each.role is InputRole.EDGE_TIMES else has_features:
+        return []
+    read = "times" if each.role is InputRole.EDGE_TIMES else "features"
+    of_relation = f" of {' '.join((each.relation.source, each.relation.name, each.relation.target))}"
+    edges = f"edges{of_relation if schema.has_names else ''}"
+    return [f"{each.name} is {read} of {edges}, which have none; let the source read them, as docs/data.md says"]
 
 
 def _listed(names: list[str]) -> str:

@@ -399,7 +399,7 @@ class FailingRunner:
 
 def scores_of(runner: FailingRunner, **more: Any) -> ProgramScores:
     program = manifest_of(**more)
-    read = ProgramGraph(GRAPH.graph, GRAPH.features, GRAPH.schema)
+    read = ProgramGraph(GRAPH.graph, [GRAPH.features], [None])
     return ProgramScores(program, read, runner, lambda node: f"n{node}")  # type: ignore[arg-type]
 
 

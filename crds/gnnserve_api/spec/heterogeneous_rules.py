@@ -79,8 +79,8 @@ _EMPTY = " && ".join(
 
 
 @rule(
-    f"!{_TYPED} || ({_EMPTY} && (!has(self.variants.search) || self.variants.search != 'Auto') && "
-    "self.variants.projection != 'Disabled')",
+    f"!{_TYPED} || has(self.model.program) || ({_EMPTY} && "
+    "(!has(self.variants.search) || self.variants.search != 'Auto') && self.variants.projection != 'Disabled')",
     "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
     "variants are projected or stored ones",
 )
@@ -95,7 +95,7 @@ def typed_variants_are_projected(spec: _Spec) -> bool | str:
         "projection": variants.projection is Projection.DISABLED,
     }
     found = [name for name, value in asked.items() if value]
-    if not is_typed(spec) or not found:
+    if not is_typed(spec) or spec.model.program is not None or not found:
         return True
     return f"variants.{found[0]} must be left out with graph.source.typed, whose variants are projected or stored ones"
 
@@ -121,5 +121,6 @@ def typed_layers_stay(spec: _Spec) -> bool:
 
 
 def reads_products(spec: _Spec) -> bool:
-    """Whether variants read products of each relation: not LightGCN's, which read embeddings."""
-    return is_typed(spec) and not spec.model.learns_embeddings
+    """Whether variants read products of each relation: not LightGCN's, which read embeddings, nor programs, which read
+    features."""
+    return is_typed(spec) and not spec.model.learns_embeddings and spec.model.program is None

@@ -8,6 +8,7 @@ from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.task import Task
+from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Variants
 
 _PROGRAM = "has(self.model.program)"
@@ -20,14 +21,37 @@ class _Spec(Protocol):
     model: Model
     variants: Variants
     task: Task
+    updates: UpdatesSpec | None
 
 
 @rule(
-    f"!{_PROGRAM} || !has(self.graph.source.typed)",
-    "model.program must not be given with graph.source.typed: programs are served over graphs of one type so far",
+    f"!{_PROGRAM} || !has(self.graph.source.typed) || !has(self.updates)",
+    "updates must not be given with model.program and graph.source.typed: programs follow changes of graphs of one "
+    "type alone so far",
 )
-def programs_are_of_one_type(spec: _Spec) -> bool:
-    return spec.model.program is None or spec.graph.source.typed is None
+def programs_over_types_stay(spec: _Spec) -> bool:
+    return spec.model.program is None or spec.graph.source.typed is None or spec.updates is None
+
+
+_OF_ONE_TYPE = " && ".join(
+    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)" for name in ("oneRow", "cascades")
+)
+
+
+@rule(
+    f"!{_PROGRAM} || !has(self.graph.source.typed) || ({_OF_ONE_TYPE})",
+    "variants.oneRow and cascades must be left out with model.program and graph.source.typed: one-row variants read "
+    "nodes of one type; storage and fanouts are there",
+)
+def programs_over_types_have_no_one_rows(spec: _Spec) -> bool | str:
+    asked = {"oneRow": spec.variants.one_row, "cascades": spec.variants.cascades}
+    found = [name for name, value in asked.items() if value]
+    if spec.model.program is None or spec.graph.source.typed is None or not found:
+        return True
+    return (
+        f"variants.{found[0]} must be left out with model.program and graph.source.typed: one-row variants read nodes "
+        "of one type; storage and fanouts are there"
+    )
 
 
 @rule(

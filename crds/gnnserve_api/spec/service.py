@@ -279,7 +279,8 @@ class GNNServiceSpec(ApiModel):
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
-    _programs_are_of_one_type = programs.programs_are_of_one_type
+    _programs_over_types_stay = programs.programs_over_types_stay
+    _programs_over_types_have_no_one_rows = programs.programs_over_types_have_no_one_rows
     _programs_classify_nodes = programs.programs_classify_nodes
     _programs_are_not_looked_into = programs.programs_are_not_looked_into
     _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 from pydantic import ValidationError
 
 from gnnserve_api import decoding
@@ -21,7 +22,14 @@ from gnnserve_api.export import ExportManifest
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.manifest_problems import describe
 from gnnserve_api.manifest_yaml import read_yaml
-from gnnserve_api.programs import ProgramLimits, ProgramManifest, contract_problems
+from gnnserve_api.programs import (
+    InputRole,
+    ProgramInput,
+    ProgramLimits,
+    ProgramManifest,
+    RelationKey,
+    contract_problems,
+)
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
 from gnnserve_api.spec.program import LimitsSpec, Program
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -188,15 +196,35 @@ def check_program(
 def _check_columns(given: GivenProgram, schema: GraphSchema) -> None:
     stated = columns_of_inputs(given.file)
     for each in given.contract.inputs:
-        if each.role.is_of_type and each.name in stated:
-            found = schema.types[schema.place_of(each.type)].features or 0
-            read = found if given.columns is None else len(given.columns)
-            if read != stated[each.name]:
-                raise InputError(
-                    f"{FIELD}.inputs.{each.name}",
-                    f"{each.name} takes {stated[each.name]} columns, and nodes have {read} features",
-                    "give the graph that the model was trained on",
-                )  # fmt: skip
+        if each.name not in stated or each.role not in _COLUMNS:
+            continue
+        whose, read = _COLUMNS[each.role](given, each, schema)
+        if read != stated[each.name]:
+            raise InputError(
+                f"{FIELD}.inputs.{each.name}",
+                f"{each.name} takes {stated[each.name]} columns, and {whose} have {read} features",
+                "give the graph that the model was trained on",
+            )
+
+
+def _of_nodes(given: GivenProgram, each: ProgramInput, schema: GraphSchema) -> tuple[str, int]:
+    found = schema.types[schema.place_of(each.type)].features or 0
+    whose = f"nodes of type {each.type!r}" if schema.has_names else "nodes"
+    return whose, found if given.columns is None else len(given.columns)
+
+
+def _of_edges(given: GivenProgram, each: ProgramInput, schema: GraphSchema) -> tuple[str, int]:
+    del given
+    (found,) = (one for one in schema.relations if RelationKey(one.source, one.name, one.target) == each.relation)
+    whose = f"edges of {found.key}" if schema.has_names else "edges"
+    return whose, 0 if found.payload is UNSET else len(found.payload.columns)
+
+
+_COLUMNS: Mapping[InputRole, Callable[[GivenProgram, ProgramInput, GraphSchema], tuple[str, int]]] = {
+    InputRole.FEATURES: _of_nodes,
+    InputRole.EDGE_FEATURES: _of_edges,
+}
+"""Whose features an input has, and how many, by its role."""
 
 
 def _check_fanouts(contract: ProgramManifest, program: Program, spec: GNNServiceSpec) -> None:

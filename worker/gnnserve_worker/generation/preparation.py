@@ -16,7 +16,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.steps import IMPORT
-from gnnserve_worker.graph.store import Finding
+from gnnserve_worker.graph.store import Finding, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener, Step
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.generated import GenerationTask, Imported
@@ -62,6 +62,14 @@ def import_graph(wanted: Wanted) -> Imported:
                 f"add nodes{of_type}, or leave the networks as they are: without retraining",
             )
     return wanted.task.pose(data)
+
+
+def counted(data: GraphData) -> str:
+    """What was imported, for progress."""
+    if not data.schema.has_names:
+        return f"{data.nodes:,} nodes, {data.edges:,} edges"
+    types, relations = len(data.types), len(data.relations)
+    return f"{data.nodes:,} nodes of {types} types, {data.edges:,} edges by {relations} relations"
 
 
 def report_import(

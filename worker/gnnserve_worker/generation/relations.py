@@ -23,7 +23,7 @@ from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
-from gnnserve_worker.generation.preparation import Wanted, import_graph, report_import
+from gnnserve_worker.generation.preparation import Wanted, counted, import_graph, report_import
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.relation_checkpoint import check_relations
 from gnnserve_worker.generation.revision import publish_networks
@@ -182,7 +182,6 @@ def _training_set(spec: GNNServiceSpec, data: GraphData, problem: LearningProble
 
 def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
     data, problem, findings = import_graph(wanted)
-    counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
     steps = steps_over_types(wanted.spec, data.nodes, data.edges, problem.items, profile_budget_s(), MASTER)
-    report_import(wanted.progress, counts, steps, findings)
+    report_import(wanted.progress, counted(data), steps, findings)
     return data, problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet
-from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.store import GraphData, NodeType
 from gnnserve_worker.models.relational import RelationalLayer, default_key, layer_tensors, moment_key
 from gnnserve_worker.repository.staged import StagedRevision
 
@@ -39,10 +39,35 @@ def write_row_source(
         if isinstance(table, PlannedTable) and table.made_by is not None:
             tensors |= {table.made_by.prefix + key: tensor for key, tensor in table.made_by.tensors.items()}
     return RowSource(
-        columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in graph.feature_columns),
+        columns=tuple(_source_columns(graph.types)),
         normalization=normalized.method,
         tensors=staged.write_row_source(tensors),
     )
+
+
+def write_type_row_source(graph: GraphData, scaled: Sequence[Normalized | None], staged: StagedRevision) -> RowSource:
+    """Write what features of each type were scaled by, of tables that have these features. `scaled`: by type; None: it
+    has none."""
+    tensors: dict[str, np.ndarray] = {}
+    for place, one in enumerate(scaled):
+        if one is not None:
+            tensors |= {moment_key(place, name): moment for name, moment in moments(one).items()}
+    return RowSource(
+        tuple(_source_columns(graph.types)),
+        Normalization.DISABLED,
+        staged.write_row_source(tensors),
+        tuple(
+            TypeRows(0, None) if one is None else TypeRows(len(kind.feature_columns), one.method)
+            for one, kind in zip(scaled, graph.types, strict=True)
+        ),
+    )
+
+
+def _source_columns(types: Sequence[NodeType]) -> Iterator[SourceColumn]:
+    """Columns of the source that features of these types are made of, type after type."""
+    for kind in types:
+        for column in kind.feature_columns:
+            yield SourceColumn(column.name, column.width, column.fill)
 
 
 def write_relation_row_source(
@@ -51,14 +76,13 @@ def write_relation_row_source(
     """Write what is needed to make rows of new nodes of each type: how features were scaled, the mean of the embeddings
     of types that have none, and the first layer."""
     tensors = layer_tensors(0, first)
-    kinds, columns = [], []
+    kinds = []
     for place, (scaled, kind) in enumerate(zip(subject.features, subject.data.types, strict=True)):
         if scaled is None:
             tensors[default_key(place)] = states[place].mean(axis=0, dtype=np.float64).astype(np.float32)
             kinds.append(TypeRows(0, None))
             continue
-        if scaled.mean is not None and scaled.deviation is not None:
-            tensors |= {moment_key(place, "mean"): scaled.mean, moment_key(place, "deviation"): scaled.deviation}
+        tensors |= {moment_key(place, name): moment for name, moment in moments(scaled).items()}
         kinds.append(TypeRows(len(kind.feature_columns), scaled.method))
-        columns += [SourceColumn(column.name, column.width, column.fill) for column in kind.feature_columns]
-    return RowSource(tuple(columns), Normalization.DISABLED, staged.write_row_source(tensors), tuple(kinds))
+    columns = tuple(_source_columns(subject.data.types))
+    return RowSource(columns, Normalization.DISABLED, staged.write_row_source(tensors), tuple(kinds))

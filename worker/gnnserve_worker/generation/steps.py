@@ -48,6 +48,7 @@ class GraphSizes:
     neighbours: float
     """Mean number of a node."""
     columns: int
+    """Features of a node, of several types of the one that has most."""
     numbers: float
     """Numbers of a node's features that are stored: all of dense ones, those that are not zero of sparse ones."""
     train: int
@@ -55,8 +56,9 @@ class GraphSizes:
 
     @staticmethod
     def of(data: GraphData) -> GraphSizes:
-        nodes, numbers = max(1, data.nodes), _stored_numbers(data.features)
-        splits, columns = data.splits, data.features.shape[1]
+        nodes, features = max(1, data.nodes), [kind.features for kind in data.types if kind.features is not None]
+        splits, columns = data.splits, max((one.shape[1] for one in features), default=0)
+        numbers = sum(map(_stored_numbers, features))
         return GraphSizes(
             nodes, data.edges / nodes, columns, numbers / nodes, len(splits.train), len(splits.validation)
         )

@@ -75,18 +75,30 @@ def training_set(
 ) -> TrainingSet:
     """With inductive training, edges of nodes of the first type that are not for training are hidden, and so are the
     features of these nodes; nodes of other types belong to no part of the split, and are always seen."""
+    features = scaled_features(data, scope, method)
+    visible: Visible = data.relations
+    if scope is Scope.INDUCTIVE:
+        seen = _seen(data, scope)
+        visible = [replace(one, lists=_kept(one.lists, seen[one.source], seen[one.target])) for one in data.relations]
+    return TrainingSet(data, visible, features, classes, problem)
+
+
+def scaled_features(data: GraphData, scope: Scope, method: Normalization) -> list[Normalized | None]:
+    """Features of each type, scaled by those that training may see; None: it has none."""
+    seen = _seen(data, scope)
+    return [
+        None if kind.features is None else fit_normalization(kind.features, method, np.flatnonzero(seen[kind.name]))
+        for kind in data.types
+    ]
+
+
+def _seen(data: GraphData, scope: Scope) -> dict[str, np.ndarray]:
+    """Whether training may see each node, by the name of its type: bool [nodes]."""
     seen = {kind.name: np.ones(kind.nodes, dtype=bool) for kind in data.types}
     if scope is Scope.INDUCTIVE:
         seen[data.target.name][:] = False
         seen[data.target.name][data.splits.train] = True
-    features = [
-        None if kind.features is None else fit_normalization(kind.features, method, np.flatnonzero(seen[kind.name]))
-        for kind in data.types
-    ]
-    visible: Visible = data.relations
-    if scope is Scope.INDUCTIVE:
-        visible = [replace(one, lists=_kept(one.lists, seen[one.source], seen[one.target])) for one in data.relations]
-    return TrainingSet(data, visible, features, classes, problem)
+    return seen
 
 
 def means_by_relation(data: GraphData, relation: Relation) -> sp.csr_array:

@@ -60,8 +60,6 @@ def _open_program(networks: VariantNetworks, variant: VariantManifest, table: Ta
     problems = contract_problems(program, schema)
     if len(variant.fanouts) != max(1, program.sampled_hops):
         problems.append(f"{len(variant.fanouts)} fan-outs, expected one for each of {program.sampled_hops} hops")
-    if program.reads_payload and not schema.has_payload:
-        problems.append("inputs of what edges have, and those of the graph have nothing")
     if table.projected:
         problems.append(f"the table {variant.table} of products, expected one of features")
     if problems:

@@ -110,6 +110,8 @@ class PlacedProgram:
     """With the paths that files have in the folder."""
     kept: ProgramManifest
     """With the paths that they have in the revision."""
+    features: Sequence[Features]
+    """Scaled features of each type, in the order of the source; a type without has no column."""
     columns: tuple[int, ...] | None = None
     """Columns of the features that it reads, in its order; None: all, in the order of the source."""
 
@@ -123,7 +125,8 @@ class Ingredients:
     """The network of the spec. One-row variants have others."""
     graph: Graph
     features: Features
-    """Normalised, or made of these where the model propagates them; columns in the order of the source."""
+    """Normalised, or made of these where the model propagates them; columns in the order of the source. Of several
+    types those of the target."""
     ranking: Ranking
     master: Tensors | None
     """Weights of the master, for inputs in the order of the source; None: no family needs them."""
@@ -159,7 +162,7 @@ class Outline:
     network: NetworkManifest
     nodes: int
     features: int
-    """Columns of `Ingredients.features`."""
+    """Columns of `Ingredients.features`, of several types of the widest."""
     given: Sequence[GivenVariant] = ()
     """The given variants, as in `Ingredients`."""
 

@@ -1,11 +1,16 @@
-"""The program that a user brings as the model: over all feature columns, from each storage. Nothing is trained."""
+"""The program that a user brings as the model: over all feature columns, from each storage. Nothing is trained.
+
+Of several types one table has the features of all nodes, as wide as the widest type; a narrower one has its columns
+first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
+import numpy as np
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.programs import ProgramManifest
@@ -20,6 +25,7 @@ from gnnserve_worker.generation.families.family import (
     PlannedVariant,
     storages_of,
 )
+from gnnserve_worker.graph.store import Features
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
 from gnnserve_worker.tables.table import feature_blocks
@@ -42,17 +48,20 @@ class ProgramFamily:
         return sum(stored_bytes(outline.nodes, outline.features, storage) for storage in storages)
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        program, features = made_from.program, made_from.features
+        program = made_from.program
         if program is None:
             return FamilyPlan()
-        columns = list(range(features.shape[1])) if program.columns is None else list(program.columns)
+        widest = max(one.shape[1] for one in program.features)
+        columns = list(range(widest)) if program.columns is None else list(program.columns)
+        # Of several types a column of the table is of another column of each.
+        source_columns = tuple(columns) if len(program.features) == 1 else None
         storages = storages_of(made_from.spec)
         file = stored_name(_NAME, storages[0])
         return FamilyPlan(
             tables=[
                 PlannedTable(
                     f"features-{storage}", "features", storage, len(columns),
-                    partial(feature_blocks, features, columns), source_columns=tuple(columns),
+                    partial(_row_blocks, program.features, columns), source_columns=source_columns,
                 )
                 for storage in storages
             ],
@@ -75,6 +84,14 @@ class ProgramFamily:
                 for storage in storages
             ],
         )  # fmt: skip
+
+
+def _row_blocks(features: Sequence[Features], columns: Sequence[int]) -> Iterator[np.ndarray]:
+    """Rows of all nodes, type after type, some megabytes at a time: float32 [nodes, columns]."""
+    for one in features:
+        own = [column for column in columns if column < one.shape[1]]
+        for block in feature_blocks(one, own):
+            yield block if len(own) == len(columns) else np.pad(block, ((0, 0), (0, len(columns) - len(own))))
 
 
 def kept_as(given: ProgramManifest, spec: GNNServiceSpec) -> ProgramManifest:

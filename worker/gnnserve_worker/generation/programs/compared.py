@@ -81,7 +81,7 @@ class ComparedProgram:
                 remedy,
                 lambda deeper=deeper: self._scores(deeper, own, nodes),  # type: ignore[misc]
             )
-        if own.lists.edges + own.lists.nodes * max(1, own.features.shape[1]) <= _MOST_WHOLE:
+        if own.lists.edges + own.lists.nodes + own.numbers <= _MOST_WHOLE:
             yield "over the whole graph at once", f"{CANNOT}: {_WHOLE_GRAPH}", lambda: self._over_all(own, nodes)
         for method in _NORMALIZATIONS:
             if method is not normalization_of(self.spec) and self._may_be_scaled(method):
@@ -90,11 +90,13 @@ class ComparedProgram:
                     f"set spec.graph.normalization to {method}",
                     lambda method=method: self._scores(contract, self._read(self.graph, method), nodes),  # type: ignore[misc]
                 )
-        if own.payload is None:
+        if not self.graph.schema.has_names and not own.has_payload:
             yield from self._other_edges(own, nodes)
 
     def _may_be_scaled(self, method: Normalization) -> bool:
-        return method is not Normalization.STANDARDIZE or not sp.issparse(self.graph.features)
+        return method is not Normalization.STANDARDIZE or not any(
+            sp.issparse(kind.features) for kind in self.graph.types
+        )
 
     def _other_edges(self, own: ProgramGraph, nodes: np.ndarray) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for direction, source in other_directions(self.spec.graph.source):
@@ -117,9 +119,10 @@ class ComparedProgram:
     def _over_all(self, graph: ProgramGraph, nodes: np.ndarray) -> np.ndarray:
         """Scores of nodes where the program is given all nodes and edges, as its module was."""
         laid: LaidOut = ProgramScores(self.contract, graph, self.runner).lay_out(np.arange(graph.lists.nodes))
-        rows = int(laid.seeds.max(initial=-1)) + 1
+        seeds = laid.seeds[: self.graph.target.nodes]
+        rows = int(seeds.max(initial=-1)) + 1
         (found,) = self.runner.run(laid.arrays, (self.contract.scores,), rows)
-        return np.asarray(found[laid.seeds][nodes])
+        return np.asarray(found[seeds][nodes])
 
 
 def compare_program(

@@ -1,4 +1,4 @@
-"""A program over a graph of one type, from a manifest to a published revision.
+"""A program, from a manifest to a published revision, over a graph of one type or of several.
 
 It is read and checked, run twenty times over the same rows, and held against the scores that its model gave, before
 anything is written. Then its table is written, one-row variants learn its scores, and all is measured as it will serve.
@@ -31,17 +31,24 @@ from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, OneRowModels, Outline, PlacedProgram
 from gnnserve_worker.generation.families.program import kept_as
 from gnnserve_worker.generation.families.registry import FAMILIES
-from gnnserve_worker.generation.features import Normalized, normalization_of
+from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.given_program import FIELD, GivenProgram, check_program, read_program
 from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
-from gnnserve_worker.generation.preparation import Wanted, import_graph, report_import
+from gnnserve_worker.generation.preparation import Wanted, counted, import_graph, report_import
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
-from gnnserve_worker.generation.programs.running import ProgramScores, ProgramTeacher, called_by, read_graph
+from gnnserve_worker.generation.programs.running import (
+    ProgramScores,
+    ProgramTeacher,
+    called_by,
+    joined_lists,
+    read_graph,
+    served_features,
+)
 from gnnserve_worker.generation.propagation import ModelRows
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.revision import publish_networks
-from gnnserve_worker.generation.row_source import moments, write_row_source
+from gnnserve_worker.generation.row_source import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.search.search import Found, Measure
 from gnnserve_worker.generation.steps import CHECK, GraphSizes, steps_of
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
@@ -59,7 +66,7 @@ _LANES = 2
 
 
 def prepare(wanted: Wanted) -> PreparedProgram:
-    """Prepare a program over one list of neighbours."""
+    """Prepare a program."""
     spec, progress = wanted.spec, wanted.progress
     graph, problem = _import_graph(wanted)
     spec = wanted.task.settled(spec)
@@ -70,7 +77,8 @@ def prepare(wanted: Wanted) -> PreparedProgram:
         raise InputError(f"{FIELD}.uri", f"{given.file} changed while it was read", "generate again")
     check_program(given, program, spec, graph.schema, len(graph.classes))
     network = program_network(given.contract, program.fanouts)
-    outline = Outline(spec, network, graph.graph.nodes, graph.features.shape[1])
+    widest = max(kind.features or 0 for kind in graph.schema.types)
+    outline = Outline(spec, network, graph.nodes, widest)
     tables_bytes = sum(family.tables_bytes(outline) for family in FAMILIES)
     wanted.repository.require_free(tables_bytes)
     source = graph
@@ -91,8 +99,7 @@ def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
     imported = import_graph(wanted)
     graph = imported.graph
     steps = steps_of(wanted.spec, GraphSizes.of(graph), profile_budget_s())
-    counts = f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"
-    report_import(wanted.progress, counts, steps, imported.findings)
+    report_import(wanted.progress, counted(graph), steps, imported.findings)
     return graph, imported.problem
 
 
@@ -114,9 +121,10 @@ def _check_runs(
     progress(Progress(CHECK, 0, 1))
     read = read_graph(spec, graph, given.columns)
     scores = ProgramScores(given.contract, read, runner, called_by(graph), _program_of(spec).fanouts)
-    nodes = np.random.default_rng(0).permutation(graph.graph.nodes).astype(np.int64)
+    asked = graph.target.nodes
+    nodes = np.random.default_rng(0).permutation(asked).astype(np.int64)
     scores.check_repeats(nodes)
-    scores.check_largest(np.arange(graph.graph.nodes))
+    scores.check_largest(np.arange(asked))
     progress(Progress(CHECK, 1, 1))
 
 
@@ -141,19 +149,20 @@ class PreparedProgram:
         kept = kept_as(given.contract, spec)
         network = program_network(kept, _program_of(spec).fanouts)
         data = training_set(graph, self.problem, network.classes, scope, normalization_of(spec))
-        normalized = data.normalized
-        check_range(normalized.features, spec.variants.storage)
+        features = served_features(data.features, graph)
+        for one in features:
+            check_range(one, spec.variants.storage)
         # Before training, since a damaged copy of it in the repository should not cost the time.
         self.wanted.repository.put_graph(graph)
         with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
-            one_rows = self._one_rows(data, normalized, use_gpu=use_gpu)
+            one_rows = self._one_rows(data, use_gpu=use_gpu)
             ingredients = Ingredients(
-                spec, network, graph.graph, normalized.features, Ranking(np.arange(graph.features.shape[1]), {}), None,
+                spec, network, joined_lists(graph), features[0], Ranking(np.arange(features[0].shape[1]), {}), None,
                 None, one_rows=one_rows,
                 teacher=self._teacher(runner) if one_rows is not None else None,
-                program=PlacedProgram(given.folder, given.contract, kept, given.columns),
+                program=PlacedProgram(given.folder, given.contract, kept, features, given.columns),
             )  # fmt: skip
-            made = _ProgramNetworks(graph, self.problem, normalized, ingredients, one_rows)
+            made = _NETWORKS[graph.schema.has_names](data, ingredients, one_rows)
             generator = generator_of(trains=one_rows is not None)
             try:
                 return publish_networks(
@@ -169,7 +178,7 @@ class PreparedProgram:
         fanouts = _program_of(self.spec).fanouts
         return ProgramTeacher(self.given.digest, self.given.contract, read, runner, fanouts)
 
-    def _one_rows(self, data: TrainingSet, normalized: Normalized, *, use_gpu: bool) -> OneRowModels | None:
+    def _one_rows(self, data: TrainingSet, *, use_gpu: bool) -> OneRowModels | None:
         if not self.spec.trains_networks:
             return None
         progress, identity = self.wanted.progress, self.wanted.identity
@@ -179,19 +188,21 @@ class PreparedProgram:
 
         networks = self.wanted.repository.kept_networks(identity.recipe, identity.graph, self.tables_bytes)
         resumption = resumption_of(networks, identity, generator_of(trains=True), device, progress)
-        rows = ModelRows(normalized.features, normalized.features)
-        return TrainedOneRows(self.spec.model, data, normalized, rows, progress, device, resumption)
+        rows = ModelRows(data.normalized.features, data.normalized.features)
+        return TrainedOneRows(self.spec.model, data, data.normalized, rows, progress, device, resumption)
 
 
 @dataclass(frozen=True, slots=True)
 class _ProgramNetworks:
-    """The `revision.Networks` of a program, and of one-row networks beside it."""
+    """The `revision.Networks` of a program, and of one-row networks beside it, over a graph of one type."""
 
-    graph: GraphData
-    problem: LearningProblem
-    normalized: Normalized
+    subject: TrainingSet
     ingredients: Ingredients
     one_rows: OneRowModels | None
+
+    @property
+    def problem(self) -> LearningProblem:
+        return self.subject.problem
 
     @property
     def assumptions(self) -> Mapping[str, str]:
@@ -203,12 +214,13 @@ class _ProgramNetworks:
         return {}
 
     @property
-    def edge_rules(self) -> EdgeRules:
-        return self.graph.edge_rules
+    def edge_rules(self) -> EdgeRules | None:
+        return self.subject.data.edge_rules
 
     @property
-    def rows(self) -> RowRecipe:
-        return RowRecipe(self.normalized.method, moments(self.normalized), self.ingredients.ranking.columns)
+    def rows(self) -> RowRecipe | None:
+        scaled = self.subject.normalized
+        return RowRecipe(scaled.method, moments(scaled), self.ingredients.ranking.columns)
 
     @property
     def ranking(self) -> RankingManifest:
@@ -223,4 +235,26 @@ class _ProgramNetworks:
     def write_row_source(
         self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
     ) -> RowSource:
-        return write_row_source(self.graph, self.normalized, plans, variants, staged)
+        return write_row_source(self.subject.data, self.subject.normalized, plans, variants, staged)
+
+
+@dataclass(frozen=True, slots=True)
+class _ProgramOverTypes(_ProgramNetworks):
+    """Over several types, whose rows of new nodes are not made."""
+
+    @property
+    def edge_rules(self) -> None:
+        return None
+
+    @property
+    def rows(self) -> None:
+        return None
+
+    def write_row_source(
+        self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
+    ) -> RowSource:
+        return write_type_row_source(self.subject.data, self.subject.features, staged)
+
+
+_NETWORKS: Mapping[bool, type[_ProgramNetworks]] = {False: _ProgramNetworks, True: _ProgramOverTypes}
+"""By whether types have names."""

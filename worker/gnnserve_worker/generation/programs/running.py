@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.programs import InputRole, ProgramManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.features import fit_normalization, normalization_of
+from gnnserve_worker.generation.features import Normalized, normalization_of
 from gnnserve_worker.generation.given_program import FIELD
-from gnnserve_worker.generation.training_set import visible_nodes
+from gnnserve_worker.generation.training_set import scaled_features
 from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.messages import Failure
@@ -26,6 +27,8 @@ from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
 from gnnserve_worker.sampling.payload import gather_payload
+from gnnserve_worker.sampling.relations import sample_relations
+from gnnserve_worker.sampling.samplers import Sampler
 
 _SEEDS_AT_ONCE = 256
 _MOST_ALONE = 256
@@ -37,16 +40,34 @@ _TOO_LARGE = (Failure.TIME_OUT, Failure.MEMORY)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramGraph:
-    """A graph of one type as programs read it."""
+    """A graph as programs read it."""
 
     lists: Graph
-    features: Features
-    """As programs read them: scaled, in the order of their columns."""
-    schema: GraphSchema
-    payload: EdgePayload | None = None
+    """Of all types, with their schema."""
+    features: Sequence[Features]
+    """Those of each type as programs read them: scaled, in the order of their columns. A type without has no column."""
+    payloads: Sequence[EdgePayload | None]
+    """Those of each relation; None: it has none."""
 
-    def rows(self, nodes: np.ndarray) -> np.ndarray:
-        found = self.features[nodes]
+    @property
+    def numbers(self) -> int:
+        """Features of all nodes."""
+        return sum(one.shape[0] * one.shape[1] for one in self.features)
+
+    @property
+    def has_payload(self) -> bool:
+        return any(one is not None for one in self.payloads)
+
+    @property
+    def sample(self) -> Sampler:
+        """Draws neighbours, as a revision of it does."""
+        if self.lists.schema.has_names:
+            return partial(sample_relations, layout=self.lists.layout)
+        return sample_neighbours
+
+    def rows(self, nodes: np.ndarray, kind: int) -> np.ndarray:
+        """Rows of nodes of the type at that place, by their numbers: float32 [nodes, columns]."""
+        found = self.features[kind][nodes - self.lists.schema.first_nodes[kind]]
         dense = found if isinstance(found, np.ndarray) else found.toarray()
         return np.asarray(dense, np.float32, order="C")
 
@@ -106,17 +127,17 @@ class ProgramScores:
         graph, contract = self._graph, self._contract
         sample = self._sample(nodes)
         if contract.reads_payload:
-            payload = gather_payload(graph.lists, (graph.payload,), sample)
+            payload = gather_payload(graph.lists, graph.payloads, sample)
             sample = msgspec.structs.replace(sample, payload=payload)
 
         def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
-            return graph.rows(names)
+            return graph.rows(names, kind)
 
-        return lay_out(contract, graph.schema, sample, read)
+        return lay_out(contract, graph.lists.schema, sample, read)
 
     def _sample(self, nodes: np.ndarray) -> NeighbourSample:
         lists, contract = self._graph.lists, self._contract
-        sample = sample_neighbours(
+        sample = self._graph.sample(
             lists.indptr, lists.indices, nodes.astype(np.int64), self._fanouts, 0, self._scratch, share=True,
             names_leaves=True, names_positions=contract.reads_payload,
         )  # fmt: skip
@@ -171,13 +192,21 @@ def _edges_around(graph: Graph, nodes: np.ndarray, hops: int) -> np.ndarray:
     """Entries of lists that walks of so many steps meet, an upper bound of a neighbourhood's edges, float64 [nodes]."""
     import scipy.sparse as sp  # noqa: PLC0415  (servers do not import it)
 
-    ones = np.ones(graph.edges, np.float32)
-    lists = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.nodes, graph.nodes))
-    degrees = np.diff(graph.indptr).astype(np.float64)
+    ones, bounds = np.ones(graph.edges, np.float32), _bounds_of_nodes(graph)
+    lists = sp.csr_array((ones, graph.indices, bounds), shape=(graph.nodes, graph.nodes))
+    degrees = np.diff(bounds).astype(np.float64)
     walks = np.zeros(graph.nodes)
     for _ in range(hops):
         walks = degrees + lists @ walks
     return np.asarray(walks[nodes])
+
+
+def _bounds_of_nodes(graph: Graph) -> np.ndarray:
+    """Where the entries of each node begin, whichever of its lists has them, and behind them all: int64 [nodes + 1]."""
+    schema = graph.schema
+    counts = np.repeat(np.array(schema.slots, np.int64), [kind.nodes for kind in schema.types])
+    bounds: np.ndarray = graph.indptr[np.concatenate([[0], np.cumsum(counts)])]
+    return bounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +220,7 @@ class ProgramTeacher:
     fanouts: tuple[int, ...] | None
 
     def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
-        seen = ProgramGraph(graph, self.graph.features, self.graph.schema, self.graph.payload)
+        seen = replace(self.graph, lists=graph)
         return ProgramScores(self.contract, seen, self.runner, fanouts=self.fanouts).scores(nodes)
 
 
@@ -200,11 +229,25 @@ def read_graph(
 ) -> ProgramGraph:
     """A graph as a program of the spec reads it. `columns`: of features, in the program's order; None: all. `method`:
     of scaling features; None: the spec's."""
-    visible = visible_nodes(data.graph.nodes, data.splits, spec.model.training.scope)
-    scaled = fit_normalization(data.features, method or normalization_of(spec), visible).features
-    (relation,) = data.relations
-    features = scaled if columns is None else scaled[:, list(columns)]
-    return ProgramGraph(data.graph, features, data.schema, relation.payload)
+    scaled = scaled_features(data, spec.model.training.scope, method or normalization_of(spec))
+    features = served_features(scaled, data)
+    if columns is not None:
+        features = [one[:, list(columns)] for one in features]
+    return ProgramGraph(joined_lists(data), features, [one.payload for one in data.relations])
+
+
+def served_features(scaled: Sequence[Normalized | None], data: GraphData) -> list[Features]:
+    """Features of each type as tables have them; a type without has no column."""
+    return [
+        np.zeros((kind.nodes, 0), np.float32) if one is None else one.features
+        for one, kind in zip(scaled, data.types, strict=True)
+    ]
+
+
+def joined_lists(data: GraphData) -> Graph:
+    """The lists of all relations, as a revision has them."""
+    schema, lists = data.schema, [one.lists for one in data.relations]
+    return Graph(*merged_lists(schema, lists), schema, merged_payload_rows(schema, lists))
 
 
 def called_by(data: GraphData) -> Callable[[int], object]:

@@ -1,0 +1,217 @@
+"""Programs over several types, from a manifest to a server's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support.graphs import service_of
+from tests.support.programs import export
+from tests.support.secured_worker import started
+from tests.support.several_types import TypedParts, write_hetero, write_tables
+from tests.worker.test_program_generation import ProgramWorker
+from tests.worker.test_program_types import (
+    CLASSES,
+    COLUMNS,
+    COUNTS,
+    FEATURES,
+    FREE,
+    HIDDEN,
+    PROGRAM,
+    RELATIONS,
+    USERS,
+    Model,
+    example,
+    whole_graph,
+)
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.security.credentials import Credentials
+
+
+def graph_parts(*, as_columns: bool) -> TypedParts:
+    """The graph of `test_program_types`, as a source has it. `as_columns`: what edges have is a column each."""
+    parts, arrays = TypedParts(), whole_graph()
+    parts.nodes = {name: {"num_nodes": np.array(COUNTS[name]), "features": FEATURES[name]} for name in COUNTS}
+    part = np.arange(USERS) * 3 // USERS
+    masks = {name: part == place for place, name in enumerate(("train_mask", "val_mask", "test_mask"))}
+    parts.nodes["user"] |= {"labels": np.arange(USERS) % CLASSES, **masks}
+    for one in RELATIONS:
+        src, dst = arrays[one.name]
+        parts.edges[one.source, one.name, one.target] = {"src": src, "dst": dst}
+    price, stars = arrays["attr"].T
+    named = {"price": price, "stars": stars, "at": arrays["time"]}
+    whole = {"edge_attr": arrays["attr"], "edge_time": arrays["time"]}
+    parts.edges["item", "bought_by", "user"] |= named if as_columns else whole
+    return parts
+
+
+def hetero_data(folder: Path) -> dict[str, Any]:
+    made = write_hetero(folder, graph_parts(as_columns=False))
+    made["heteroData"]["edgeColumns"] = "Read"
+    return made
+
+
+def tables(folder: Path) -> dict[str, Any]:
+    made: dict[str, Any] = write_tables(folder, graph_parts(as_columns=True), ids={"user": "u", "item": "i"})
+    (bought,) = (one for one in made["csv"]["edges"] if one["relation"] == "bought_by")
+    bought |= {"features": ["price", "stars"], "time": "at"}
+    for one in made["csv"]["edges"]:
+        one["duplicates"] = "Keep"
+    return made
+
+
+def contract(**more: Any) -> dict[str, Any]:
+    inputs = []
+    for each in PROGRAM.inputs:
+        relation = {name: getattr(each.relation, name) for name in ("source", "name", "target")}
+        of = {"relation": relation} if each.relation.name else {"type": each.type}
+        inputs.append({"name": each.name, "is": str(each.role), **of})
+    scores, embeddings = {"name": "scores", "columns": CLASSES}, {"name": "hidden", "columns": HIDDEN}
+    return {"hops": 2, "inputs": inputs, "scores": scores, "embeddings": embeddings, **more}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model().eval()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Path:
+    return export(model, example(), FREE, tmp_path_factory.mktemp("program") / "model.onnx", ("scores", "hidden"))
+
+
+@pytest.fixture(scope="module")
+def expected(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and embeddings of all users."""
+    with torch.no_grad():
+        found = model(**{name: torch.tensor(array) for name, array in whole_graph().items()})
+    return found[0].numpy(), found[1].numpy()
+
+
+class Given:
+    """A manifest of the program over a source, and where it is generated."""
+
+    def __init__(self, folder: Path, program: Path, scores: np.ndarray, source: Callable[[Path], Any]) -> None:
+        self.folder, self.program, self.source = folder, program, source(folder)
+        self.repository = Repository(folder / "repository", "default", "tiny")
+        self.ids: Any = [f"u{node}" for node in range(USERS)] if source is tables else np.arange(USERS)
+        self.expect(scores)
+
+    def expect(self, scores: np.ndarray) -> None:
+        np.savez(self.folder / "expected.npz", nodes=self.ids, scores=scores)
+
+    def service(self, given: dict[str, Any], **parts: Any) -> Any:
+        typed = {**self.source, "target": "user", "reverse": "Disabled"}
+        model = {
+            "program": {"uri": self.program.as_uri(), **given},
+            "expected": {"uri": (self.folder / "expected.npz").as_uri()},
+        }
+        spec = service_of("file:///none.npz", model=model, **parts).model_dump(by_alias=True, exclude_none=True)
+        spec["spec"]["graph"]["source"] = {"typed": typed}
+        return type(service_of("file:///none.npz")).model_validate(spec)
+
+    def generate(self, given: dict[str, Any], **parts: Any) -> RevisionManifest:
+        return generate(self.service(given, **parts), self.repository)
+
+    def refusal(self, given: dict[str, Any], **parts: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            self.generate(given, **parts)
+        assert not self.repository.revisions()
+        return str(caught.value)
+
+
+@pytest.fixture
+def given(tmp_path: Path, program: Path, expected: tuple[np.ndarray, np.ndarray]) -> Given:
+    return Given(tmp_path, program, expected[0], hetero_data)
+
+
+def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("source", [hetero_data, tables])
+def test_a_server_gives_what_the_module_gives_over_the_whole_graph(
+    tmp_path: Path, program: Path, expected: tuple[np.ndarray, np.ndarray], source: Callable[[Path], Any]
+) -> None:
+    made = Given(tmp_path, program, expected[0], source)
+    revision = made.generate(contract())
+    (variant,) = revision.variants
+    assert (variant.name, variant.family, variant.columns) == ("x1", FamilyName.PROGRAM, max(COLUMNS.values()))
+    (compared,) = revision.compared  # type: ignore[misc]
+    assert compared.difference_permille <= 0.01
+    assert find(made.service(contract()), made.repository) == revision
+    worker = ProgramWorker(load_revision(made.repository, revision.revision))
+    with started(Credentials(), of=worker) as served:  # type: ignore[arg-type]
+        connection = served.connect(None)
+        nodes = [each if isinstance(each, str) else int(each) for each in made.ids]
+        body = json.dumps({"nodes": nodes, "return": ["scores", "embeddings"]})
+        connection.request("POST", "/v1/predict", body, {"content-type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+    worker.loaded.variants["x1"].network.runner.close()  # type: ignore[attr-defined]
+    assert_close(np.array(answer["scores"]), expected[0])
+    assert_close(np.array(answer["embeddings"]), expected[1])
+
+
+def test_storages_and_smaller_fanouts_are_made_beside_it(given: Given, expected: tuple[np.ndarray, np.ndarray]) -> None:
+    variants = {"storage": ["float32", "int8"], "fanouts": [[2, 1]]}
+    revision = given.generate(contract(), variants=variants)
+    names = {variant.name for variant in revision.profile.variants}
+    assert names == {*given.service(contract(), variants=variants).spec.possible_variants()}
+    assert names == {"x1", "x1-int8", "x1-f2x1", "x1-int8-f2x1"}
+    loaded = load_revision(given.repository, revision.revision)
+    rounded = infer_batch(loaded, "x1-int8", np.arange(USERS), 1).scores
+    assert 0 < np.abs(rounded - expected[0]).max() < 0.1 * np.abs(expected[0]).max()
+
+
+def test_scores_that_differ_are_refused_with_the_worst_node_by_its_id(
+    tmp_path: Path, program: Path, expected: tuple[np.ndarray, np.ndarray]
+) -> None:
+    wrong = expected[0].copy()
+    wrong[17] += 3 * np.abs(wrong).max()
+    refusal = Given(tmp_path, program, wrong, tables).refusal(contract())
+    assert "scores of 1 of 90 nodes differ by more than 0.01 permille" in refusal
+    assert "node 'u17', class" in refusal
+
+
+def test_fewer_hops_than_layers_are_named_as_the_cause(given: Given) -> None:
+    assert "set spec.model.program.hops to 2" in given.refusal(contract(hops=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "words"),
+    [
+        ("x_user", {"type": "buyer"}, "x_user is of type 'buyer'; the graph has 'user', 'item'"),
+        ("x_user", {"type": "item"}, "x_user takes 5 columns, and nodes of type 'item' have 3 features"),
+        ("buys", {"relation": {"source": "item", "name": "buys", "target": "user"}}, "buys is of relation 'item buys"),
+        (
+            "attr",
+            {"relation": {"source": "user", "name": "knows", "target": "user"}},
+            "attr is features of edges of user knows user, which have none; let the source read them",
+        ),
+        (
+            "time",
+            {"relation": {"source": "user", "name": "knows", "target": "user"}},
+            "time is times of edges of user knows user, which have none; let the source read them",
+        ),
+    ],
+)
+def test_a_contract_that_does_not_fit_the_types_is_refused_by_name(
+    given: Given, name: str, changed: dict[str, Any], words: str
+) -> None:
+    program = contract()
+    (one,) = (each for each in program["inputs"] if each["name"] == name)
+    one |= changed
+    assert words in given.refusal(program)
