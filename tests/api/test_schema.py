@@ -74,9 +74,17 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5]}},
     },
-    "model.program must not be given with graph.source.typed: programs are served over graphs of one type so far": {
+    "updates must not be given with model.program and graph.source.typed: programs follow changes of graphs of one "
+    "type alone so far": {
         **TYPED,
         "model": PROGRAM,
+        "updates": {"log": {"sqlite": {}}},
+    },
+    "variants.oneRow and cascades must be left out with model.program and graph.source.typed: one-row variants read "
+    "nodes of one type; storage and fanouts are there": {
+        **TYPED,
+        "model": PROGRAM,
+        "variants": {"oneRow": [{"hops": 0}]},
     },
     "model.program must not be given with task.links: programs give classes of nodes so far": {
         **MINIMAL,

@@ -284,7 +284,7 @@ def test_features_that_were_scaled_are_named_as_the_cause(given: Callable[..., G
         (
             {"inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"},
                         {"name": "e", "is": "EdgeFeatures"}]},
-            "the program takes edge_index, x",
+            "e is features of edges, which have none",
         ),
         ({"inputs": [{"name": "x", "is": "Features", "type": "paper"}, {"name": "edge_index", "is": "Edges"}]},
          "x is of type 'paper'"),

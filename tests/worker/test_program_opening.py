@@ -126,7 +126,7 @@ def test_a_contract_that_contradicts_its_revision_is_told(tmp_path: Path, change
         ((ProgramInput("x", InputRole.FEATURES, "shop"),), "x is of type 'shop'"),
         (
             (ProgramInput("x", InputRole.FEATURES), ProgramInput("a", InputRole.EDGE_FEATURES)),
-            "those of the graph have",
+            "a is features of edges, which have none",
         ),
     ],
 )

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch_geometric.nn as pyg
+from msgspec import UNSET
 from tests.support.graphs import service_of
 from tests.support.programs import export
 from tests.support.secured_worker import started
@@ -33,6 +35,8 @@ from tests.worker.test_program_types import (
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision
@@ -215,3 +219,49 @@ def test_a_contract_that_does_not_fit_the_types_is_refused_by_name(
     (one,) = (each for each in program["inputs"] if each["name"] == name)
     one |= changed
     assert words in given.refusal(program)
+
+
+def test_features_of_each_type_are_scaled_by_those_of_its_own(given: Given, model: Model) -> None:
+    seen = {"user": np.arange(USERS // 3), "item": np.arange(COUNTS["item"])}
+    method = Normalization.STANDARDIZE
+    scaled = {name: fit_normalization(FEATURES[name], method, seen[name]).features for name in COUNTS}
+    arrays = whole_graph() | {f"x_{name}": np.asarray(scaled[name]) for name in COUNTS}
+    with torch.no_grad():
+        scores = model(**{name: torch.tensor(array) for name, array in arrays.items()})[0].numpy()
+    given.expect(scores)
+    assert "set spec.graph.normalization to Standardize" in given.refusal(contract())
+    revision = given.generate(contract(), normalization="Standardize")
+    assert_close(
+        infer_batch(load_revision(given.repository, revision.revision), "x1", np.arange(USERS), 1).scores, scores
+    )
+    assert revision.row_source is not None
+    assert revision.row_source.types is not UNSET
+    assert [one.normalization for one in revision.row_source.types] == ["Standardize"] * 2
+
+
+class NormOfAll(Model):
+    """Divides by the deviation of all users together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = pyg.LayerNorm(HIDDEN)  # type: ignore[assignment]
+
+
+def test_a_norm_over_all_nodes_of_a_type_is_named_as_the_cause(tmp_path: Path) -> None:
+    model = NormOfAll().eval()
+    program = export(model, example(), FREE, tmp_path / "model.onnx", ("scores", "hidden"))
+    with torch.no_grad():
+        scores = model(**{name: torch.tensor(array) for name, array in whole_graph().items()})[0].numpy()
+    refusal = Given(tmp_path, program, scores, hetero_data).refusal(contract())
+    assert "over the whole graph at once the scores are equal to " in refusal
+
+
+def test_inputs_by_layer_are_of_graphs_of_one_type(given: Given) -> None:
+    program = contract()
+    program["inputs"] = [{"name": "rows", "is": "Rows"}, {"name": "edges_1", "is": "LayerEdges", "layer": 1}]
+    assert "rows, edges_1 are by layer, which programs over one type have" in given.refusal(program)
+
+
+def test_features_of_a_type_that_has_none_are_refused_by_its_name(given: Given) -> None:
+    given.source["withoutFeatures"] = ["item"]
+    assert "x_item is features of type 'item', whose nodes have none" in given.refusal(contract())

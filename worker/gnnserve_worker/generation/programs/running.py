@@ -43,7 +43,7 @@ class ProgramGraph:
     """A graph as programs read it."""
 
     lists: Graph
-    """Of all types, with their schema."""
+    """The lists of all types, with their schema."""
     features: Sequence[Features]
     """Those of each type as programs read them: scaled, in the order of their columns. A type without has no column."""
     payloads: Sequence[EdgePayload | None]
