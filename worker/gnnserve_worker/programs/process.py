@@ -18,8 +18,11 @@ import numpy as np
 
 from gnnserve_api import decoding
 from gnnserve_worker.programs.messages import Answer, Failure, Placed, Question, receive, send
+from gnnserve_worker.programs.rewriting import rewritten
 
 _MOST_REASON = 600
+_MOST_COPIES = 8
+"""A file is rewritten where its memory holds so many of it: as read, as a message, as written, and in the session."""
 _LACKS_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate", "memory allocation")
 
 
@@ -54,7 +57,10 @@ def _open(file: str, memory_bytes: int) -> Any:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     # A thread that waits by spinning takes a core from another service.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    # The file stays as it is, and what is made of it finds the weights beside it.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(Path(file).parent))
+    program = rewritten(Path(file), memory_bytes // _MOST_COPIES) or file
+    return onnxruntime.InferenceSession(program, options, providers=["CPUExecutionProvider"])
 
 
 def _answer(session: Any, asked: socket.socket, descriptor: int) -> None:
