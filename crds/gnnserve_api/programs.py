@@ -164,6 +164,13 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         """Width of its embeddings; 0: it gives none."""
         return 0 if self.embeddings is None else self.embeddings.columns
 
+    def giving_rows(self) -> ProgramManifest:
+        """The program as one whose rows of nodes are read in pairs: its embeddings, or what it calls scores where it
+        gives nothing beside."""
+        if self.embeddings is None:
+            return self
+        return msgspec.structs.replace(self, scores=self.embeddings, embeddings=None)
+
     @property
     def is_layered(self) -> bool:
         return any(each.role.is_layered for each in self.inputs)

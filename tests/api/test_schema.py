@@ -86,10 +86,26 @@ BREAKS_RULE = {
         "model": PROGRAM,
         "variants": {"oneRow": [{"hops": 0}]},
     },
-    "model.program must not be given with task.links: programs give classes of nodes so far": {
-        **MINIMAL,
+    "model.program must not be given with task.links and graph.source.typed: programs give rows of one type so far": {
+        **TYPED,
         "model": PROGRAM,
         "task": {"links": {}},
+    },
+    "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "
+    "embeddings: these are the rows that pairs are scored by": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": CONTRACT},
+        "task": {"links": {"dimensions": 9}},
+    },
+    "model.expected.scores must be Logits with model.program and task.links: rows are compared as they are": {
+        **MINIMAL,
+        "model": {**PROGRAM, "expected": {**PROGRAM["expected"], "scores": "Probabilities"}},
+        "task": {"links": {}},
+    },
+    "task.links.decoder must be Dot with model.program: others have weights, which are learnt here so far": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "task": {"links": {"decoder": "MLP"}},
     },
     "variants.given, stored, channels and search must be left out with model.program, whose layers are not looked "
     "into: storage, fanouts, oneRow and cascades are there": {

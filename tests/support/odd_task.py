@@ -86,6 +86,9 @@ class TellOddClasses:
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         return spec
 
+    def check_given(self, columns: int, graph: GraphData) -> None:
+        pass
+
     def check_plan(self) -> None:
         raise InputError("spec.task", "is not planned", "generate it")
 
@@ -149,6 +152,7 @@ class OddJudge:
 
     metric: Metric = "oddness"
     weights: Mapping[str, np.ndarray] = {}
+    graph: None = None
 
     def __init__(self, problem: OddClasses) -> None:
         self._problem = problem

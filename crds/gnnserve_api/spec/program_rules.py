@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from gnnserve_api.spec.graph import Graph
-from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.model import Model, ScoreKind
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.task import Task
+from gnnserve_api.spec.task import Decoder, Task
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Variants
 
@@ -54,12 +54,51 @@ def programs_over_types_have_no_one_rows(spec: _Spec) -> bool | str:
     )
 
 
+_LINKS = f"{_PROGRAM} && has(self.task.links)"
+
+
 @rule(
-    f"!{_PROGRAM} || !has(self.task.links)",
-    "model.program must not be given with task.links: programs give classes of nodes so far",
+    f"!({_LINKS}) || !has(self.graph.source.typed)",
+    "model.program must not be given with task.links and graph.source.typed: programs give rows of one type so far",
 )
-def programs_classify_nodes(spec: _Spec) -> bool:
-    return spec.model.program is None or spec.task.links is None
+def programs_give_rows_of_one_type(spec: _Spec) -> bool:
+    return spec.model.program is None or spec.task.links is None or spec.graph.source.typed is None
+
+
+@rule(
+    f"!({_LINKS}) || !has(self.model.program.scores) || self.task.links.dimensions == "
+    "(has(self.model.program.embeddings) ? self.model.program.embeddings.columns : self.model.program.scores.columns)",
+    "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "
+    "embeddings: these are the rows that pairs are scored by",
+)
+def programs_give_rows_of_the_dimensions(spec: _Spec) -> bool | str:
+    program, links = spec.model.program, spec.task.links
+    if program is None or links is None or program.scores is None:
+        return True
+    rows = program.embeddings or program.scores
+    return links.dimensions == rows.columns or (
+        f"task.links.dimensions is {links.dimensions}, and must be {rows.columns}, the columns of model.program's "
+        f"output {rows.name}, whose rows pairs are scored by"
+    )
+
+
+@rule(
+    f"!({_LINKS}) || !has(self.model.expected) || self.model.expected.scores == 'Logits'",
+    "model.expected.scores must be Logits with model.program and task.links: rows are compared as they are",
+)
+def programs_give_rows_as_they_are(spec: _Spec) -> bool:
+    model = spec.model
+    if model.program is None or spec.task.links is None or model.expected is None:
+        return True
+    return model.expected.scores is ScoreKind.LOGITS
+
+
+@rule(
+    f"!({_LINKS}) || self.task.links.decoder == 'Dot'",
+    "task.links.decoder must be Dot with model.program: others have weights, which are learnt here so far",
+)
+def programs_are_read_by_products(spec: _Spec) -> bool:
+    return spec.model.program is None or spec.task.links is None or spec.task.links.decoder is Decoder.DOT
 
 
 _EMPTY = " && ".join(

@@ -281,7 +281,10 @@ class GNNServiceSpec(ApiModel):
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
     _programs_over_types_stay = programs.programs_over_types_stay
     _programs_over_types_have_no_one_rows = programs.programs_over_types_have_no_one_rows
-    _programs_classify_nodes = programs.programs_classify_nodes
+    _programs_give_rows_of_one_type = programs.programs_give_rows_of_one_type
+    _programs_give_rows_of_the_dimensions = programs.programs_give_rows_of_the_dimensions
+    _programs_give_rows_as_they_are = programs.programs_give_rows_as_they_are
+    _programs_are_read_by_products = programs.programs_are_read_by_products
     _programs_are_not_looked_into = programs.programs_are_not_looked_into
     _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer
     _pods_are_the_pools = pooled.pods_are_the_pools

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
 
+from gnnserve_api.classes import Classes
+from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
@@ -82,9 +84,20 @@ class Links(ApiModel):
     recall_at: Annotated[int, Field(ge=1, le=1000)] = 20
     """Number k of recall@k: the share of a node's held-out links among the k pairs that score best."""
 
+    output_word: ClassVar[str] = "dimension"
+    """What a column of what networks give is of."""
+
     def outputs(self, classes: int) -> int:
         """Width of what networks give."""
         return self.dimensions
+
+    def output_names(self, classes: Classes) -> Classes:
+        """What each column of it is called."""
+        return tuple(range(self.dimensions))
+
+    def program(self, given: ProgramManifest) -> ProgramManifest:
+        """The program as the task reads it."""
+        return given.giving_rows()
 
     def stored_layers(self, asked: tuple[int, ...], layers: int) -> tuple[int, ...]:
         """Layers that are stored of a network over relations: what the last one gives always is, a row for each
@@ -111,8 +124,16 @@ class Links(ApiModel):
 class NodeClasses:
     """Classification of nodes, which a spec asks for by leaving `task` empty."""
 
+    output_word: ClassVar[str] = "class"
+
     def outputs(self, classes: int) -> int:
         return classes
+
+    def output_names(self, classes: Classes) -> Classes:
+        return classes
+
+    def program(self, given: ProgramManifest) -> ProgramManifest:
+        return given
 
     def stored_layers(self, asked: tuple[int, ...], layers: int) -> tuple[int, ...]:
         return asked

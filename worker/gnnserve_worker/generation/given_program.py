@@ -176,18 +176,11 @@ _CONTRACTS: Mapping[str, Callable[[Path], _Contract]] = {DESCRIBED: _described, 
 """What reads the contract that lies beside a program, by the name of its file; the first that is there is read."""
 
 
-def check_program(
-    given: GivenProgram, program: Program, spec: GNNServiceSpec, schema: GraphSchema, classes: int
-) -> None:
+def check_program(given: GivenProgram, program: Program, spec: GNNServiceSpec, schema: GraphSchema) -> None:
     """InputError: the program may not be run, or the contract does not fit it, the graph, or the rest of the spec."""
     contract = given.contract
     if problems := contract_problems(contract, schema):
         raise InputError(FIELD, "; ".join(problems), "correct the contract")
-    if contract.scores.columns != classes:
-        raise InputError(
-            f"{FIELD}.scores.columns", f"is {contract.scores.columns}, and nodes have {classes} classes",
-            "label nodes as the model was trained, or export it with an output for each class",
-        )  # fmt: skip
     _check_fanouts(contract, program, spec)
     check_program_file(given.file, contract)
     _check_columns(given, schema)

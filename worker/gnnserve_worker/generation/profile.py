@@ -86,16 +86,18 @@ def measure_profile(
     budget_s: float = BUDGET_S,
     cascades: Sequence[FittedCascade] = (),
     verdicts: dict[str, Verdict] | None = None,
+    judged: LoadedRevision | None = None,
 ) -> Profile:
     """Measure every variant of a loaded revision.
 
     `generated` are the variants of the revision, in its order; `cascades` consist of these.
     `report(done, total)` counts batch sizes and variants, by the time that they are given.
     `budget_s`: for each batch size. `verdicts` is filled with what the judge found of each variant; None: nothing reads
-    them.
+    them. `judged`: the revision as variants are judged; None: as it is served.
     """
     verdicts = {} if verdicts is None else verdicts
     subject = _Subject.of(revision, cascades)
+    judged_subject = subject if judged is None else _Subject.of(judged, cascades)
     latency_parts = _SIZE_PARTS * (len(BATCH_SEEDS) + 1)
     before_accuracy = latency_parts + len(BATCH_SEEDS)
     total = before_accuracy + len(subject.names)
@@ -118,7 +120,7 @@ def measure_profile(
         report(done, total)
         made, name = known.variant, known.variant.name
         variant = revision.variants[name]
-        verdict = verdicts[name] = judge.judge(_outputs_of(subject, name, made.thresholds))
+        verdict = verdicts[name] = judge.judge(_outputs_of(judged_subject, name, made.thresholds))
         variants.append(
             VariantProfile(
                 name=name,
@@ -146,7 +148,7 @@ def measure_profile(
     for done, cascade in enumerate(cascades, start=before_accuracy + len(generated)):
         report(done, total)
         made_of = cascade.manifest
-        verdict = verdicts[made_of.name] = judge.judge(_outputs_of(subject, made_of.name, None))
+        verdict = verdicts[made_of.name] = judge.judge(_outputs_of(judged_subject, made_of.name, None))
         variants.append(
             msgspec.structs.replace(
                 _memory_of_both(stages[made_of.first], stages[made_of.then], shared),

@@ -126,14 +126,15 @@ def _measure(
     planned: Sequence[PlannedCascade] = (),
 ) -> Measured:
     loaded = open_revision(staged.files_of([made.variant for made in generated], rows))
-    generated = calibrated(loaded, generated, judge)
+    judged = loaded if judge.graph is None else loaded.over(judge.graph)
+    generated = calibrated(judged, generated, judge)
     if spec.variants.cascades:
         # Anew: a table of a stage may have been left out, whose storage cannot hold its numbers.
         check_stages(spec.variants, [*loaded.variants])
-    cascades = fit_cascades(loaded, planned, judge)
+    cascades = fit_cascades(judged, planned, judge)
     report = partial(_report_profile, progress)
     found: dict[str, Verdict] = {}
-    profile = measure_profile(loaded, generated, report, judge, budget_s, cascades, found)
+    profile = measure_profile(loaded, generated, report, judge, budget_s, cascades, found, judged)
     verdicts.update(found)
     right = {name: one.validation.right for name, one in found.items() if one.validation.right is not None}
     return Measured(generated, profile, right, [cascade.manifest for cascade in cascades])

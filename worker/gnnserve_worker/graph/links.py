@@ -115,10 +115,10 @@ def are_known(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     return found
 
 
-def links_digest(graph: str, links: Links, *, of_types: bool = False) -> str:
+def links_digest(graph: str, links: Links, *, of_types: bool = False, is_whole: bool = False) -> str:
     """Identity of the graph without its held-out links, by that of the source's graph. `of_types`: it keeps its types,
-    which LightGCN does not read."""
-    parted, kind = links.split.model_dump_json(), "typed links" if of_types else "links"
+    which LightGCN does not read. `is_whole`: it keeps its links, which are held out where variants are judged alone."""
+    parted, kind = links.split.model_dump_json(), "whole links" if is_whole else "typed links" if of_types else "links"
     return hashlib.sha256(f"{kind} {graph} {links.relation or ''} {parted}".encode()).hexdigest()[:16]
 
 

@@ -14,9 +14,15 @@ from msgspec import UNSET
 
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_worker.graph.payload import without_unused_rows
-from gnnserve_worker.graph.store import Graph, Relation
+from gnnserve_worker.graph.store import Graph, GraphData, Relation
 
 _NO_ROWS = np.zeros(0, np.int32)
+
+
+def joined_lists(data: GraphData) -> Graph:
+    """The lists of all relations, as a revision has them."""
+    schema, lists = data.schema, [one.lists for one in data.relations]
+    return Graph(*merged_lists(schema, lists), schema, merged_payload_rows(schema, lists))
 
 
 def merged_lists(schema: GraphSchema, lists: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:

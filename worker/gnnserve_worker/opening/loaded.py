@@ -7,7 +7,7 @@ How it is opened is `revision.py`; whether the files are what was published `rep
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,8 @@ from gnnserve_worker.opening.changes import OpenedChanges
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import sample_neighbours
+from gnnserve_worker.sampling.normalised import inverse_roots
+from gnnserve_worker.sampling.repeats import effective_nodes
 from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
 
@@ -127,6 +129,14 @@ class LoadedRevision:
         object.__setattr__(self, "places", places_of(self.graph.schema))
         if not self.type_ids:
             object.__setattr__(self, "type_ids", {self.graph.schema.target.name: self.ids})
+
+    def over(self, graph: Graph) -> LoadedRevision:
+        """The revision as it answers over other lists of the same nodes."""
+        weighs = self.neighbour_roots is not None
+        return replace(
+            self, graph=graph, effective_nodes=effective_nodes(graph.indptr),
+            neighbour_roots=inverse_roots(graph.indptr, graph.indices) if weighs else None,
+        )  # fmt: skip
 
     @property
     def input_width(self) -> int:

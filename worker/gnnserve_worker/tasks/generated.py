@@ -22,7 +22,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.training import Majority
-from gnnserve_worker.graph.store import Finding, GraphData
+from gnnserve_worker.graph.store import Finding, Graph, GraphData
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class Judge(Protocol):
     @property
     def weights(self) -> Mapping[str, np.ndarray]:
         """Weights that outputs are read by, which all variants share; empty: there are none."""
+
+    @property
+    def graph(self) -> Graph | None:
+        """Lists that outputs are computed over while variants are judged; None: those that are served."""
 
     def judge(self, outputs_of: OutputsOf) -> Verdict: ...
 
@@ -151,6 +155,9 @@ class GenerationTask(Protocol):
 
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         """The spec with what the task leaves no choice about."""
+
+    def check_given(self, columns: int, graph: GraphData) -> None:
+        """Raises InputError where a given model has so many outputs for a node and the task reads others."""
 
     def check_plan(self) -> None:
         """Raises InputError where variants cannot be planned before training."""

@@ -65,11 +65,14 @@ def compare_listed(
     if not listed:
         return ()
     progress(Progress(EXPECTED, 0, len(listed)))
-    target = graph.target
-    files = [read_scores(one, ScoredNodes(target.nodes, target.ids, len(graph.classes))) for one in listed]
+    target, task = graph.target, spec.task.asked()
+    names = task.output_names(graph.classes)
+    of = ScoredNodes(target.nodes, target.ids, len(names), task.output_word)
+    files = [read_scores(one, of) for one in listed]
     found = []
     for done, (one, given) in enumerate(zip(listed, files, strict=True), start=1):
-        comparison, network = Comparison(one, given, graph.classes, graph.multi_label, hint), network_of(one.weights)
+        comparison = Comparison(one, given, names, graph.multi_label, hint, task.output_word)
+        network = network_of(one.weights)
         scores = network.scores(given.positions)
         differences = comparison.differences(scores)
         if differences.max() > one.expected.tolerance_permille:
@@ -84,10 +87,13 @@ def compare_listed(
 class Comparison:
     listed: ListedScores
     given: GivenScores
-    classes: Classes
+    columns: Classes
+    """What the columns of scores are called."""
     multi_label: bool
     hint: str = ""
     """What else may be the cause where none is found, of this graph."""
+    word: str = "class"
+    """What a column is of."""
 
     @property
     def scale(self) -> float:
@@ -123,7 +129,7 @@ class Comparison:
         """The error for scores that differ too much. `causes`: computed as they are asked for, of these `rows`."""
         computed, tolerance = self.as_given(scores), self.listed.expected.tolerance_permille
         named = "; ".join(
-            f"node {self.given.shown[row]!r}, class {self.classes[column]!r}: expected "
+            f"node {self.given.shown[row]!r}, {self.word} {self.columns[column]!r}: expected "
             f"{self.given.scores[row, column]:.6g}, computed {computed[row, column]:.6g}"
             for row in self.worst_rows(differences)[:_WORST]
             for column in [int(differences[row].argmax())]
@@ -171,10 +177,10 @@ class Comparison:
         order = linear_sum_assignment(apart > tolerance)[1]
         if (np.abs(self.given.scores - computed[:, order]) > tolerance).any():
             return None
-        names = ", ".join(str(self.classes[column]) for column in order)
+        names = ", ".join(str(self.columns[column]) for column in order)
         return (
             f"with its columns in another order the file has these scores: columns seem to be {names}. Write them in "
-            f"the order of the classes ({', '.join(map(str, self.classes))}), or, where that is what the file has, the "
+            f"the order of the service ({', '.join(map(str, self.columns))}), or, where that is what the file has, the "
             "rows of the last layer's tensors"
         )
 

@@ -28,7 +28,9 @@ class ScoredNodes:
     """All nodes that may have scores."""
     ids: NodeIds | None
     """What the source calls them; None: by their positions from 0."""
-    classes: int
+    columns: int
+    column_of: str = "class"
+    """What a column of scores is of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,18 +42,18 @@ class GivenScores:
     shown: Sequence[int | str]
     """What the file calls them."""
     scores: np.ndarray
-    """float64 [rows, classes]."""
+    """float64 [rows, columns]."""
 
 
 def read_scores(listed: ListedScores, of: ScoredNodes) -> GivenScores:
     """InputError names what does not fit the graph."""
     field, path = f"{listed.field}.uri", listed.expected.uri.path
     nodes, scores = _arrays(field, path)
-    if scores.ndim != 2 or scores.dtype.kind not in "fiu" or scores.shape[1] != of.classes:
-        found = f"{scores.dtype} {list(scores.shape)}"
+    if scores.ndim != 2 or scores.dtype.kind not in "fiu" or scores.shape[1] != of.columns:
+        found, wanted = f"{scores.dtype} {list(scores.shape)}", f"a column for each {of.column_of}"
         raise InputError(
-            field, f"{path}: {_SCORES} are {found}, expected floats [nodes, {of.classes}], a column for each class",
-            "write a column for each class of the labels, ascending",
+            field, f"{path}: {_SCORES} are {found}, expected floats [nodes, {of.columns}], {wanted}",
+            f"write {wanted}, ascending",
         )  # fmt: skip
     if nodes.ndim != 1 or len(nodes) != len(scores) or not len(nodes):
         raise InputError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from gnnserve_worker.generation.programs.running import (
     ProgramScores,
     ProgramTeacher,
     called_by,
-    joined_lists,
     read_graph,
     served_features,
 )
@@ -53,6 +52,7 @@ from gnnserve_worker.generation.search.search import Found, Measure
 from gnnserve_worker.generation.steps import CHECK, GraphSizes, steps_of
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.generation.variants import check_range, make_listed
+from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
@@ -73,9 +73,11 @@ def prepare(wanted: Wanted) -> PreparedProgram:
     spec = spec.model_copy(update={"variants": variants_of_program(spec.variants)})
     program = _program_of(spec)
     given = read_program(program)
+    given = replace(given, contract=spec.task.asked().program(given.contract))
     if given.digest != wanted.identity.checkpoint:
         raise InputError(f"{FIELD}.uri", f"{given.file} changed while it was read", "generate again")
-    check_program(given, program, spec, graph.schema, len(graph.classes))
+    wanted.task.check_given(given.contract.scores.columns, graph)
+    check_program(given, program, spec, graph.schema)
     network = program_network(given.contract, program.fanouts)
     widest = max(kind.features or 0 for kind in graph.schema.types)
     outline = Outline(spec, network, graph.nodes, widest)

@@ -18,7 +18,7 @@ from gnnserve_worker.generation.features import Normalized, normalization_of
 from gnnserve_worker.generation.given_program import FIELD
 from gnnserve_worker.generation.training_set import scaled_features
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
+from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.messages import Failure
@@ -242,12 +242,6 @@ def served_features(scaled: Sequence[Normalized | None], data: GraphData) -> lis
         np.zeros((kind.nodes, 0), np.float32) if one is None else one.features
         for one, kind in zip(scaled, data.types, strict=True)
     ]
-
-
-def joined_lists(data: GraphData) -> Graph:
-    """The lists of all relations, as a revision has them."""
-    schema, lists = data.schema, [one.lists for one in data.relations]
-    return Graph(*merged_lists(schema, lists), schema, merged_payload_rows(schema, lists))
 
 
 def called_by(data: GraphData) -> Callable[[int], object]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_worker.graph.sources.load import load_source
@@ -32,6 +33,13 @@ class ClassifyNodes:
 
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         return spec
+
+    def check_given(self, columns: int, graph: GraphData) -> None:
+        if columns != len(graph.classes):
+            raise InputError(
+                "spec.model.program.scores.columns", f"is {columns}, and nodes have {len(graph.classes)} classes",
+                "label nodes as the model was trained, or export it with an output for each class",
+            )  # fmt: skip
 
     def check_plan(self) -> None:
         """Do nothing: classes are what is planned."""

@@ -109,6 +109,10 @@ class LabelJudge:
     def weights(self) -> Mapping[str, np.ndarray]:
         return {}
 
+    @property
+    def graph(self) -> None:
+        """Labels are no part of the graph, so that nothing has to be hidden."""
+
     def judge(self, outputs_of: OutputsOf) -> Verdict:
         splits = self.problem.splits
         scores, expected, metric = outputs_of(splits.validation), self.problem.expected, self.metric

@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnserve_api.families import family_of
 from gnnserve_api.links import LinksManifest
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.repository import NetworkKind, RevisionManifest, VariantManifest
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
 from gnnserve_worker.tasks.score_links.links import open_decoder
 
@@ -29,7 +29,9 @@ class EndsOfLinks:
         """Whether its network ends in them; those behind a stored layer are left out, but for rows of embeddings."""
         if not any(variant.fanouts):
             return True
-        return variant.network.embedding_columns > 0 and family_of(variant).capabilities.embeddings
+        is_program = variant.network.kind is NetworkKind.PROGRAM
+        has_layers = is_program or variant.network.embedding_columns > 0
+        return has_layers and family_of(variant).capabilities.embeddings
 
     def is_preferred(self, variant: VariantManifest) -> bool:
         """Where links join types, whether its rows are embeddings, of all neighbours: all variants are of one network,

@@ -36,13 +36,22 @@ class ScoreLinks:
         return self._links.compared_with
 
     def graph_digest(self, source: str) -> str:
-        return links_digest(source, self._links, of_types=reads_products(self._spec))
+        return links_digest(
+            source, self._links, of_types=reads_products(self._spec), is_whole=self._spec.model.is_given
+        )
 
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         """The spec with transductive training: held-out links are not in the graph, so that training may see all that
         is left of it."""
         training = spec.model.training.model_copy(update={"scope": Scope.TRANSDUCTIVE})
         return spec.model_copy(update={"model": spec.model.model_copy(update={"training": training})})
+
+    def check_given(self, columns: int, graph: GraphData) -> None:
+        if columns != self._links.dimensions:
+            raise InputError(
+                "spec.task.links.dimensions",
+                f"is {self._links.dimensions}, and the model gives rows of {columns} columns", f"set it to {columns}",
+            )  # fmt: skip
 
     def check_plan(self) -> None:
         raise InputError("spec.task.links", "is not planned: what is modelled are classes of nodes", "generate it")

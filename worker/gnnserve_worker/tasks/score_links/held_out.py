@@ -16,9 +16,11 @@ from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.variants import Variants
+from gnnserve_worker.graph.hidden_links import relations_without_held_out
 from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, message_relations
+from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import kind_of
-from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.store import Finding, Graph, GraphData
 from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
 from gnnserve_worker.tasks.generated import Imported
 from gnnserve_worker.tasks.score_links.judge import LinkJudge
@@ -35,6 +37,8 @@ class HeldOutLinks:
     choice: MetricChoice
     lists_of: Callable[[np.ndarray | None], Visible]
     """Relations of the graph with some of the links that are learnt from: bool [links]; None: all."""
+    judged: Graph | None = None
+    """Lists without held-out links, where those that are served have all; None: those that are served have none."""
     majority: None = None
     compares_shortly: bool = False
     """False: scores of pairs are no shares of nodes."""
@@ -71,13 +75,15 @@ class HeldOutLinks:
         return ComparedLinks(self.links, self.settings)
 
     def judge(self, decoder: Mapping[str, np.ndarray]) -> LinkJudge:
-        return LinkJudge(self.links, self.settings, self.metric, decoder)
+        return LinkJudge(self.links, self.settings, self.metric, decoder, self.judged)
 
 
 def hold_out_links(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> Imported:
     """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out."""
     part_links = kind_of(spec.graph.source).part_links
     parted = part_links(graph, settings, reads_features=not spec.model.learns_embeddings)
+    if spec.model.is_given:
+        return _hold_out_while_judged(spec, settings, parted)
     data = parted.graph
     lists_of: Callable[[np.ndarray | None], Visible] = partial(_with_lists, parted)
     if reads_products(spec):
@@ -86,6 +92,25 @@ def hold_out_links(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> I
     return Imported(
         data, HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of), parted.graph.findings
     )  # fmt: skip
+
+
+def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> Imported:
+    """Links of a given model. Nothing learns from them here, so that the graph is served with all of its links, as the
+    model was used; held-out ones are hidden while variants are judged, who would else be told the answer."""
+    without, links, imported = parted
+    data = replace(
+        imported,
+        digest=links_digest(imported.digest, settings, is_whole=True),
+        labels=np.full(imported.target.nodes, -1, np.int64),
+        classes=(),
+        splits=without.splits,
+        names=without.ids if imported.schema.has_names else None,
+    )
+    judged = replace(data, relations=relations_without_held_out(imported, links))
+    lists_of: Callable[[np.ndarray | None], Visible] = partial(_with_lists, parted)
+    problem = HeldOutLinks(links, settings, spec.variants.metric, lists_of, joined_lists(judged))
+    hidden = Finding("links hidden while variants are judged", len(links.validation) + len(links.test))
+    return Imported(data, problem, (*imported.findings, hidden))
 
 
 def _over_relations(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> GraphData:

@@ -15,6 +15,7 @@ from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import End, LinkSet, Pairs
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder
 from gnnserve_worker.tasks.generated import Judged, OutputsOf, Verdict
 from gnnserve_worker.tasks.score_links.calibration import fit_calibration
@@ -30,6 +31,7 @@ class LinkJudge:
     metric: Metric
     weights: Mapping[str, np.ndarray]
     """The decoder's, with those of `models/folding.py` where embeddings are eigenvectors."""
+    graph: Graph | None = None
 
     @property
     def decoder(self) -> LinkDecoder:

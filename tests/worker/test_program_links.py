@@ -1,0 +1,273 @@
+"""Programs that give rows of nodes, whose pairs are scored over the graph with all links, as by their modules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from sklearn.metrics import roc_auc_score
+from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.links import load_links
+from tests.support.programs import export_over_graph
+from tests.support.serving import FakeWorker, running
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.errors import InputError
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
+from gnnserve_api.spec.task import Links
+from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
+from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.graph.hidden_links import relations_without_held_out
+from gnnserve_worker.graph.links import Pairs, part_edges
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.store import Graph, GraphData
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.progress import silent
+from gnnserve_worker.repository.repository import Repository
+
+COLUMNS, HIDDEN, NODES = 6, 8, 80
+_LISTED = planted_graph((0, 1, 2), nodes=NODES, columns=COLUMNS, seed=4)
+_PAIRS = {frozenset((reader, read)) for reader in range(NODES) for read in _LISTED.graph.list_of(reader).tolist()}
+GRAPH = _LISTED.with_lists(
+    graph_of([sorted(other for pair in _PAIRS if node in pair for other in pair - {node}) for node in range(NODES)])
+)
+EDGES = np.stack([GRAPH.graph.indices.astype(np.int64), GRAPH.graph.targets()])
+FEATURES = np.asarray(GRAPH.features)
+
+
+class Encoder(torch.nn.Module):
+    """Two convolutions with a norm and ELU between them; `has_head`: classes beside the rows."""
+
+    def __init__(self, convolution: Callable[[int, int], torch.nn.Module], *, has_head: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = convolution(COLUMNS, HIDDEN), convolution(HIDDEN, HIDDEN)
+        self.norm = torch.nn.BatchNorm1d(HIDDEN)
+        self.norm.running_mean = torch.randn(HIDDEN)
+        self.head = torch.nn.Linear(HIDDEN, 3) if has_head else None
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        hidden = torch.nn.functional.elu(self.norm(self.first(x, edge_index)))
+        rows = self.second(hidden, edge_index)
+        return rows if self.head is None else (self.head(rows), rows)
+
+    def rows(self, features: np.ndarray = FEATURES, edges: np.ndarray = EDGES) -> np.ndarray:
+        with torch.no_grad():
+            found = self.eval()(torch.tensor(features), torch.tensor(edges))
+        rows: np.ndarray = (found if self.head is None else found[1]).numpy()
+        return rows
+
+
+@dataclass(frozen=True)
+class Given:
+    """A manifest of a program that gives rows, and where it is generated."""
+
+    folder: Path
+    module: Encoder
+
+    @staticmethod
+    def of(folder: Path, module: Encoder) -> Given:
+        outputs = ("rows",) if module.head is None else ("logits", "rows")
+        export_over_graph(module, COLUMNS, folder / "model.onnx", outputs)
+        write_npz(folder / "graph.npz", npz_arrays(GRAPH))
+        np.savez(folder / "expected.npz", nodes=np.arange(NODES), scores=module.rows())
+        return Given(folder, module)
+
+    @property
+    def repository(self) -> Repository:
+        return Repository(self.folder / "repository", "default", "tiny")
+
+    def service(self, program: dict[str, Any] | None = None, **links: Any) -> GNNService:
+        rows = {"name": "rows", "columns": HIDDEN}
+        has_head = self.module.head is not None
+        contract: dict[str, Any] = {
+            "uri": (self.folder / "model.onnx").as_uri(),
+            "hops": 2,
+            "inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"}],
+            **({"scores": {"name": "logits", "columns": 3}, "embeddings": rows} if has_head else {"scores": rows}),
+            **(program or {}),
+        }
+        return service_of(
+            (self.folder / "graph.npz").as_uri(),
+            model={"program": contract, "expected": {"uri": (self.folder / "expected.npz").as_uri()}},
+            task={"links": {"dimensions": HIDDEN, **links}},
+            normalization="Disabled",
+        )
+
+    def generate(self, program: dict[str, Any] | None = None, **links: Any) -> RevisionManifest:
+        return generate(self.service(program, **links), self.repository)
+
+    def refusal(self, program: dict[str, Any] | None = None, **links: Any) -> str:
+        with pytest.raises((InputError, ValueError)) as caught:
+            self.generate(program, **links)
+        assert not self.repository.revisions()
+        return str(caught.value)
+
+
+@dataclass(frozen=True)
+class Published:
+    given: Given
+    revision: RevisionManifest
+    served: ServedRevision
+
+
+def published(folder: Path, module: Encoder, **program: Any) -> Iterator[Published]:
+    given = Given.of(folder, module)
+    revision = given.generate(program)
+    publish_embeddings(given.repository, "default/tiny", revision.revision, None, {}, "a test", silent)
+    loaded = load_revision(given.repository, revision.revision)
+    yield Published(given, revision, served_revision(loaded))
+    for one in loaded.programs:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def sage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    yield from published(tmp_path_factory.mktemp("sage"), Encoder(pyg.SAGEConv))
+
+
+@pytest.fixture(scope="module")
+def gcn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    """Counts edges, and gives classes beside its rows."""
+    module = Encoder(pyg.GCNConv, has_head=True)
+    yield from published(tmp_path_factory.mktemp("gcn"), module, readsDegrees=True)
+
+
+@pytest.fixture(params=["sage", "gcn"])
+def either(request: pytest.FixtureRequest) -> Published:
+    found: Published = request.getfixturevalue(request.param)
+    return found
+
+
+def ask(revision: ServedRevision, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def scenario() -> httpx.Response:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            return await client.http.post(path, json=body)
+
+    return asyncio.run(scenario())
+
+
+def assert_close(found: Any, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(np.array(found), expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+
+
+def test_pairs_have_the_scores_of_the_module_over_the_graph_with_all_links(either: Published) -> None:
+    pairs = np.random.default_rng(1).integers(0, NODES, (40, 2))
+    pairs[:10] = EDGES[:, :10].T
+    rows = either.given.module.rows()
+    answer = ask(either.served, "/v1/predict", {"pairs": pairs.tolist()}).json()
+    assert_close(answer["scores"], (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(axis=1))
+    curve = next(one.calibration for one in either.revision.variants if one.name == "x1")
+    assert curve is not None
+    wanted = 1 / (1 + np.exp(-(curve.slope * np.array(answer["scores"]) + curve.intercept)))
+    np.testing.assert_allclose(answer["probabilities"], wanted, atol=1e-5)
+
+
+def test_a_pair_may_have_a_node_that_only_the_request_has(either: Published) -> None:
+    own = np.random.default_rng(8).normal(size=(1, COLUMNS)).astype(np.float32)
+    overlay = {"nodes": [{"id": NODES, "features": own[0].tolist()}], "edges": [[7, NODES], [NODES, 12]]}
+    pairs = [[NODES, 7], [3, NODES], [7, 12]]
+    answer = ask(either.served, "/v1/predict", {"pairs": pairs, "overlay": overlay}).json()
+    joined = np.array([[7, NODES, NODES, 12], [NODES, 7, 12, NODES]])
+    rows = either.given.module.rows(np.concatenate([FEATURES, own]), np.concatenate([EDGES, joined], axis=1))
+    assert_close(answer["scores"], np.array([rows[NODES] @ rows[7], rows[3] @ rows[NODES], rows[7] @ rows[12]]))
+
+
+def test_the_best_pairs_are_those_of_the_module_and_no_known_ones(either: Published) -> None:
+    answer = ask(either.served, "/v1/recommend", {"node": 5, "count": 6}).json()
+    rows = either.given.module.rows()
+    scores = rows @ rows[5]
+    left_out = {5, *GRAPH.graph.list_of(5).tolist()}
+    best = [node for node in np.argsort(-scores, kind="stable").tolist() if node not in left_out][:6]
+    found = answer["items"]
+    assert [one["id"] for one in found] == best
+    assert_close([one["score"] for one in found], scores[best])
+
+
+def test_variants_are_judged_over_the_graph_without_held_out_links(sage: Published) -> None:
+    source, links = sage.given.service().spec.graph.source, sage.given.service().spec.task.links
+    assert links is not None
+    parted = load_links(source, links, Path("unused")).links
+    lists = parted.message_graph()
+    hidden = sage.given.module.rows(edges=np.stack([lists.indices.astype(np.int64), lists.targets()]))
+
+    def auc(rows: np.ndarray) -> float:
+        pairs = (parted.validation, parted.validation_negatives)
+        scores = [(rows[each.first] * rows[each.second]).sum(axis=1) for each in pairs]
+        return float(roc_auc_score(np.repeat([1, 0], [len(each) for each in scores]), np.concatenate(scores)))
+
+    profile = sage.revision.profile.variant("x1")
+    assert profile.validation_accuracy == pytest.approx(auc(hidden), abs=1e-6)
+    assert auc(hidden) != pytest.approx(auc(sage.given.module.rows()), abs=1e-3)
+    # The same again is found; other shares of held-out links are another revision.
+    assert find(sage.given.service(), sage.given.repository) == sage.revision
+    assert find(sage.given.service(split={"validationPercent": 20}), sage.given.repository) is None
+
+
+def test_what_is_published_says_how_far_rows_are_from_expected_ones(gcn: Published) -> None:
+    (compared,) = gcn.revision.compared  # type: ignore[misc]
+    assert compared.difference_permille <= compared.tolerance_permille == 0.01
+    assert gcn.revision.links is not None
+    assert (gcn.revision.links.decoder, gcn.revision.links.dimensions) == ("Dot", HIDDEN)
+    assert [one.name for one in gcn.revision.variants] == ["x1"]
+    assert gcn.revision.training is None
+
+
+def test_rows_that_differ_are_refused_with_the_worst_nodes(tmp_path: Path) -> None:
+    given = Given.of(tmp_path, Encoder(pyg.SAGEConv))
+    rows = given.module.rows()
+    rows[17, 5] += 3 * np.abs(rows).max()
+    np.savez(tmp_path / "expected.npz", nodes=np.arange(NODES), scores=rows)
+    refusal = given.refusal()
+    assert "spec.model.expected: scores of 1 of 80 nodes differ by more than 0.01 permille" in refusal
+    assert "node 17, dimension 5: expected " in refusal
+
+
+def test_rows_of_another_width_than_the_dimensions_are_refused(tmp_path: Path) -> None:
+    given = Given.of(tmp_path, Encoder(pyg.SAGEConv))
+    assert f"task.links.dimensions is 9, and must be {HIDDEN}" in given.refusal(dimensions=9)
+
+
+# --- links that are hidden while variants are judged
+
+
+@pytest.mark.parametrize("direction", [*Direction])
+def test_lists_lose_held_out_links_alone_and_entries_keep_their_payload(direction: Direction) -> None:
+    lists = GRAPH.graph
+    if direction is not Direction.UNDIRECTED:  # about half of the edges one way
+        is_kept = (EDGES.sum(axis=0) % 2 == 0) | (EDGES[0] < EDGES[1])
+        counts = np.bincount(EDGES[1, is_kept], minlength=NODES)
+        lists = Graph(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), lists.indices[is_kept])
+    lists = Graph(lists.indptr, lists.indices, payload_rows=np.arange(lists.edges, dtype=np.int32))
+    own = (lists.indices.astype(np.int64), lists.targets())
+    payload = EdgePayload(("weight",), np.arange(lists.edges, dtype=np.float32)[:, None], "", np.zeros(0, np.int64))
+    data = GraphData.of_one_type(
+        "a test", "0", lists, FEATURES, GRAPH.labels, GRAPH.classes, GRAPH.splits, EdgeRules(direction),
+        payload=payload,
+    )  # fmt: skip
+    parted = part_edges(data, Links())
+    (left,) = relations_without_held_out(parted.imported, parted.links)
+    wanted = {*_keys(parted.graph.graph.indices, parted.graph.graph.targets())}
+    assert {*_keys(left.lists.indices, left.lists.targets())} == wanted
+    assert 0 < left.lists.edges < lists.edges
+    rows = left.lists.payload_rows
+    np.testing.assert_array_equal(own[0][rows], left.lists.indices)
+    np.testing.assert_array_equal(own[1][rows], left.lists.targets())
+    assert left.payload is payload
+
+
+def _keys(read: np.ndarray, readers: np.ndarray) -> list[int]:
+    pairs = Pairs(read.astype(np.int64), readers)
+    return (pairs.first * NODES + pairs.second).tolist()  # type: ignore[no-any-return]
