@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gnnserve_api.programs import RelationKey
+from gnnserve_describe.attributes import restored_attributes
 from gnnserve_describe.dgl_graph import TorchGraph, dgl_by_torch
 from gnnserve_describe.graph import GraphTensors
 
@@ -68,7 +69,8 @@ class Call:
         placed = [self._made(each, graph) for each in self.arguments if not each.parameter]
         named = {each.parameter: self._made(each, graph) for each in self.arguments if each.parameter}
         is_dgl = any(each.part is Part.DGL_GRAPH for each in self.arguments)
-        with dgl_by_torch() if is_dgl and not self.is_over_example else nullcontext():
+        by_torch = dgl_by_torch() if is_dgl and not self.is_over_example else nullcontext()
+        with by_torch, restored_attributes(module):
             return module(*placed, **named)
 
     def over_example(self) -> Call:

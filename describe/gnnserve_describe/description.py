@@ -11,6 +11,7 @@ import torch
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.programs import ProgramManifest, ProgramOutput, RelationKey
+from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of
 from gnnserve_describe.calling import Part
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
@@ -21,9 +22,10 @@ from gnnserve_describe.findings import Findings
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import write_graph
 from gnnserve_describe.layout import Layout, layout_of
+from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import Probe, make_probe, shape_of
 from gnnserve_describe.reach import Reach, measure_reach
-from gnnserve_describe.scoring import Outputs, Scorer, outputs_of
+from gnnserve_describe.scoring import Outputs, Scorer, outputs_of, tensors_of
 from gnnserve_describe.steadiness import check_steady, in_evaluation
 from gnnserve_describe.write import (
     EXPECTED,
@@ -51,6 +53,8 @@ class Description:
     """Sentences about what was chosen or changed."""
     has_graph: bool
     """Whether the graph is in the folder, so that the manifest can be served as it is."""
+    example: Example
+    """The user's graph, as inputs are made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,8 @@ def describe(
         step("call the module")
         module = in_evaluation(module, findings)
         example = example_of(module, graph, wishes.target, wishes.inputs)
+        scorer, example, probe = _called(module, example, wishes.seed, findings)
         shape = shape_of(example.graph)
-        probe = make_probe(example.graph, example.target, shape, wishes.seed)
-        scorer = _scorer(module, example, probe, findings)
-        example, probe = _without_unread(scorer, example, probe)
 
         step("measure how far it reads")
         reach = measure_reach(scorer, probe, example.target, wishes.hops, findings)
@@ -111,7 +113,37 @@ def describe(
         # Its nodes are positions.
         source = None if ids is not None else write_graph(example, layout, made, wishes.seed)
         write_manifest(program, wishes.name or folder.name, source, list(findings), made / MANIFEST)
-    return Description(folder, program, check, tuple(findings), source is not None)
+    return Description(folder, program, check, tuple(findings), source is not None, example)
+
+
+def _called(module: torch.nn.Module, example: Example, seed: int, findings: Findings) -> tuple[Scorer, Example, Probe]:
+    """How the module is called over graphs of any size. InputError: it is not."""
+
+    def outputs() -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [tensor for _, tensor in tensors_of(example.call(module, example.graph))]
+
+    forget_kept_tensors(module, outputs, findings)
+    try:
+        return _probed(module, example, seed, findings)
+    except InputError as error:
+        told = Findings()
+        moved = with_rows_as_features(module, example, told)
+        if moved is None:
+            raise
+        try:
+            found = _probed(*moved, seed, told)
+        except InputError:
+            raise error from None
+        for sentence in told:
+            findings.tell(sentence)
+        return found
+
+
+def _probed(module: torch.nn.Module, example: Example, seed: int, findings: Findings) -> tuple[Scorer, Example, Probe]:
+    probe = make_probe(example.graph, example.target, shape_of(example.graph), seed)
+    scorer = _scorer(module, example, probe, findings)
+    return scorer, *_without_unread(scorer, example, probe)
 
 
 def _scorer(module: torch.nn.Module, example: Example, probe: Probe, findings: Findings) -> Scorer:
@@ -143,16 +175,10 @@ def _not_called(error: Exception, module: torch.nn.Module, example: Example, wor
             "name what forward is given in its order by --inputs, as in --inputs x,edge_index,edge_attr, or give "
             "example arguments: let the function return (module, (x, edge_index))",
         )
-    tables = [
-        name
-        for name, each in module.named_modules()
-        if isinstance(each, torch.nn.Embedding) and each.num_embeddings == example.graph.nodes(example.target)
-    ]
-    also = f" ({', '.join(tables)} has a row for each node)" if tables else ""
     return InputError(
         str(blame_of(error)) or "forward",
-        f"the module runs over its own graph alone{also}: {type(error).__name__}: {error}",
-        "give what it keeps of each node as features (its embedding's weight beside x); take sizes from the tensors",
+        f"the module runs over its own graph alone: {type(error).__name__}: {error}",
+        "give what it keeps of each node as features, a row for each; take sizes from the tensors",
     )
 
 

@@ -233,6 +233,21 @@ def test_types_of_edges_may_choose_the_product(convolution: Any, tmp_path: Path)
     assert [each.role for each in made.program.inputs][2:] == [InputRole.EDGE_FEATURES]
 
 
+@pytest.mark.parametrize("convolution", [pyg.SAGEConv, pyg.GATConv])
+def test_a_layer_for_each_kind_of_edges_reads_those_that_a_mask_picks(convolution: Any, tmp_path: Path) -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(6)
+            self.layers = torch.nn.ModuleList([convolution(COLUMNS, CLASSES) for _ in range(5)])
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
+            rows = [layer(x, edge_index[:, edge_type == kind]) for kind, layer in enumerate(self.layers)]
+            return torch.stack(rows).sum(dim=0)
+
+    assert describe(Masked().eval(), GRAPH, tmp_path / "masked").check.difference < 1e-5
+
+
 def test_hgt_is_exported_though_it_reads_a_number_back(tmp_path: Path) -> None:
     class Transformer(torch.nn.Module):
         def __init__(self) -> None:
@@ -276,13 +291,13 @@ class ReadingBack(Net):
         return super().forward(x, edge_index) + torch.ones(widest).sum()
 
 
-class Embedding(Net):
+class TurnedTable(Net):
     def __init__(self) -> None:
         super().__init__(pyg.SAGEConv)
-        self.table = torch.nn.Embedding(NODES, COLUMNS)
+        self.table = torch.nn.Parameter(torch.zeros(COLUMNS, NODES))
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return super().forward(x + self.table.weight, edge_index)
+        return super().forward(x + self.table.t(), edge_index)
 
 
 class Deciding(Net):
@@ -336,7 +351,7 @@ REFUSED = {
     "graph norm": (
         lambda: Net(pyg.SAGEConv, pyg.LayerNorm(8)), ["norm (torch_geometric's LayerNorm", "mode='node'"]
     ),
-    "row for each node": (Embedding, ["table has a row for each node", "as features"]),
+    "column for each node": (TurnedTable, ["runs over its own graph alone", "as features"]),
     "scores edges": (lambda: OfEdges(pyg.SAGEConv), ["it scores edges", "not served yet"]),
     "scores graphs": (lambda: OfGraph(pyg.SAGEConv), ["the graph as a whole", "before the pooling"]),
     "unknown argument": (lambda: Lonely(pyg.SAGEConv), ["forward: it takes 'weather'", "--inputs"]),
