@@ -148,7 +148,7 @@ def measure(bench: Bench, served: Served, duration_s: float, rounds: int) -> dic
                 "words": MODES[name].words,
                 **_others_of(reports[name]),
                 "programStatuses": dict(statuses[name]),
-                "recovered_s": round(max(recovered_s[name]), 2),
+                "recovered_s": round(max(recovered_s[name]), 4),
             }
             for name in MODES
         },
@@ -257,7 +257,7 @@ def show_neighbours(found: Mapping[str, Any]) -> None:
     for mode in found["neighbours"]["modes"].values():
         table.add_row(
             mode["words"], f"{mode['p50_ms']:.2f}", f"{mode['p99_ms']:.2f}", f"{mode['failed']:,}",
-            f"{mode['requests']:,}", str(mode["programStatuses"]), f"{mode['recovered_s']:g}",
+            f"{mode['requests']:,}", str(mode["programStatuses"]), f"{mode['recovered_s']:.2f}",
         )  # fmt: skip
     Console(width=140).print(table)
 

@@ -15,6 +15,7 @@ from benchmarks import (  # noqa: F401 - they register their renderers
     frontier_figures,
     gpu_figures,
     load_figures,
+    models_figures,
     operator_figures,
     peers_figures,
     protocol_figures,

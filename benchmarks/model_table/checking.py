@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.nn import functional
 
 from benchmarks.model_table.entries import Entry, Made
 from benchmarks.model_table.graphs import CLASSES
+from benchmarks.model_table.outcomes import TOLERANCE, Outcome
 from gnnserve_api.errors import InputError
 from gnnserve_api.graph_schema import (
     AS_LISTED,
@@ -31,7 +31,6 @@ from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contr
 from gnnserve_api.repository import program_network
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_describe import Description, Wishes, describe
-from gnnserve_describe.example import example_of
 from gnnserve_describe.layout import layout_of
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
@@ -41,24 +40,15 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
 
-TOLERANCE = 1e-5
-"""Largest difference, of the largest score."""
 _STEPS = 3
 _ALONE, _TOGETHER = 16, 48
 """Nodes that are asked about one by one, hubs and nodes without neighbours among them, and in one request."""
 
 
-class Outcome(StrEnum):
-    RIGHT = "right"
-    REFUSED = "refused"
-    """For a reason of principle, which the entry names."""
-    FAILED = "failed"
-
-
 class Checked(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     outcome: Outcome
     words: str
-    """The reason of a refusal or a failure; of a right one what it is."""
+    """Reason of a refusal or a failure; of a right one what it reads."""
     seconds: float
     difference: float | None = None
     """Largest, of the largest score; None: nothing was compared."""
@@ -95,15 +85,15 @@ def _checked(entry: Entry) -> tuple[Outcome, str, float | None]:
 
 def refusal(entry: Entry, sentence: str) -> tuple[Outcome, str]:
     """A failure, unless the sentence is that of one of the reasons that the entry names."""
-    for principle in entry.principles:
-        if re.search(principle.words, sentence):
-            return Outcome.REFUSED, principle.value
+    for reason in entry.reasons:
+        if re.search(reason.pattern, sentence):
+            return reason.outcome, reason.value
     return Outcome.FAILED, f"refused: {sentence}"
 
 
 def _compared(made: Made, described: Description) -> tuple[Outcome, str, float | None]:
     wanted = scores_of(made)
-    served = Served.of(made, described)
+    served = Served.of(described)
     is_single = served.program.scores.columns == wanted.shape[1]
     if not is_single:
         return Outcome.FAILED, f"{served.program.scores.columns} columns for {wanted.shape[1]}", None
@@ -163,7 +153,7 @@ def scores_of(made: Made) -> np.ndarray:
     module = made.module.eval()
     with torch.no_grad():
         found = output_of(module(*copy_of(made.arguments)), made)
-    return (found.unsqueeze(1) if found.dim() == 1 else found).numpy()
+    return (found.unsqueeze(1) if found.dim() == 1 else found).detach().numpy()
 
 
 def copy_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -196,11 +186,11 @@ class Served:
     session: onnxruntime.InferenceSession
 
     @classmethod
-    def of(cls, made: Made, described: Description) -> Served:
+    def of(cls, described: Description) -> Served:
         program = described.program
         file = described.folder / program.file
         check_program_file(file, program)
-        example = example_of(made.module, copy_of(made.arguments), made.target or None)
+        example = described.example
         layout = layout_of(example.graph)
         tensors = dict(zip(layout.inputs, (each.numpy() for each in layout.tensors_of(example.graph)), strict=True))
         types = sorted(example.graph.types, key=lambda kind: kind != example.target)

@@ -22,7 +22,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import scatter
 
 from benchmarks.model_table.dgl_layers import GatConv, GraphConv, SageConv
-from benchmarks.model_table.entries import Entry, Made, Principle, Task
+from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.frameworks import FraudSage
 from benchmarks.model_table.graphs import (
     CLASSES,
@@ -39,6 +39,7 @@ from benchmarks.model_table.graphs import (
     over_weights,
     several_types,
 )
+from benchmarks.model_table.outcomes import Reason
 from benchmarks.model_table.parts import Stack, log_softmax
 
 FAMILY = "public code"
@@ -597,36 +598,36 @@ _SAGE, _HETERO = "GraphSAGE(torch.nn.Module)", "HeteroGNN(torch.nn.Module)"
 
 
 def _entry(
-    string: str, hit: int, what: str, make: Callable[[], Made], task: Task = Task.CLASSES, *principles: Principle,
+    string: str, hit: int, what: str, make: Callable[[], Made], task: Task = Task.CLASSES, *reasons: Reason,
     note: str = "",
 ) -> Entry:  # fmt: skip
-    return Entry(f"{string}, {hit}: {what}", FAMILY, "", task, make, principles, note)
+    return Entry(f"{string}, {hit}: {what}", FAMILY, "", task, make, reasons, note)
 
 
 _ADJACENCY = "the adjacency matrix that it is given is edges with weights"
 _DGL = "DGL's layers by torch's operations"
 ENTRIES = (
-    _entry(_GNN, 1, "SAGE, BatchNorm, mean over the graph", pooled_sage, Task.GRAPHS, Principle.SCORES_GRAPHS,
-           Principle.WHOLE_GRAPH),
+    _entry(_GNN, 1, "SAGE, BatchNorm, mean over the graph", pooled_sage, Task.GRAPHS, Reason.SCORES_GRAPHS,
+           Reason.WHOLE_GRAPH),
     _entry(_GNN, 2, "DAGNN of 10 hops", lambda: over_nodes(Dagnn(10)), Task.CLASSES,
-           Principle.KEEPS_GRAPH, Principle.FAR),
-    _entry(_GNN, 4, "GCN, TopKPooling", lambda: over_nodes(TopKGcn()), Task.GRAPHS, Principle.SCORES_GRAPHS,
-           Principle.WHOLE_GRAPH),
+           Reason.FAR),
+    _entry(_GNN, 4, "GCN, TopKPooling", lambda: over_nodes(TopKGcn()), Task.GRAPHS, Reason.SCORES_GRAPHS,
+           Reason.WHOLE_GRAPH),
     _entry(_GNN, 5, "GCN of 3 layers", lambda: over_data(DataModel(Stack(
         chain(pyg.GCNConv, COLUMNS, WIDTH, WIDTH, CLASSES))))),
     _entry(_GNN, 6, "SAGE, projection, classifier", lambda: over_nodes(Hybrid())),
     _entry(_GNN, 7, "GCN, log_softmax", lambda: over_nodes(Stack(
         chain(pyg.GCNConv, COLUMNS, WIDTH, CLASSES), end=log_softmax))),
-    _entry(_GNN, 8, "Hamiltonian network", lambda: over_nodes(Hamiltonian()), Task.GRAPHS, Principle.SCORES_GRAPHS,
-           Principle.WHOLE_GRAPH),
+    _entry(_GNN, 8, "Hamiltonian network", lambda: over_nodes(Hamiltonian()), Task.GRAPHS, Reason.SCORES_GRAPHS,
+           Reason.WHOLE_GRAPH),
     _entry(_GNN, 9, "Dir-GCN", lambda: over_nodes(Stack(
         chain(DirGcnConv, COLUMNS, WIDTH, CLASSES), end=log_softmax), directed=True), Task.CLASSES,
-        Principle.KEEPS_GRAPH, Principle.LEAVING_EDGES),
+        Reason.LEAVING_EDGES),
     _entry(_GCN, 1, "GCN, mean over the graph", lambda: over_data(MeanOfNodes()), Task.GRAPHS,
-           Principle.SCORES_GRAPHS, Principle.WHOLE_GRAPH),
+           Reason.SCORES_GRAPHS, Reason.WHOLE_GRAPH),
     _entry(_GCN, 2, "two layers of pygcn", lambda: propagated(layers=2, is_first=True, bias=True), note=_ADJACENCY),
     _entry(_GCN, 3, "HeteroGraphConv of GraphConv, dot product", dgl_hetero, Task.LINKS,
-           Principle.LEAVING_EDGES, note=_DGL),
+           Reason.LEAVING_EDGES, note=_DGL),
     _entry(_GCN, 5, "GCN of 3 layers, encoder of CCA-SSG", lambda: over_nodes(Stack(
         chain(pyg.GCNConv, COLUMNS, WIDTH, WIDTH, WIDTH), dropout=0.0)), Task.ROWS),
     _entry(_GCN, 6, "layers of pygcn without bias", lambda: propagated(layers=3, is_first=False, bias=False),
@@ -635,8 +636,8 @@ ENTRIES = (
     _entry(_GCN, 8, "GCN, BatchNorm", lambda: over_nodes(Stack(
         chain(pyg.GCNConv, COLUMNS, WIDTH, CLASSES), norms=[nn.BatchNorm1d(WIDTH)])),
         note="it stands in a comment of its file"),
-    _entry(_GAT, 1, "GAT over edge columns and times", timed_gat, Task.CLASSES, Principle.RANDOM,
-           Principle.WHOLE_GRAPH),
+    _entry(_GAT, 1, "GAT over edge columns and times", timed_gat, Task.CLASSES, Reason.RANDOM,
+           Reason.WHOLE_GRAPH),
     _entry(_GAT, 2, "GAT of DGL's tutorial", lambda: over_nodes(TutorialGat()), note=_DGL),
     _entry(_GAT, 3, "GATConv of DGL, heads apart", lambda: over_nodes(HeadsOut()), Task.ROWS, note=_DGL),
     _entry(_GAT, 4, "GAT, all layers beside each other", lambda: over_data(ConcatenatedGat()), Task.ROWS,
@@ -647,7 +648,7 @@ ENTRIES = (
         functional.elu, dropout=0.6, end=log_softmax))), note="its width is a tuple by a slip, which does not run"),
     _entry(_GAT, 7, "GAT, mean over the graph", lambda: over_nodes(Pooled(
         [pyg.GATConv(COLUMNS, WIDTH, heads=4), pyg.GATConv(4 * WIDTH, WIDTH, heads=4, concat=False)], [],
-        nn.Linear(WIDTH, 1))), Task.GRAPHS, Principle.SCORES_GRAPHS, Principle.WHOLE_GRAPH),
+        nn.Linear(WIDTH, 1))), Task.GRAPHS, Reason.SCORES_GRAPHS, Reason.WHOLE_GRAPH),
     _entry(_GAT, 8, "GAT, classifier", lambda: over_data(DataModel(Stack(
         [pyg.GATConv(COLUMNS, WIDTH, heads=4, dropout=0.3), pyg.GATConv(4 * WIDTH, WIDTH, heads=1, dropout=0.3)],
         functional.elu, head=nn.Linear(WIDTH, 2), dropout=0.3, acts_last=True, end=log_softmax)))),
@@ -668,7 +669,7 @@ ENTRIES = (
     _entry(_HETERO, 1, "hosts and flows", flows),
     _entry(_HETERO, 2, "linear programs by GENConv", programme, Task.REGRESSION,
            note="its encoder is in another file: GENConv, as a like file of the same index has it"),
-    _entry(_HETERO, 3, "mean over ligands", ligands, Task.GRAPHS, Principle.SCORES_GRAPHS, Principle.WHOLE_GRAPH),
+    _entry(_HETERO, 3, "mean over ligands", ligands, Task.GRAPHS, Reason.SCORES_GRAPHS, Reason.WHOLE_GRAPH),
     _entry(_HETERO, 4, "embeddings of nodes by number", reactions, note="new ones have none"),
     _entry(_HETERO, 5, "GraphConv with weights over IMDB", weighed_hetero),
     _entry(_HETERO, 6, "SAGE, Linears for each type", lins_by_type,

@@ -1,8 +1,6 @@
 """torch_geometric's examples over nodes of one type: their networks, written anew, as narrow as a table can be made of.
 
-Examples that have a network of another one (jit/, compile/, explain/, distributed/, quiver/, kuzu/) are not repeated,
-and those of whole graphs (molecules, point clouds, pooling) and of language models are not of nodes.
-"""
+`pyg_others.py` lists the files that have a network of another one, or none of nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +13,12 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_geometric.data import Data
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.models import GraphUNet, Polynormer, SGFormer
+from torch_geometric.utils import softmax
 
-from benchmarks.model_table.entries import Entry, Made, Principle, Task
+from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.graphs import (
     CLASSES,
     COLUMNS,
@@ -32,6 +33,7 @@ from benchmarks.model_table.graphs import (
     over_nodes,
     over_weights,
 )
+from benchmarks.model_table.outcomes import Reason
 from benchmarks.model_table.parts import Stack, log_softmax
 
 FAMILY = "torch_geometric: one type"
@@ -55,26 +57,34 @@ def arma() -> nn.Module:
     return Stack([make(COLUMNS, WIDTH), make(WIDTH, CLASSES, act=lambda x: x)], end=log_softmax)
 
 
-class SplineOverOneColumn(pyg.MessagePassing):  # type: ignore[misc]
-    """SplineConv(dim=1, kernel_size=2), whose extension is not installed: a message is weighed between two matrices."""
+class SplineConv(pyg.MessagePassing):  # type: ignore[misc]
+    """SplineConv with kernel_size=2, whose extension is not installed: a message is weighed between a matrix for each
+    corner of the columns of its edge, which are from 0 to 1."""
 
-    def __init__(self, columns: int, width: int) -> None:
-        super().__init__(aggr="mean")
-        self.weight = nn.Parameter(torch.randn(2, columns, width) / columns)
-        self.root = nn.Linear(columns, width)
+    def __init__(self, columns: int, width: int, dim: int, aggr: str = "mean") -> None:
+        super().__init__(aggr=aggr)
+        self.weight = nn.Parameter(torch.randn(2**dim, columns, width) / columns)
+        self.root, self.dim = nn.Linear(columns, width), dim
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         found: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr) + self.root(x)
         return found
 
     def message(self, x_j: Tensor, edge_attr: Tensor) -> Tensor:
-        return (1 - edge_attr) * (x_j @ self.weight[0]) + edge_attr * (x_j @ self.weight[1])
+        passed = torch.zeros(())
+        for corner, weight in enumerate(self.weight):
+            share = torch.ones(())
+            for place in range(self.dim):
+                column = edge_attr[:, place : place + 1]
+                share = share * (column if corner >> place & 1 else 1 - column)
+            passed = passed + share * (x_j @ weight)
+        return passed
 
 
 class Spline(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2 = SplineOverOneColumn(COLUMNS, WIDTH), SplineOverOneColumn(WIDTH, CLASSES)
+        self.conv1, self.conv2 = SplineConv(COLUMNS, WIDTH, 1), SplineConv(WIDTH, CLASSES, 1)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = functional.elu(self.conv1(x, edge_index, edge_attr))
@@ -84,6 +94,27 @@ class Spline(nn.Module):
 def spline() -> Made:
     graph = one_type()
     return Made(Spline(), (graph.x, graph.edges, graph.attributes[:, :1].sigmoid()))
+
+
+class Faust(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [1, 2, *[4] * 5]
+        self.convs = nn.ModuleList([SplineConv(*pair, 3, "add") for pair in pairwise(widths)])
+        self.lin1, self.lin2 = nn.Linear(4, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, data: Data) -> Tensor:
+        x = data.x
+        for conv in self.convs:
+            x = functional.elu(conv(x, data.edge_index, data.edge_attr))
+        x = functional.dropout(functional.elu(self.lin1(x)), training=self.training)
+        return log_softmax(self.lin2(x))
+
+
+def faust() -> Made:
+    graph = one_type()
+    given = Data(x=torch.ones(NODES, 1), edge_index=graph.edges, edge_attr=graph.attributes.sigmoid())
+    return Made(Faust(), (given,))
 
 
 def cluster_gcn_ppi() -> nn.Module:
@@ -136,6 +167,66 @@ class Film(nn.Module):
         for conv, norm in zip(self.convs[:-1], self.norms, strict=True):
             x = functional.dropout(norm(conv(x, edge_index)), p=0.1, training=self.training)
         found: Tensor = self.convs[-1](x, edge_index)
+        return found
+
+
+class AllLayersSage(nn.Module):
+    """distributed/kuzu/papers_100M/train.py"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.SAGEConv(*pair) for pair in pairwise([COLUMNS, WIDTH, WIDTH, WIDTH])])
+        self.norms = nn.ModuleList([pyg.BatchNorm(WIDTH) for _ in self.convs])
+        self.mlp = pyg.MLP(
+            in_channels=COLUMNS + 3 * WIDTH, hidden_channels=2 * CLASSES, out_channels=CLASSES, num_layers=2,
+            norm="batch_norm", act="leaky_relu",
+        )  # fmt: skip
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows = [x]
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            rows.append(functional.dropout(norm(conv(rows[-1], edge_index)).relu(), p=0.2, training=self.training))
+        found: Tensor = self.mlp(torch.cat(rows, dim=-1))
+        return found
+
+
+class AttackedGcn(nn.Module):
+    """contrib/rbcd_attack.py normalises edges once, for both layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = pyg.GCNConv(COLUMNS, WIDTH, normalize=False)
+        self.conv2 = pyg.GCNConv(WIDTH, CLASSES, normalize=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        edge_index, edge_weight = gcn_norm(edge_index, edge_weight, num_nodes=x.size(0), add_self_loops=True)
+        x = functional.dropout(self.conv1(x, edge_index, edge_weight).relu(), training=self.training)
+        found: Tensor = self.conv2(x, edge_index, edge_weight)
+        return found
+
+
+class WeightedGatConv(pyg.GATConv):  # type: ignore[misc]
+    def edge_update(
+        self, alpha_j: Tensor, alpha_i: Tensor | None, edge_attr: Tensor | None, index: Tensor, ptr: Tensor | None,
+        dim_size: int | None,
+    ) -> Tensor:  # fmt: skip
+        alpha = functional.leaky_relu(alpha_j if alpha_i is None else alpha_j + alpha_i, self.negative_slope)
+        if edge_attr is not None:
+            alpha = alpha + torch.log2(edge_attr.view(-1, 1))
+        alpha = softmax(alpha, index, ptr, dim_size)
+        return functional.dropout(alpha, p=self.dropout, training=self.training)
+
+
+class AttackedGat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = (
+            WeightedGatConv(*pair, fill_value=1.0) for pair in ((COLUMNS, WIDTH), (WIDTH, CLASSES))
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        x = functional.dropout(self.conv1(x, edge_index, edge_weight).relu(), training=self.training)
+        found: Tensor = self.conv2(x, edge_index, edge_weight)
         return found
 
 
@@ -585,15 +676,11 @@ def tgn() -> Made:
     return Made(Tgn(), (graph.x, updated, graph.edges, graph.times, graph.attributes))
 
 
-def _entry(
-    name: str, make: Callable[[], Made], task: Task = Task.CLASSES, *principles: Principle, note: str = ""
-) -> Entry:
-    return Entry(name, FAMILY, f"{_LINK}{name.partition(':')[0]}", task, make, principles, note)
+def _entry(name: str, make: Callable[[], Made], task: Task = Task.CLASSES, *reasons: Reason, note: str = "") -> Entry:
+    return Entry(name, FAMILY, f"{_LINK}{name.partition(':')[0]}", task, make, reasons, note)
 
 
-def _nodes(
-    name: str, make: Callable[[], nn.Module], task: Task = Task.CLASSES, *why: Principle, note: str = ""
-) -> Entry:
+def _nodes(name: str, make: Callable[[], nn.Module], task: Task = Task.CLASSES, *why: Reason, note: str = "") -> Entry:
     return _entry(name, lambda: over_nodes(make()), task, *why, note=note)
 
 
@@ -602,10 +689,14 @@ ENTRIES = (
     _nodes("agnn.py", Agnn),
     _nodes("arma.py", arma),
     _entry("cora.py", spline, note="SplineConv by torch's operations: its extension is not installed"),
+    _entry("faust.py", faust, note="SplineConv by torch's operations: its extension is not installed"),
+    _entry("contrib/rbcd_attack.py: GCN", lambda: over_weights(AttackedGcn())),
+    _entry("contrib/rbcd_attack.py: GAT", lambda: over_weights(AttackedGat())),
+    _nodes("distributed/kuzu/papers_100M/train.py", AllLayersSage),
     _nodes("cluster_gcn_ppi.py", cluster_gcn_ppi),
     _nodes("cluster_gcn_reddit.py", lambda: sage(2, log_softmax)),
-    _entry("correct_and_smooth.py", correct_and_smooth, Task.CLASSES, Principle.FAR, Principle.WHOLE_GRAPH),
-    _entry("dir_gnn.py", lambda: over_nodes(DirGnn(), directed=True), Task.CLASSES, Principle.LEAVING_EDGES),
+    _entry("correct_and_smooth.py", correct_and_smooth, Task.CLASSES, Reason.FAR, Reason.WHOLE_GRAPH),
+    _entry("dir_gnn.py", lambda: over_nodes(DirGnn(), directed=True), Task.CLASSES, Reason.LEAVING_EDGES),
     _nodes("dna.py", Dna),
     _nodes("film.py", Film),
     _nodes("gat.py", gat),
@@ -613,14 +704,14 @@ ENTRIES = (
     _entry("gcn.py: --use_gdc", lambda: over_weights(GcnOverDiffusion(normalize=False)),
            note="diffusion is computed before: its weights are a column of edges"),
     _entry("gcn2_cora.py", lambda: over_normalised(Gcn2(64, 0.1, 0.5, is_shared=True, adds=False, end=log_softmax)),
-           Task.CLASSES, Principle.FAR),
+           Task.CLASSES, Reason.FAR),
     _entry("gcn2_ppi.py", lambda: over_normalised(Gcn2(9, 0.5, 1.0, is_shared=False, adds=True)),
-           Task.CLASSES, Principle.FAR, note="its normalised adjacency is a column of edges"),
+           Task.CLASSES, Reason.FAR, note="its normalised adjacency is a column of edges"),
     _nodes("geniepath.py: GeniePath", lambda: GeniePath(is_lazy=False)),
     _nodes("geniepath.py: GeniePathLazy", lambda: GeniePath(is_lazy=True)),
     _nodes("glnn.py", lambda: WithoutEdges(pyg.MLP([COLUMNS, WIDTH, CLASSES], dropout=0.5, norm=None))),
     _entry("graph_saint.py", lambda: over_weights(GraphSaint())),
-    _nodes("graph_unet.py", UNet, Task.CLASSES, Principle.WHOLE_GRAPH),
+    _nodes("graph_unet.py", UNet, Task.CLASSES, Reason.WHOLE_GRAPH),
     _nodes("graphland.py", lambda: Stack([pyg.GCNConv(COLUMNS, WIDTH)],
                                          head=nn.Sequential(nn.ReLU(), nn.Linear(WIDTH, CLASSES)))),
     _nodes("hierarchical_sampling.py", lambda: basic(pyg.GraphSAGE, num_layers=3),
@@ -629,27 +720,27 @@ ENTRIES = (
         pyg.SAGEConv(COLUMNS, WIDTH), pyg.SAGEConv(WIDTH, WIDTH), pyg.SAGEConv(WIDTH, WIDTH)]), Task.ROWS),
     _nodes("infomax_transductive.py", lambda: PReluEncoder([pyg.GCNConv(COLUMNS, WIDTH)]), Task.ROWS),
     _entry("label_prop.py", label_prop, note="known labels are given as features"),
-    _nodes("linkx.py", Linkx, Task.CLASSES, Principle.ROW_PER_NODE),
+    _nodes("linkx.py", Linkx),
     _nodes("mixhop.py", MixHop),
-    _entry("ogbn_proteins_deepgcn.py", lambda: over_attributes(DeeperGcn(28)), Task.CLASSES, Principle.FAR),
+    _entry("ogbn_proteins_deepgcn.py", lambda: over_attributes(DeeperGcn(28)), Task.CLASSES, Reason.FAR),
     _entry("ogbn_proteins_deepgcn.py: 4 layers", lambda: over_attributes(DeeperGcn(4)),
            note="the same network, less deep"),
     _nodes("ogbn_train.py: GAT", lambda: basic(pyg.GAT, num_layers=3, heads=4)),
     _nodes("ogbn_train.py: GraphSAGE", lambda: basic(pyg.GraphSAGE, num_layers=3)),
     _nodes("ogbn_train.py: SGFormer", lambda: OverBatch(SGFormer(COLUMNS, WIDTH, CLASSES, trans_num_heads=2,
                                                                 gnn_num_layers=3)),
-           Task.CLASSES, Principle.WHOLE_GRAPH),
-    _nodes("ogbn_train.py: Polynormer", lambda: OverBatch(GlobalPolynormer()), Task.CLASSES, Principle.WHOLE_GRAPH),
+           Task.CLASSES, Reason.WHOLE_GRAPH),
+    _nodes("ogbn_train.py: Polynormer", lambda: OverBatch(GlobalPolynormer()), Task.CLASSES, Reason.WHOLE_GRAPH),
     _nodes("ogc.py", lambda: WithoutEdges(nn.Linear(COLUMNS, CLASSES, bias=False)),
            note="rows that its iterations made over the whole graph are given as features"),
     _nodes("pmlp.py", lambda: pyg.PMLP(COLUMNS, WIDTH, CLASSES, num_layers=2, dropout=0.5, norm=False)),
     _nodes("ppi.py", ppi),
     _nodes("reddit.py", lambda: sage(2)),
     _entry("rect.py", lambda: over_weights(Rect()), Task.ROWS),
-    _nodes("rev_gnn.py", RevGnn, Task.CLASSES, Principle.FAR),
+    _nodes("rev_gnn.py", RevGnn, Task.CLASSES, Reason.FAR),
     _entry("rgat.py", lambda: over_kinds(Rgat())),
-    _entry("rgcn.py", lambda: over_kinds(Rgcn(pyg.FastRGCNConv)), Task.CLASSES, Principle.ROW_PER_NODE),
-    _nodes("shadow.py", Shadow, Task.CLASSES, Principle.RANDOM, Principle.WHOLE_GRAPH,
+    _entry("rgcn.py", lambda: over_kinds(Rgcn(pyg.FastRGCNConv)), Task.CLASSES, Reason.ROW_PER_NODE),
+    _nodes("shadow.py", Shadow, Task.CLASSES, Reason.RANDOM, Reason.WHOLE_GRAPH,
            note="called with one graph, in place of one that was drawn for each node"),
     _nodes("sgc.py", lambda: Stack([pyg.SGConv(COLUMNS, CLASSES, K=2, cached=True)], end=log_softmax)),
     _entry("sign.py", sign, note="propagated features are given as features"),

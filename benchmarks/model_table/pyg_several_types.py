@@ -11,8 +11,10 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.model_table.entries import Entry, Made, Principle, Task
+from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.graphs import CLASSES, COLUMNS, WIDTH, Key, SeveralTypes, over_types, several_types
+from benchmarks.model_table.outcomes import Reason
+from benchmarks.model_table.pyg_one_type import DirGnn
 
 FAMILY = "torch_geometric: several types"
 _LINK = "https://github.com/pyg-team/pytorch_geometric/blob/master/examples/"
@@ -267,10 +269,28 @@ class Signed(nn.Module):
         return found
 
 
-def _entry(
-    name: str, make: Callable[[], Made], task: Task = Task.CLASSES, *principles: Principle, note: str = ""
-) -> Entry:
-    return Entry(name, FAMILY, f"{_LINK}{name.partition(':')[0]}", task, make, principles, note)
+class OneRelation(nn.Module):
+    """A model over one edge list, called with one relation of a graph that has its reverse, too."""
+
+    def __init__(self, module: nn.Module, key: Key) -> None:
+        super().__init__()
+        self.module, self.key = module, key
+
+    def forward(self, x_dict: Rows, edge_index_dict: Edges) -> Tensor:
+        found: Tensor = self.module(x_dict[self.key[0]], edge_index_dict[self.key])
+        return found
+
+
+def with_reverse(module: nn.Module) -> Made:
+    """The model reads one relation; the other one is there so that the ends of edges that leave a node are sampled."""
+    key = ("paper", "cites", "paper")
+    graph = several_types({"paper": COLUMNS}, [key], reverses=False)
+    edges = {key: graph.edges[key], ("paper", "cited_by", "paper"): graph.edges[key].flip(0)}
+    return Made(OneRelation(module, key), (dict(graph.x), edges), "paper")
+
+
+def _entry(name: str, make: Callable[[], Made], task: Task = Task.CLASSES, *reasons: Reason, note: str = "") -> Entry:
+    return Entry(name, FAMILY, f"{_LINK}{name.partition(':')[0]}", task, make, reasons, note)
 
 
 def _encoder(layers: int, **settings: Any) -> Callable[[], Made]:
@@ -281,7 +301,7 @@ _FEATURES = "embeddings of nodes are given as features"
 _METAPATH = ("movie", "metapath_0", "movie")
 ENTRIES = (
     _entry("hetero/hetero_conv_dblp.py", lambda: hetero_conv(dblp(), "author", functional.leaky_relu)),
-    _entry("hetero/han_imdb.py", lambda: over_types(Han(), movies(), "movie"), Task.CLASSES, Principle.WHOLE_GRAPH),
+    _entry("hetero/han_imdb.py", lambda: over_types(Han(), movies(), "movie"), Task.CLASSES, Reason.WHOLE_GRAPH),
     _entry("hetero/hgt_dblp.py", lambda: over_types(Hgt(), dblp(), "author")),
     _entry("hetero/hierarchical_sage.py", lambda: hetero_conv(mag(), "paper", torch.relu),
            note="without trim_to_layer, which computes the same scores"),
@@ -289,11 +309,12 @@ ENTRIES = (
     _entry("pytorch_lightning/relational_gnn.py", lambda: over_types(
         to_hetero_of(PlainSage(2, CLASSES, acts_last=True), mag()), mag(), "paper")),
     _entry("multi_gpu/mag240m_graphsage.py", lambda: over_types(Mag240(), mag(), "paper"), Task.CLASSES,
-           Principle.SIZES_OF_ANOTHER),
-    _entry("hetero/dmgi_unsup.py", dmgi, Task.ROWS, Principle.RANDOM, Principle.WHOLE_GRAPH),
+           Reason.SIZES_OF_ANOTHER),
+    _entry("hetero/dmgi_unsup.py", dmgi, Task.ROWS, Reason.RANDOM, Reason.WHOLE_GRAPH),
     _entry("relbench_example.py", lambda: over_types(
         to_hetero_of(PlainSage(2, 1, acts_last=True), mag()), mag(), "paper"), Task.REGRESSION),
     _entry("rdl.py", rdl, Task.REGRESSION, note="torch_frame's encoders of columns before it are left out"),
+    _entry("dir_gnn.py: with the reverse relation", lambda: with_reverse(DirGnn())),
     _entry("hetero/hetero_link_pred.py", _encoder(2), Task.LINKS),
     _entry("hetero/temporal_link_pred.py", _encoder(2), Task.LINKS),
     _entry("hetero/recommender_system.py", _encoder(3), Task.LINKS),

@@ -6,7 +6,7 @@ import re
 import signal
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import TimeoutError as MultiprocessingTimeoutError
 from multiprocessing import get_context
 from types import FrameType
@@ -17,6 +17,7 @@ import msgspec
 from benchmarks.dependencies import History
 from benchmarks.figure_blocks import Results
 from benchmarks.figure_blocks import table as render_table
+from benchmarks.model_table.outcomes import TOLERANCE, Outcome
 from benchmarks.results import Run
 from benchmarks.verdicts import Verdict, Worded, that
 
@@ -24,11 +25,10 @@ _PROCESSES = 2
 _MOST_SECONDS = 240
 """Longest that one model may take, after which it has failed."""
 QUICK = ("gat.py", "shadow.py", "hetero/hetero_conv_dblp.py", "arxiv/gnn.py: GCN", "rgcn_encoder.py")
-_BLOCK = re.compile(r"(<!-- figures: models -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
 def run_table(run: Run) -> dict[str, Any]:
-    from benchmarks.model_table.catalogue import ENTRIES
+    from benchmarks.model_table.catalogue import ENTRIES, LISTED
 
     entries = [each for each in ENTRIES if not run.quick or each.name in QUICK]
     found = []
@@ -36,7 +36,8 @@ def run_table(run: Run) -> dict[str, Any]:
         print(f"{checked['outcome']:8} {checked['seconds']:6.1f} s  {entry.name}: {checked['words']}", flush=True)
         told = {"name": entry.name, "family": entry.family, "link": entry.link, "task": entry.task, "note": entry.note}
         found.append({**told, "isLater": entry.task.comes_later, **checked})
-    return {"table": {"models": found}}
+    listed = [{"name": each.name, "link": each.link, "kind": each.kind, "why": each.why} for each in LISTED]
+    return {"table": {"models": found, "listed": listed}}
 
 
 def _checked(names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -81,28 +82,35 @@ def check_named(name: str) -> dict[str, Any]:
 
 # What is shown
 
+_COLUMNS: Mapping[str, str] = {
+    Outcome.RIGHT: "right to 1e-5",
+    Outcome.REFUSED: "refused for a reason that holds in principle",
+    Outcome.LIMIT: "refused by a limit of ours",
+    Outcome.FAILED: "failed",
+}
 
-def counts_of(models: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Outcomes; those of tasks that come later by themselves."""
-    return Counter(f"later: {each['outcome']}" if each["isLater"] else each["outcome"] for each in models)
+
+def holds(model: Mapping[str, Any]) -> bool:
+    """Whether a model is right, by what was measured, or refused in principle."""
+    if model["outcome"] == Outcome.REFUSED:
+        return True
+    return model["outcome"] == Outcome.RIGHT and float(model["difference"]) <= TOLERANCE
 
 
 def in_words(models: Sequence[Mapping[str, Any]]) -> str:
-    counts = counts_of(models)
-    words = [
-        f"{counts['right']} right to 1e-5", f"{counts['refused']} refused for a reason that holds in principle",
-        f"{counts['failed']} failed",
-    ]  # fmt: skip
-    later = {name: count for name, count in counts.items() if name.startswith("later: ")}
+    """Outcomes with their numbers; those of tasks that come later by themselves."""
+    counts = Counter(each["outcome"] for each in models if not each["isLater"])
+    words = [f"{counts[outcome]} {told}" for outcome, told in _COLUMNS.items()]
+    later = Counter(each["outcome"] for each in models if each["isLater"])
     if later:
-        told = ", ".join(f"{count} {name.removeprefix('later: ')}" for name, count in sorted(later.items()))
+        told = ", ".join(f"{count} {name}" for name, count in sorted(later.items()))
         words.append(f"{sum(later.values())} whose task comes later, of whose rows of nodes {told}")
     return f"{len(models)} models: {', '.join(words)}"
 
 
 def _all_hold(found: Any) -> Worded:
     models = found["table"]["models"]
-    return Worded(all(each["outcome"] != "failed" for each in models), in_words(models))
+    return Worded(all(holds(each) for each in models), in_words(models))
 
 
 TABLE_VERDICTS = (
@@ -111,17 +119,38 @@ TABLE_VERDICTS = (
 
 
 def show_table(found: Mapping[str, Any]) -> None:
-    print(in_words(found["table"]["models"]))
+    models = found["table"]["models"]
+    print(in_words(models))
+    for each in models:
+        if not holds(each):
+            print(f"{each['outcome']}: {each['name']}: {each['words']}")
 
 
-def render_models(models: Sequence[Mapping[str, Any]]) -> str:
+def render_counts(models: Sequence[Mapping[str, Any]]) -> str:
+    """Numbers of outcomes by family."""
     families = dict.fromkeys(each["family"] for each in models)
-    parts = [f"{in_words(models)}."]
+    rows = [_counts_row(name, [each for each in models if each["family"] == name]) for name in families]
+    return render_table(("", "models", *_COLUMNS.values(), "task comes later"), [*rows, _counts_row("**all**", models)])
+
+
+def _counts_row(name: str, models: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    counts = Counter("later" if each["isLater"] else each["outcome"] for each in models)
+    return name, str(len(models)), *(str(counts[each] or "") for each in (*_COLUMNS, "later"))
+
+
+def render_models(models: Sequence[Mapping[str, Any]], listed: Sequence[Mapping[str, Any]] = ()) -> str:
+    families = dict.fromkeys(each["family"] for each in models)
+    parts = [render_counts(models)]
     for family in families:
         rows = [_row(each) for each in models if each["family"] == family]
-        parts.append(
-            f"### {family[:1].upper()}{family[1:]}\n\n{render_table(('model', 'task', 'outcome', 'difference'), rows)}"
-        )
+        head = ("model", "task", "outcome", "difference")
+        parts.append(f"### {family[:1].upper()}{family[1:]}\n\n{render_table(head, rows)}")
+    if listed:
+        files = [(f"[{each['name']}]({each['link']})", each["why"]) for each in listed]
+        kinds = Counter(each["kind"] for each in listed)
+        told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        head = f"### Files of torch_geometric's examples that are not run\n\n{len(listed)} files: {told}."
+        parts += [head, render_table(("file", "why"), files)]
     return "\n\n".join(parts)
 
 
@@ -134,14 +163,24 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def fill_models(page: str, results: Results, _: History) -> str:
-    """The page with its table rendered anew. Raises ValueError where it has no place for one."""
-    filled, found = _BLOCK.subn(lambda block: f"{block[1]}{_table_of(results)}\n{block[2]}", page)
-    if found != 1:
-        raise ValueError(f"docs/models.md has {found} blocks `<!-- figures: models -->`, and one is filled")
-    return filled
+    """The page with its blocks rendered anew. Raises ValueError where it has no place for one."""
+    found = _found(results)
+    for name, render in _BLOCKS.items():
+        block = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+        text = _UNMEASURED if found is None else render(found)
+        page, count = block.subn(lambda match: f"{match[1]}{text}\n{match[2]}", page)  # noqa: B023
+        if count != 1:
+            raise ValueError(f"docs/models.md has {count} blocks `<!-- figures: {name} -->`, and one is filled")
+    return page
 
 
-def _table_of(results: Results) -> str:
+_UNMEASURED = "Not measured yet: `make bench-models ONLY=table`."
+_BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "models in numbers": lambda found: f"{in_words(found['models'])}.",
+    "models": lambda found: render_models(found["models"], found.get("listed", ())),
+}
+
+
+def _found(results: Results) -> Mapping[str, Any] | None:
     parts = results.parts("models") if "models" in results.names() else []
-    models = next((part.record["found"]["table"]["models"] for part in parts if part.name == "table"), None)
-    return "Not measured yet: `make bench-models ONLY=table`." if models is None else render_models(models)
+    return next((part.record["found"]["table"] for part in parts if part.name == "table"), None)

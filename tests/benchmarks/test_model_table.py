@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -9,17 +10,18 @@ import torch
 import torch_geometric.nn as pyg
 from benchmarks.dependencies import History
 from benchmarks.figure_blocks import Results
-from benchmarks.model_table import public
+from benchmarks.model_table import public, pyg_one_type, pyg_others, pyg_several_types, pyg_tables
 from benchmarks.model_table.catalogue import ENTRIES
-from benchmarks.model_table.checking import Outcome, check, refusal
-from benchmarks.model_table.entries import Entry, Made, Principle, Task
+from benchmarks.model_table.checking import check, refusal
+from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.graphs import CLASSES, COLUMNS, over_attributes, over_nodes
+from benchmarks.model_table.outcomes import Outcome, Reason
 from benchmarks.model_table.table import QUICK, TABLE_VERDICTS, fill_models, in_words, render_models
 from benchmarks.verdicts import judge
 
 
-def entry_of(make: Any, *principles: Principle) -> Entry:
-    return Entry("made here", "tests", "", Task.CLASSES, make, principles)
+def entry_of(make: Any, *reasons: Reason) -> Entry:
+    return Entry("made here", "tests", "", Task.CLASSES, make, reasons)
 
 
 class Wide(torch.nn.Module):
@@ -41,6 +43,21 @@ def test_names_are_unique_and_a_quick_run_has_models_of_each_outcome() -> None:
     assert len(public.ENTRIES) == 40
 
 
+def test_every_file_of_torch_geometrics_examples_has_an_entry_or_a_reason() -> None:
+    listed = {each.name for each in pyg_others.LISTED}
+    families = (*pyg_one_type.ENTRIES, *pyg_several_types.ENTRIES, *pyg_tables.ENTRIES)
+    run = {each.name.partition(":")[0] for each in families}
+    assert not listed & run
+    names = sorted(listed | run)
+    assert len(names) == pyg_others.FILES
+    assert sha256("".join(f"{name}\n" for name in names).encode()).hexdigest() == pyg_others.FILES_SHA256
+
+
+def test_a_file_with_the_network_of_another_row_names_one_that_is_run() -> None:
+    run = {each.name for each in ENTRIES}
+    assert {name for names in pyg_others.SAME.values() for name in names.split(", ")} <= run
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -58,11 +75,17 @@ def test_a_model_is_right_where_a_server_gives_its_scores(make: Any) -> None:
 
 
 def test_a_refusal_counts_for_a_reason_that_its_code_gives_alone() -> None:
-    checked = check(entry_of(lambda: over_nodes(Wide()), Principle.WHOLE_GRAPH))
+    checked = check(entry_of(lambda: over_nodes(Wide()), Reason.WHOLE_GRAPH))
     assert (checked.outcome, checked.words) == (Outcome.REFUSED, "reads the graph as a whole")
-    checked = check(entry_of(lambda: over_nodes(Wide()), Principle.FAR))
+    checked = check(entry_of(lambda: over_nodes(Wide()), Reason.FAR))
     assert checked.outcome is Outcome.FAILED and "reads the graph as a whole" in checked.words
     assert refusal(entry_of(lambda: over_nodes(Wide())), "it cannot be exported")[0] is Outcome.FAILED
+
+
+def test_a_reason_that_is_ours_is_a_limit_and_no_refusal_in_principle() -> None:
+    entry = entry_of(lambda: over_nodes(Wide()), Reason.LEAVING_EDGES)
+    outcome, words = refusal(entry, "it reads more than the edges that lead to a node")
+    assert outcome is Outcome.LIMIT and words == Reason.LEAVING_EDGES
 
 
 def test_a_model_that_cannot_be_made_has_failed() -> None:
@@ -78,28 +101,33 @@ def model(outcome: str, *, later: bool = False, **more: Any) -> dict[str, Any]:
     return {**told, "isLater": later, "outcome": outcome, "words": "2 hops", "seconds": 1.0, **more}
 
 
-def test_one_failure_misses_the_verdict_also_where_its_task_comes_later() -> None:
+def test_what_is_not_right_or_refused_in_principle_misses_the_verdict() -> None:
     fine = [model("right", difference=1e-7), model("refused")]
     (verdict,) = judge(TABLE_VERDICTS, {"table": {"models": fine}}).values()
     assert verdict["passed"]
-    for failed in (model("failed"), model("failed", later=True)):
-        (verdict,) = judge(TABLE_VERDICTS, {"table": {"models": [*fine, failed]}}).values()
-        assert not verdict["passed"]
+    bad = [
+        model("failed"), model("failed", later=True), model("limit"), model("limit", later=True),
+        model("right", difference=1e-3),
+    ]  # fmt: skip
+    for each in bad:
+        (verdict,) = judge(TABLE_VERDICTS, {"table": {"models": [*fine, each]}}).values()
+        assert not verdict["passed"], each
 
 
 def test_tasks_that_come_later_are_counted_by_themselves() -> None:
     models = [model("right"), model("right", later=True), model("failed"), model("refused", later=True)]
     assert in_words(models) == (
-        "4 models: 1 right to 1e-5, 0 refused for a reason that holds in principle, 1 failed, 2 whose task comes "
-        "later, of whose rows of nodes 1 refused, 1 right"
+        "4 models: 1 right to 1e-5, 0 refused for a reason that holds in principle, 0 refused by a limit of ours, "
+        "1 failed, 2 whose task comes later, of whose rows of nodes 1 refused, 1 right"
     )
     shown = render_models(models)
     assert "[net.py](https://example.org/net.py)" in shown and "links (later)" in shown
 
 
 def test_the_page_is_filled_once_there_is_a_result(tmp_path: Any) -> None:
-    page = "# Models\n<!-- figures: models -->\nold\n<!-- end of figures -->\n"
+    blocks = [f"<!-- figures: {name} -->\nold\n<!-- end of figures -->\n" for name in ("models in numbers", "models")]
+    page = "\n".join(["# Models", *blocks])
     filled = fill_models(page, Results(tmp_path), History(()))
-    assert "make bench-models ONLY=table" in filled
+    assert filled.count("make bench-models ONLY=table") == 2
     with pytest.raises(ValueError, match="has 0 blocks"):
         fill_models("# Models\n", Results(tmp_path), History(()))
