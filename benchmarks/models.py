@@ -28,7 +28,7 @@ def show(found: Mapping[str, Any]) -> None:
             show_part(found)
 
 
-_SERVED = ("gnnserve_cli.commands.run", "gnnserve_worker.programs.process")
+_SERVED = ("gnnserve_cli.commands.run", "gnnserve_worker.programs.fork_server")
 BENCHMARK = Benchmark(
     "models",
     (

@@ -37,6 +37,7 @@ from benchmarks.results import Run
 from benchmarks.shapes import SHAPES, ShapeFiles, prepare, prepare_sources
 from benchmarks.shared_worker import Bench, Report, Served, generate, report_of, serving
 from benchmarks.verdicts import Verdict, at_most, exactly
+from gnnserve_worker.programs.messages import NAME
 
 LATENCY_MS = 100
 SEEDS = 64
@@ -234,7 +235,7 @@ def _status_of(url: str, mode: Mode) -> str:
 def _kill_program(served: Served) -> None:
     for pid in descendants(served.process.pid):
         with suppress(OSError):
-            if b"gnnserve_worker.programs.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if Path(f"/proc/{pid}/comm").read_bytes().strip() == NAME.encode():
                 os.kill(pid, signal.SIGKILL)
 
 

@@ -18,7 +18,7 @@ from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
 from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
-from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving import metrics as serving
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch

@@ -41,8 +41,7 @@ from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.programs.messages import Failure
-from gnnserve_worker.programs.runner import ProgramFailedError
+from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.security.credentials import Credentials

@@ -19,9 +19,10 @@ from onnx import TensorProto, helper
 from tests.support.programs import export_over_graph, save
 
 from gnnserve_api.programs import ProgramOutput
+from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.programs.race import check_repeats
 from gnnserve_worker.programs.rewriting import reduce_by_rows, rewritten
-from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.programs.runner import ProgramRunner
 
 COLUMNS, CLASSES, NODES, EDGES = 6, 4, 3000, 24_000
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

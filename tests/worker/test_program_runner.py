@@ -6,9 +6,9 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,14 @@ import pytest
 from tests.support.programs import write_mischief
 
 from gnnserve_api.programs import ProgramLimits, ProgramOutput
-from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.forking import ForkServer
 from gnnserve_worker.programs.race import check_repeats
-from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.programs.stats import total_stats
 
 SCORES = (ProgramOutput("scores", 2),)
-ENDLESS, HUGE = 1e18, 1e11
+ENDLESS, LONG, HUGE = 1e18, 4e5, 1e11
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,17 @@ def mischief(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_mischief(tmp_path_factory.mktemp("programs") / "mischief.onnx")
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """Of these tests alone, so that the processes that it has are theirs."""
+    made = ForkServer()
+    yield made
+    made.end()
+
+
 @pytest.fixture
-def runner(mischief: Path) -> Iterator[ProgramRunner]:
-    made = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, seconds=60))
+def runner(mischief: Path, server: ForkServer) -> Iterator[ProgramRunner]:
+    made = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, seconds=60), server=server)
     yield made
     made.close()
 
@@ -44,17 +53,15 @@ def ask(runner: ProgramRunner, *first: float, nodes: int = 3) -> np.ndarray:
     return scores - x
 
 
-def children() -> list[int]:
-    """Processes that this one has started for programs of these tests; other tests' may still be there."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        # Threads and processes may end while they are listed.
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for pid in (task / "children").read_text(encoding="ascii").split():
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"gnnserve_worker.programs.process" in command and b"/mischief.onnx" in command:
-                    found.append(int(pid))
-    return found
+def children(server: ForkServer) -> list[int]:
+    """Processes of programs."""
+    listed = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in listed.split()]
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        time.sleep(0.001)
 
 
 def test_answers_are_the_programs_for_any_size(runner: ProgramRunner) -> None:
@@ -63,31 +70,31 @@ def test_answers_are_the_programs_for_any_size(runner: ProgramRunner) -> None:
     assert runner.stats.restarts == {}
 
 
-def test_many_threads_ask_one_process(runner: ProgramRunner) -> None:
+def test_many_threads_ask_one_process(runner: ProgramRunner, server: ForkServer) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert not any(found.any() for found in threads.map(lambda n: ask(runner, nodes=n), range(1, 200)))
-    assert len(children()) == 1
+    assert len(children(server)) == 1
     assert runner.stats.restarts == {}
 
 
-def test_a_program_that_hangs_is_ended_and_the_next_question_is_answered(mischief: Path) -> None:
-    runner = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, seconds=20))
+def test_a_program_that_hangs_is_ended_and_the_next_question_is_answered(mischief: Path, server: ForkServer) -> None:
+    runner = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, seconds=20), server=server)
     ask(runner)
     runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=0.3)
-    (before,) = children()
+    (before,) = children(server)
     with pytest.raises(ProgramFailedError, match=r"took longer than 0\.3 s; .*fewer nodes") as raised:
         ask(runner, ENDLESS, 0)
     assert raised.value.failure is Failure.TIME_OUT
-    assert before not in children()
+    assert before not in children(server)
     runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=20)
     assert not ask(runner).any()
     assert runner.stats.restarts == {Failure.TIME_OUT: 1}
     runner.close()
 
 
-def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(mischief: Path) -> None:
+def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(mischief: Path, server: ForkServer) -> None:
     """One lane: the second question waits for it while the first one hangs."""
-    runner = ProgramRunner(mischief, 1, ProgramLimits(memory_bytes=1 << 30, seconds=20))
+    runner = ProgramRunner(mischief, 1, ProgramLimits(memory_bytes=1 << 30, seconds=20), server=server)
     ask(runner)
     failed = threading.Event()
 
@@ -101,7 +108,7 @@ def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(misc
     assert process is not None
     with ThreadPoolExecutor(2) as threads:
         hanging = threads.submit(hang)
-        while not process._free.empty():
+        while process.free_lanes != 0:
             pass
         runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=20)
         assert not threads.submit(ask, runner).result().any()
@@ -126,14 +133,14 @@ def test_memory_is_counted_over_the_limit_of_the_service(runner: ProgramRunner) 
     assert raised.value.failure is Failure.MEMORY
 
 
-def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: ProgramRunner) -> None:
+def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: ProgramRunner, server: ForkServer) -> None:
     ask(runner)
-    (pid,) = children()
+    (pid,) = children(server)
     with ThreadPoolExecutor(1) as threads:
         hanging = threads.submit(ask, runner, ENDLESS, 0)
         process = runner._held.process
         assert process is not None
-        while process._free.qsize() == 2:
+        while process.free_lanes == 2:
             pass
         os.kill(pid, signal.SIGSEGV)
         with pytest.raises(ProgramFailedError, match="ended its process, with status -11; a new process") as raised:
@@ -143,13 +150,70 @@ def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: Program
     assert runner.stats.restarts == {Failure.CRASH: 1}
 
 
-def test_a_process_that_ended_between_questions_is_replaced(runner: ProgramRunner) -> None:
+def test_a_process_that_ended_between_questions_is_replaced_before_the_next_one(
+    runner: ProgramRunner, server: ForkServer
+) -> None:
     ask(runner)
-    (pid,) = children()
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(ProgramFailedError):
-        ask(runner)
+    (before,) = children(server)
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: runner.is_running and children(server) not in ([], [before]))
+    assert runner.stats.restarts == {Failure.CRASH: 1}
     assert not ask(runner).any()
+    assert runner.stats.failed == 0
+
+
+def test_questions_to_a_process_that_was_ended_before_it_read_them_are_answered(
+    runner: ProgramRunner, server: ForkServer
+) -> None:
+    for _ in range(5):
+        ask(runner)
+        (pid,) = children(server)
+        os.kill(pid, signal.SIGKILL)
+        assert not ask(runner).any()
+        wait_for(lambda: runner.is_running and len(children(server)) == 1)
+    assert (runner.stats.answered, runner.stats.failed) == (10, 0)
+    assert runner.stats.restarts == {Failure.CRASH: 5}
+
+
+def test_a_slow_run_yields_to_others_and_later_ones_do_not(runner: ProgramRunner, server: ForkServer) -> None:
+    ask(runner)
+    (pid,) = children(server)
+    usual = os.getpriority(os.PRIO_PROCESS, pid)
+
+    def lowered() -> list[Path]:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [task for task in tasks if os.getpriority(os.PRIO_PROCESS, int(task.name)) > usual]
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(ask, runner, LONG, 0)
+        wait_for(lambda: bool(lowered()) or running.done())
+        assert len(lowered()) == 1
+        running.result()
+    wait_for(lambda: not lowered())
+    assert not any(ask(runner).any() for _ in range(4))
+    assert runner.stats.restarts == {}
+
+
+def test_where_the_fork_server_is_gone_another_one_starts_the_next_process(mischief: Path) -> None:
+    server = ForkServer()
+    runner = ProgramRunner(mischief, 1, server=server)
+    ask(runner)
+    first = server.pid
+    assert first is not None
+    (pid,) = children(server)
+    os.kill(first, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: server.pid not in (None, first))
+    assert not ask(runner).any()
+    runner.close()
+    server.end()
+
+
+def test_many_lanes_are_passed_to_a_process(mischief: Path, server: ForkServer) -> None:
+    """More descriptors than Linux passes in one message."""
+    runner = ProgramRunner(mischief, 200, server=server)
+    assert not ask(runner).any()
+    runner.close()
 
 
 def test_outputs_of_another_shape_are_told(runner: ProgramRunner) -> None:
@@ -161,21 +225,21 @@ def test_outputs_of_another_shape_are_told(runner: ProgramRunner) -> None:
     assert runner.stats.restarts == {}
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, server: ForkServer) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no program")
-    runner = ProgramRunner(tmp_path / "model.onnx", 1)
+    runner = ProgramRunner(tmp_path / "model.onnx", 1, server=server)
     with pytest.raises(ProgramFailedError, match="cannot be read"):
         runner.run({}, SCORES, 1)
     assert runner.stats.restarts == {Failure.REFUSED: 1}
-    assert children() == []
+    assert children(server) == []
     runner.close()
 
 
-def test_nothing_is_left_of_a_closed_runner(runner: ProgramRunner) -> None:
+def test_nothing_is_left_of_a_closed_runner(runner: ProgramRunner, server: ForkServer) -> None:
     ask(runner)
     files = len(list(Path("/proc/self/fd").iterdir()))
     runner.close()
-    assert children() == []
+    assert children(server) == []
     assert len(list(Path("/proc/self/fd").iterdir())) < files
     with pytest.raises(ProgramFailedError, match="not served any more"):
         ask(runner)
@@ -186,25 +250,27 @@ def test_a_worker_without_onnx_runtime_says_what_to_install(
 ) -> None:
     (tmp_path / "onnxruntime.py").write_text("raise ModuleNotFoundError(name='onnxruntime')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    runner = ProgramRunner(mischief, 1)
+    without = ForkServer()
+    runner = ProgramRunner(mischief, 1, server=without)
     with pytest.raises(ProgramFailedError, match=r"onnxruntime is not installed: pip install 'gnnserve\[programs\]'"):
         ask(runner)
     runner.close()
+    without.end()
 
 
-def test_a_runner_that_is_let_go_leaves_no_process(mischief: Path) -> None:
-    runner = ProgramRunner(mischief, 1)
+def test_a_runner_that_is_let_go_leaves_no_process(mischief: Path, server: ForkServer) -> None:
+    runner = ProgramRunner(mischief, 1, server=server)
     ask(runner)
-    assert len(children()) == 1
+    assert len(children(server)) == 1
     del runner
     gc.collect()
-    assert children() == []
+    assert children(server) == []
 
 
-def test_starts_that_fail_again_and_again_are_further_and_further_apart(tmp_path: Path) -> None:
+def test_starts_that_fail_again_and_again_are_further_and_further_apart(tmp_path: Path, server: ForkServer) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no program")
     now = 0.0
-    runner = ProgramRunner(tmp_path / "model.onnx", 1, clock_s=lambda: now)
+    runner = ProgramRunner(tmp_path / "model.onnx", 1, clock_s=lambda: now, server=server)
 
     def waits_s() -> float:
         with pytest.raises(ProgramFailedError) as raised:
@@ -224,18 +290,36 @@ def test_starts_that_fail_again_and_again_are_further_and_further_apart(tmp_path
     runner.close()
 
 
-def test_an_answer_lets_the_next_process_start_at_once(mischief: Path) -> None:
-    runner = ProgramRunner(mischief, 1, clock_s=lambda: 0.0)
+def test_an_answer_lets_the_next_process_start_at_once(mischief: Path, server: ForkServer) -> None:
+    runner = ProgramRunner(
+        mischief, 1, ProgramLimits(memory_bytes=1 << 30, seconds=60), clock_s=lambda: 0.0, server=server
+    )
     for _ in range(3):
         assert not ask(runner).any()
-        (pid,) = children()
-        os.kill(pid, signal.SIGKILL)
         with pytest.raises(ProgramFailedError):
-            ask(runner)
-        assert runner.stats.problem.startswith("the program of this service ended its process")
+            ask(runner, 0, HUGE)
+        assert runner.stats.problem.startswith("the program of this service failed")
     assert not ask(runner).any()
     assert runner.stats.problem == ""
     assert (runner.stats.answered, runner.stats.failed) == (4, 3)
+    runner.close()
+
+
+def test_runs_that_fail_again_and_again_keep_others_waiting_for_two_seconds_at_most(
+    mischief: Path, server: ForkServer
+) -> None:
+    now = 0.0
+    limits = ProgramLimits(memory_bytes=1 << 30, seconds=60)
+    runner = ProgramRunner(mischief, 1, limits, clock_s=lambda: now, server=server)
+    for _ in range(8):
+        now += 2.0
+        with pytest.raises(ProgramFailedError) as raised:
+            ask(runner, 0, HUGE)
+        assert raised.value.retry_after_s == 0.0
+    with pytest.raises(ProgramFailedError, match=r"is started again in 2\.0 s"):
+        ask(runner)
+    now += 2.0
+    assert not ask(runner).any()
     runner.close()
 
 

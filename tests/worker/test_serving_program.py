@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.grpc_worker import GrpcClient, listening
 from tests.support.serving import Client, FakeWorker, running, with_compute
 
-from gnnserve_worker.programs.messages import Failure
-from gnnserve_worker.programs.runner import ProgramFailedError
+from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.stats import ProgramStats
 
 FAILS_AT = 13

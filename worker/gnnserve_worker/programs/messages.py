@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import socket
 import struct
-from enum import StrEnum
 from itertools import accumulate
 
 import msgspec
 import numpy as np
 
+from gnnserve_worker.programs.failure import Failure
+
+STATUS = struct.Struct("<i")
+"""Number of a process, and how one ended: its exit status; negative: the signal that ended it."""
+NAME = "gnnserve-model"
+"""Name of the processes of programs, as ps and top show it: 15 characters at most."""
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 1 << 20
 _ALIGNMENT_BYTES = 64
-
-
-class Failure(StrEnum):
-    """Why a program gave no answer."""
-
-    CRASH = "Crash"
-    """its process ended"""
-    TIME_OUT = "TimeOut"
-    MEMORY = "Memory"
-    """it wanted more than it may have"""
-    REFUSED = "Refused"
-    """ONNX Runtime could not read or run it, or it gave something else than the contract says"""
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -48,6 +41,22 @@ class Placed(msgspec.Struct, frozen=True):
         return np.frombuffer(memory, self.dtype, count, self.offset).reshape(self.shape)
 
 
+class NotReadError(EOFError):
+    """The other side is gone, and did not read what was sent to it."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A program that a process is wanted for. Descriptors come along: where its exit status is wanted, and those of
+    `process.main`."""
+
+    file: str
+    memory_bytes: int
+    kept_bytes: int
+    """As an earlier process answered; 0: none did."""
+    descriptors: int
+    """How many come along, in several messages where they are many."""
+
+
 class Question(msgspec.Struct, frozen=True):
     memory_bytes: int
     inputs: tuple[Placed, ...]
@@ -55,9 +64,13 @@ class Question(msgspec.Struct, frozen=True):
     """Where the first rows of each output are wanted."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     reason: str = ""
+    thread: int = 0
+    """Number of the thread that runs the next question of this lane."""
+    kept_bytes: int = 0
+    """Size of the rewritten form of the file, in the answer that the program is read; 0: there is none."""
 
 
 def place(arrays: list[tuple[str, str, tuple[int, ...]]], first: int = 0) -> tuple[Placed, ...]:
@@ -76,12 +89,17 @@ def end_of(placed: tuple[Placed, ...], first: int = 0) -> int:
 
 
 def send(connection: socket.socket, message: Question | Answer) -> None:
+    """NotReadError: the other side is gone."""
     body = msgspec.json.encode(message)
-    connection.sendall(_LENGTH.pack(len(body)) + body)
+    try:
+        connection.sendall(_LENGTH.pack(len(body)) + body)
+    except ConnectionError as error:
+        raise NotReadError("the connection is lost") from error
 
 
 def receive(connection: socket.socket) -> bytes:
-    """The next message. EOFError: the other side is gone, or speaks otherwise. TimeoutError: as the socket's."""
+    """The next message. EOFError: the other side is gone, or speaks otherwise; NotReadError: before it had read what
+    was sent. TimeoutError: as the socket's."""
     (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
     if length > _MOST_BYTES:
         raise EOFError(f"a message of {length} bytes")
@@ -93,8 +111,9 @@ def _receive_exactly(connection: socket.socket, count: int) -> bytes:
     while len(received) < count:
         try:
             part = connection.recv(count - len(received))
-        except (ConnectionError, BrokenPipeError) as error:
-            raise EOFError("the connection is lost") from error
+        except ConnectionError as error:
+            # Linux says so where a socket is closed with something in it.
+            raise NotReadError("the connection is lost") from error
         if not part:
             raise EOFError("the connection is closed")
         received += part

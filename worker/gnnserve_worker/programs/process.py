@@ -1,6 +1,9 @@
-"""The process that runs a program, by ONNX Runtime: `python -m gnnserve_worker.programs.process FILE BYTES CONTROL
-LANES`. Each lane is a socket and a memory, and a thread of its own; each run takes one thread, since sums into one
-index lose updates where there are more. It ends when the worker does. `runner.py` starts it.
+"""The process that runs a program, by ONNX Runtime; a fork of `fork_server.py`. Each lane is a socket and a memory, and
+a thread of its own; each run takes one thread, since sums into one index lose updates where there are more. It ends
+when the worker does.
+
+Other services come first: it is made ready at a lower priority, and a run that `started.py` finds slow goes on at one.
+A thread cannot raise its priority again, so after such a run another one takes its lane.
 """
 
 from __future__ import annotations
@@ -9,15 +12,19 @@ import mmap
 import os
 import resource
 import socket
-import sys
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_worker.programs.messages import Answer, Failure, Placed, Question, receive, send
+from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.messages import NAME, Answer, Placed, Question, Start, receive, send
+from gnnserve_worker.programs.priority import is_lowered, yield_to_others
 from gnnserve_worker.programs.rewriting import rewritten
 
 _MOST_REASON = 600
@@ -26,30 +33,67 @@ _MOST_COPIES = 8
 _LACKS_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate", "memory allocation")
 
 
-def main(arguments: list[str]) -> None:
-    file, memory_bytes, control, lanes = arguments
-    connection = socket.socket(fileno=int(control))
+def main(start: Start, descriptors: list[int]) -> None:
+    """`descriptors`: the control connection, where the file's rewritten form is kept, and two of each lane: its
+    connection, and its memory."""
+    Path("/proc/self/comm").write_text(NAME, encoding="ascii")
+    control, kept, *of_lanes = descriptors
+    connection = socket.socket(fileno=control)
+    waiting = SimpleQueue[_Lane]()
+    opened: list[tuple[Any, int]] = []
     try:
-        session = _open(file, int(memory_bytes))
+        _apart(lambda: opened.append(_open(start, kept)))
+        ((session, kept_bytes),) = opened
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker tells it
         send(connection, _answer_of(error))
         return
-    for lane in lanes.split(","):
-        asked, memory = lane.split(":")
-        threading.Thread(target=_answer, args=(session, socket.socket(fileno=int(asked)), int(memory))).start()
-    send(connection, Answer())
+    threading.Thread(target=_end_with_worker, args=(connection,)).start()
+    send(connection, Answer(kept_bytes=kept_bytes))
+    for asked, memory in zip(of_lanes[::2], of_lanes[1::2], strict=True):
+        waiting.put(_Lane(socket.socket(fileno=asked), memory))
+    while True:
+        lane = waiting.get()
+        threading.Thread(target=_serve, args=(session, lane, waiting)).start()
+
+
+def _end_with_worker(connection: socket.socket) -> None:
     connection.recv(1)
     # The worker is gone, or wants no more; a run in another thread does not hold this up.
     os._exit(0)
 
 
-def _open(file: str, memory_bytes: int) -> Any:
+def _apart(act: Callable[[], object]) -> None:
+    """Do something at a lower priority, which a thread keeps, and threads that it starts."""
+    failed: list[Exception] = []
+
+    def do() -> None:
+        yield_to_others(threading.get_native_id())
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - raised again
+            failed.append(error)
+
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def import_runtime() -> Any:
+    """ModuleNotFoundError."""
     import onnxruntime  # noqa: PLC0415 - of an extra
 
+    return onnxruntime
+
+
+def _open(start: Start, kept: int) -> tuple[Any, int]:
+    """A session, and the size of the file's rewritten form, which the next process need not make; 0: it has none."""
+    onnxruntime = import_runtime()
     onnxruntime.set_default_logger_severity(4)
     # Beyond what the process holds before it reads the program.
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = pages * resource.getpagesize() + memory_bytes
+    limit = pages * resource.getpagesize() + start.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     options = onnxruntime.SessionOptions()
@@ -58,28 +102,68 @@ def _open(file: str, memory_bytes: int) -> Any:
     # A thread that waits by spinning takes a core from another service.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # The file stays as it is, and what is made of it finds the weights beside it.
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(Path(file).parent))
-    program = rewritten(Path(file), memory_bytes // _MOST_COPIES) or file
-    return onnxruntime.InferenceSession(program, options, providers=["CPUExecutionProvider"])
+    file = Path(start.file)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(file.parent))
+    program = _kept(kept, start.kept_bytes) or rewritten(file, start.memory_bytes // _MOST_COPIES)
+    if program is None:
+        return onnxruntime.InferenceSession(start.file, options, providers=["CPUExecutionProvider"]), 0
+    if not start.kept_bytes:
+        _keep(kept, program)
+    return onnxruntime.InferenceSession(program, options, providers=["CPUExecutionProvider"]), len(program)
 
 
-def _answer(session: Any, asked: socket.socket, descriptor: int) -> None:
-    """Answer questions of one lane, until the worker closes it."""
-    memory, size = memoryview(b""), 0
+def _kept(descriptor: int, size: int) -> bytes | None:
+    if not size:
+        return None
+    with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
+        return mapped[:]
+
+
+def _keep(descriptor: int, program: bytes) -> None:
+    os.ftruncate(descriptor, len(program))
+    with mmap.mmap(descriptor, len(program)) as mapped:
+        mapped[:] = program
+
+
+@dataclass(slots=True)
+class _Lane:
+    connection: socket.socket
+    descriptor: int
+    """Of the memory, which the worker makes larger."""
+    memory: memoryview = field(default_factory=lambda: memoryview(b""))
+    owed: Answer = field(default_factory=Answer)
+    """Answer that the next thread sends, with its own number; at first, that it is there."""
+
+    def map(self, size: int) -> None:
+        """OSError."""
+        if size > len(self.memory):
+            self.memory = memoryview(b"")
+            self.memory = memoryview(mmap.mmap(self.descriptor, size))
+
+
+def _serve(session: Any, lane: _Lane, waiting: SimpleQueue[_Lane]) -> None:
+    """Answer questions of one lane, until the worker closes it, or this thread is slowed down."""
+    thread = threading.get_native_id()
+    answer = lane.owed
     while True:
+        send(lane.connection, Answer(answer.failure, answer.reason, thread=thread))
         try:
-            question = decoding.decode(receive(asked), Question)
+            question = decoding.decode(receive(lane.connection), Question)
         except EOFError:
             return
-        if question.memory_bytes > size:
-            size = question.memory_bytes
-            try:
-                memory = memoryview(mmap.mmap(descriptor, size))
-            except OSError as error:
-                send(asked, _answer_of(MemoryError(str(error))))
-                size = 0
-                continue
-        send(asked, _run(session, question, memory))
+        answer = _answer(session, question, lane)
+        if is_lowered(thread):
+            lane.owed = answer
+            waiting.put(lane)
+            return
+
+
+def _answer(session: Any, question: Question, lane: _Lane) -> Answer:
+    try:
+        lane.map(question.memory_bytes)
+    except OSError as error:
+        return _answer_of(MemoryError(str(error)))
+    return _run(session, question, lane.memory)
 
 
 def _run(session: Any, question: Question, memory: memoryview) -> Answer:
@@ -111,7 +195,3 @@ def _answer_of(error: Exception) -> Answer:
         text = f"{error.name} is not installed: pip install 'gnnserve[programs]'"
     lacks_memory = isinstance(error, MemoryError) or any(words in text.lower() for words in _LACKS_MEMORY)
     return Answer(Failure.MEMORY if lacks_memory else Failure.REFUSED, text[:_MOST_REASON])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.stats import ProgramStats
 
 

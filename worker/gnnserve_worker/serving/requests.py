@@ -17,7 +17,7 @@ import numpy as np
 from gnnserve_api.objective import Objective
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import StageTimes
-from gnnserve_worker.programs.runner import ProgramFailedError
+from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.sampling.batch_view import Part
 from gnnserve_worker.scheduling.closing import Batch, Piece
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason

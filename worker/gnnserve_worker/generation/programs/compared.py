@@ -22,7 +22,8 @@ from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.programs.contract import LaidOut
-from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.programs.failure import ProgramFailedError
+from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import ProgressListener
 
 _MOST_HOPS_MORE = 3

@@ -55,7 +55,8 @@ from gnnserve_worker.generation.variants import check_range, make_listed
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.programs.failure import ProgramFailedError
+from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision

@@ -21,9 +21,9 @@ from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.programs.contract import LaidOut, lay_out
-from gnnserve_worker.programs.messages import Failure
+from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
-from gnnserve_worker.programs.runner import ProgramFailedError, ProgramRunner
+from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
 from gnnserve_worker.sampling.payload import gather_payload

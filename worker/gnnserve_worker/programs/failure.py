@@ -1,0 +1,38 @@
+"""Failures of a program, which its service answers with 503, and others do not feel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from gnnserve_api.errors import GnnserveError
+
+
+class Failure(StrEnum):
+    """Why a program gave no answer."""
+
+    CRASH = "Crash"
+    """its process ended"""
+    TIME_OUT = "TimeOut"
+    MEMORY = "Memory"
+    """it wanted more than it may have"""
+    REFUSED = "Refused"
+    """ONNX Runtime could not read or run it, or it gave something else than the contract says"""
+
+
+_REMEDIES: Mapping[Failure, str] = {
+    Failure.CRASH: "a new process is started; if it happens again, run the program by ONNX Runtime alone",
+    Failure.TIME_OUT: "a new process is started; ask for fewer nodes at once, or give the program more time",
+    Failure.MEMORY: "a new process is started; ask for fewer nodes at once, or give the program more memory",
+    Failure.REFUSED: "describe the model again, and compare the contract with the program",
+}
+
+
+class ProgramFailedError(GnnserveError):
+    """The program of one service gave no answer; asked again, it may."""
+
+    def __init__(self, failure: Failure, problem: str, retry_after_s: float = 0.0) -> None:
+        self.failure = failure
+        self.retry_after_s = retry_after_s
+        """Earliest time at which asking again can help, from now on."""
+        super().__init__(f"the program of this service {problem}; {_REMEDIES[failure]}")

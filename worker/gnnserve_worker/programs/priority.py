@@ -1,0 +1,26 @@
+"""Priorities of threads: what is made ready, and runs that take long, leave the cores to what is answered quickly.
+
+On Linux each thread has a priority of its own. It can be lowered, and not raised again without a privilege.
+"""
+
+from __future__ import annotations
+
+import os
+
+_LOWER = 10
+"""Steps of niceness, 19 being the most. It leaves a tenth of a core that others want, and all of one that is free."""
+
+
+def yield_to_others(thread: int) -> None:
+    """Lower the priority of a thread, of any process of this user. OSError: it is gone."""
+    os.setpriority(os.PRIO_PROCESS, thread, min(19, _usual() + _LOWER))
+
+
+def is_lowered(thread: int) -> bool:
+    """Whether a thread of this process was lowered beneath the first one."""
+    return os.getpriority(os.PRIO_PROCESS, thread) > _usual()
+
+
+def _usual() -> int:
+    """Priority of this process's first thread."""
+    return os.getpriority(os.PRIO_PROCESS, os.getpid())
