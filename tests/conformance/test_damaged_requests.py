@@ -81,7 +81,7 @@ def test_what_is_damaged_is_understood_or_refused_in_a_sentence(of: ServedRevisi
         draw = random.Random(number)  # noqa: S311 - no secret
         body, json_bytes = damage(draw, *valid(draw, of))
         codec = OpenInferenceCodec("digits", None, json_bytes)
-        assert codec.estimate_seeds(body, are_texts=of.graph.naming.are_texts) >= 0
+        assert codec.estimate_seeds(body, of) >= 0
         try:
             question = codec.parse_question(body, b"", NO_WISHES, of, 500, DEFAULT_OVERLAY_LIMITS)
         except RequestError as error:

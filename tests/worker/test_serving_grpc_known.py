@@ -42,7 +42,7 @@ def outcome(raw: bytes, known: KnownMessages | None, revision: ServedRevision) -
     """All that a message is read as, or what it is refused for."""
     try:
         codec = InferCodec(raw, known)
-        seeds, choices = codec.estimate_seeds(raw, are_texts=False), (codec.may_choose(raw), codec.may_have_seed(raw))
+        seeds, choices = codec.estimate_seeds(raw, revision), (codec.may_choose(raw), codec.may_have_seed(raw))
         told = (codec.id, codec.model, codec.version, seeds, *choices, codec.may_have_overlay(raw))
         asked = ask(codec, raw, revision)
     except RequestError as error:

@@ -715,9 +715,9 @@ def test_service_without_overlays_offers_none(limits: dict[str, int]) -> None:
 
 def test_seeds_are_estimated_without_those_of_the_overlay() -> None:
     first = b'{"overlay": {"nodes": [{"id": 9, "features": [1, 2, 3]}]}, "nodes": [1, 2]}'
-    assert JSON.estimate_seeds(first, are_texts=False) == 1
+    assert JSON.estimate_seeds(first, POSITIONS) == 1
     last = b'{"nodes": [1, 2], "overlay": {"nodes": [{"id": 9, "features": [1, 2, 3]}]}}'
-    assert JSON.estimate_seeds(last, are_texts=False) == 2
-    assert ARRAYS.estimate_seeds(arrays([1, 2], [], [[0, 1]], [], []), are_texts=False) == 2
-    assert ARRAYS.estimate_seeds(struct.pack("<4q", 2**62, 0, 0, 0), are_texts=False) == 4
-    assert ARRAYS.estimate_seeds(b"", are_texts=False) == 1
+    assert JSON.estimate_seeds(last, POSITIONS) == 2
+    assert ARRAYS.estimate_seeds(arrays([1, 2], [], [[0, 1]], [], []), POSITIONS) == 2
+    assert ARRAYS.estimate_seeds(struct.pack("<4q", 2**62, 0, 0, 0), POSITIONS) == 4
+    assert ARRAYS.estimate_seeds(b"", POSITIONS) == 1

@@ -15,9 +15,11 @@ from gnnserve_api.links import EndManifest, LinkCalibration, LinksManifest
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.models.decoder import build_decoder
+from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.labels import take_labels
 from gnnserve_worker.tasks.score_links.links import ServedLinks
 
+JSON = JsonCodec()
 BINARY = {"content-type": "application/octet-stream"}
 NODES = 1000
 ANY = EndManifest("", 0, NODES)
@@ -72,6 +74,15 @@ def test_a_node_of_several_pairs_is_computed_once() -> None:
     worker = of_links()
     ask(worker, {"pairs": [[3, 7], [3, 8], [7, 3], [3, 3]]})
     assert [batch for _, batch in worker.batches] == [[3, 7, 8]]
+
+
+def test_pairs_are_counted_before_they_are_read_also_beside_an_overlay() -> None:
+    revision = of_links().revision()
+    pairs = b'{"pairs": [[1, 2], [3, 4]]}'
+    assert JSON.estimate_seeds(pairs, revision) == 4
+    overlay = b'"overlay": {"nodes": [{"id": 9, "features": [1, 2, 3]}]}'
+    assert JSON.estimate_seeds(b"{%b, %b" % (overlay, pairs[1:]), revision) == 4
+    assert JSON.estimate_seeds(b"%b, %b}" % (pairs[:-1], overlay), revision) == 4
 
 
 def test_one_output_alone_can_be_asked_for() -> None:

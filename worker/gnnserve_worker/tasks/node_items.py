@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.question import RequestError, check_node_count
 from gnnserve_worker.graph.overlay import Overlay
+
+_NODES = IdList(b'"nodes"', (b",", b"]"), (b'",', b'"]'), overlays_have_it=True)
 
 
 class NodeItems:
     """Items of a request whose field `nodes` lists them, whatever is asked of them (`served.py: Items`)."""
 
     __slots__ = ()
+
+    id_list = _NODES
 
     def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
         nodes: Sequence[Any] = request.nodes

@@ -17,6 +17,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.protocol import Label
 from gnnserve_api.provenance import Provenance
 from gnnserve_worker.asking.body_form import BodyForm
+from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.graph.overlay import Overlay
@@ -46,6 +47,10 @@ class ScoredNodes(Protocol):
 class Items(Protocol):
     """What a request asks about, one entry of the answer each: nodes, pairs of nodes. Ids of all their nodes are looked
     up as one list."""
+
+    @property
+    def id_list(self) -> IdList:
+        """Where a request in JSON lists them."""
 
     def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
         """Ids of all nodes of a request in JSON, at least one. Raises RequestError where there are none or too many, or

@@ -98,7 +98,7 @@ class InferCodec:
     def check_query(self, query: bytes) -> None:
         """gRPC has no queries."""
 
-    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
         """`body`: the message, which is read already."""
         if self._message is not None:
             return self._message.seeds
@@ -145,7 +145,7 @@ class InferCodec:
             if not any(given.parameters for given in self._request.inputs):  # they may tell the number of bytes
                 known.remember(key, read)
                 if len(data) == 1 and not self.id:
-                    known.remember_message(raw, self._request, rest, data[0], self.estimate_seeds(raw, are_texts=False))
+                    known.remember_message(raw, self._request, rest, data[0], self.estimate_seeds(raw, revision))
             return read
         tensors = {
             name: GivenTensor(given.kind, given.shape, AsBytes(each))

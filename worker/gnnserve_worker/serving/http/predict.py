@@ -133,7 +133,7 @@ class Predict:
         lane = self._model.lane
         if lane is None:
             return self.refuse(self._model.refuse(), codec.encode_error)
-        seeds = codec.estimate_seeds(body, are_texts=lane.revision.graph.naming.are_texts)
+        seeds = codec.estimate_seeds(body, lane.revision)
         refused = self._model.would_refuse(seeds, arrived_ms)
         if refused is not None and not (must_parse or _may_choose(head, body)):
             return self._refuse_unread(refused, seeds, codec, brings_overlay=codec.may_have_overlay(body))

@@ -20,6 +20,7 @@ from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking.asked_nodes import ALL_NODES, TARGET_NODES, AskedNodes
 from gnnserve_worker.asking.body_form import BodyForm
+from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.json_arrays import ARRAYS
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
@@ -44,6 +45,7 @@ _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.TEXTS: decoding.decoder(PairsRequest[str]),
     IdForm.WITH_TYPES: decoding.decoder(TypedPairsRequest),
 }
+_PAIRS = IdList(b'"pairs"', (b",", b"]]"), (b",", b"]]"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class ScoreLinks:
     tensors: NoTensors
     decoder: msgspec.json.Decoder[Any]
     form: BodyForm = FORM
+    id_list: IdList = _PAIRS
     fields_of_others: frozenset[str] = frozenset({"nodes"})
     outputs: tuple[str, ...] = OUTPUTS
     # What the spec refuses is not advised.

@@ -43,7 +43,7 @@ class BinaryCodec:
     def check_query(self, query: bytes) -> None:
         """The query names the output; it is read with the body, when the served graph is known."""
 
-    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
         return len(body) // ID_BYTES
 
     def may_choose(self, body: bytes) -> bool:

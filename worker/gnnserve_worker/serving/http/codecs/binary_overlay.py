@@ -65,7 +65,7 @@ class BinaryOverlayCodec:
     def check_query(self, query: bytes) -> None:
         """The query names the output; it is read with the body, when the served graph is known."""
 
-    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
         return max(1, min(COUNTS.unpack_from(body)[0], len(body) // ID_BYTES)) if len(body) >= COUNTS.size else 1
 
     def may_choose(self, body: bytes) -> bool:

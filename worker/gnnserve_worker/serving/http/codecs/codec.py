@@ -52,8 +52,8 @@ class Codec(Protocol):
     def check_query(self, query: bytes) -> None:
         """Raise RequestError for a query string that this form cannot have. `query` is not empty."""
 
-    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
-        """About how many nodes a body names, without parsing it. `are_texts`: the graph's node ids are texts."""
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
+        """About how many nodes a body names, without parsing it."""
 
     def may_choose(self, body: bytes) -> bool:
         """Whether the body could carry an objective or a priority or name a variant, so that it has to be parsed before

@@ -65,17 +65,15 @@ class JsonCodec:
                 f"JSON has its fields in the body: nodes, {', '.join(FIELDS)}",
             )
 
-    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
         """Ids are separated by commas; texts by commas after quotes, which few texts contain."""
-        nodes = body.find(b'"nodes"')
-        if nodes < 0 and (pairs := body.find(b'"pairs"')) >= 0:
-            return body.count(b",", pairs, body.find(b"]]", pairs)) + 1
-        if nodes > _SHORTEST_OVERLAY and body.find(b'"overlay"', 0, nodes) >= 0:
+        ids = revision.task.id_list
+        place = body.find(ids.member)
+        if ids.overlays_have_it and place > _SHORTEST_OVERLAY and body.find(b'"overlay"', 0, place) >= 0:
             return 1  # those that were found are the overlay's
-        start = body.find(b"[", nodes + 1)
-        if are_texts:
-            return body.count(b'",', start, body.find(b'"]', start)) + 1
-        return body.count(b",", start, body.find(b"]", start)) + 1
+        start = body.find(b"[", place + 1)
+        between, end = ids.of_texts if revision.graph.naming.are_texts else ids.of_integers
+        return body.count(between, start, body.find(end, start)) + 1
 
     def may_choose(self, body: bytes) -> bool:
         return any(may_have_field(body, field) for field in (b"objective", b"variant", b"priority"))

@@ -76,7 +76,7 @@ class OpenInferenceCodec:
             ErrorCode.UNKNOWN_FIELD, name, "there is no such parameter", "give parameters in the body, not behind ?"
         )
 
-    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
         if self.json_bytes == 0:
             return len(body) // ID_BYTES
         known = self._known

@@ -79,7 +79,7 @@ class RecommendCodec:
             f"all fields are in the body: {', '.join(_FIELDS)}",
         )  # fmt: skip
 
-    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
         return 1
 
     def may_choose(self, body: bytes) -> bool:
