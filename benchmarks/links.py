@@ -208,7 +208,7 @@ def measure_one_type(run: Run) -> dict[str, Any]:
                 "seed": seed,
                 "seconds": round(served.generated_s, 1),
                 "variants": {
-                    variant.name: _scores_of(variant.test_links) for variant in served.published.profile.variants
+                    variant.name: _scores_of(variant.test_figures) for variant in served.published.profile.variants
                 },
             })  # fmt: skip
             timed = timed or measure_pairs(served, run)

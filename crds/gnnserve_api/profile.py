@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -142,6 +142,10 @@ class NodeScores:
 
 BY_LABELS = NodeScores()
 
+TaskFigures: TypeAlias = LinkScores
+"""Figures that profiles have of a task beside its accuracies. Those of a further task stand beside, told apart by a
+tag."""
+
 
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
@@ -176,19 +180,19 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     cascade: CascadeProfile | None = None
     """None: it is a network of its own. Table, columns and storage of a cascade are those of its first stage; its
     weights and memory are those of both."""
-    validation_links: LinkScores | None = None
-    """None: it classifies nodes. By validation links; the accuracies are the one of these figures that the metric
-    names."""
-    test_links: LinkScores | None = None
-    """By test links; None where there are none too."""
+    validation_figures: TaskFigures | None = msgspec.field(default=None, name="validationLinks")
+    """Figures of the task on the validation split, of which the metric names the one that is the accuracy; None:
+    accuracies say all. Files call them as the first task did that has any, so that earlier releases read them."""
+    test_figures: TaskFigures | None = msgspec.field(default=None, name="testLinks")
+    """Figures on the test split; None where there is none too."""
     new_nodes: tuple[NewNodesLatency, ...] = ()
     """Latencies of batches of new nodes, ascending in `seeds`. Empty where the variant cannot answer requests with an
     overlay, and of a profile that an earlier gnnserve wrote."""
 
     @property
-    def judged(self) -> LinkScores | NodeScores:
+    def judged(self) -> TaskFigures | NodeScores:
         """Measure that it was judged by: on the test split where there is one, else on the validation split."""
-        return self.test_links or self.validation_links or BY_LABELS
+        return self.test_figures or self.validation_figures or BY_LABELS
 
     def __post_init__(self) -> None:
         if self.projected and self.family is FamilyName.PRUNED:
@@ -231,7 +235,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """Why these variants are kept, and others are not; None: the manifest lists the variants."""
 
     @property
-    def judged(self) -> LinkScores | NodeScores:
+    def judged(self) -> TaskFigures | NodeScores:
         """What all variants were judged by."""
         return self.variants[0].judged
 

@@ -507,7 +507,10 @@ def test_options_out_of_range_are_refused(arguments: list[str]) -> None:
 def test_a_report_of_links_speaks_of_nodes_of_links() -> None:
     scores = LinkScores(840, 0.9, 0.9, 460, 240, 0.2, 0.7, 0.4, 20)
     plain = subject_of(variant(1), variant(4))
-    made = [msgspec.structs.replace(one, validation_links=scores, test_links=scores) for one in plain.profile.variants]
+    figures = {"validation_figures": scores, "test_figures": scores}
+    made = [msgspec.structs.replace(one, **figures) for one in plain.profile.variants]
+    # Named in files as earlier releases read them.
+    assert {"validationLinks", "testLinks"} <= msgspec.json.decode(msgspec.json.encode(made[0])).keys()
     links = msgspec.structs.replace(plain.profile, metric="rocAuc", variants=tuple(made))
     text = printed(report_of(replace(plain, profile=links)))
     assert "has a ROC-AUC of 98.89 % on 360 nodes of validation links" in text

@@ -41,7 +41,7 @@ from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks import generation, serving
 from gnnserve_worker.tasks.course import Batch, Course, EmbeddingCourse, EmbeddingRates, Part, Visible
 from gnnserve_worker.tasks.description import TaskDescription
-from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, Verdict
+from gnnserve_worker.tasks.generated import Imported, Judgement, OutputsOf, Verdict
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
@@ -159,7 +159,7 @@ class OddJudge:
 
     def judge(self, outputs_of: OutputsOf) -> Verdict:
         splits = self._problem.splits
-        return Verdict(*(Judged(self._share(nodes, outputs_of)) for nodes in (splits.validation, splits.test)))
+        return Verdict(*(Judgement(self._share(nodes, outputs_of)) for nodes in (splits.validation, splits.test)))
 
     def _share(self, nodes: np.ndarray, outputs_of: OutputsOf) -> float:
         return float(np.mean((outputs_of(nodes)[:, 0] > 0) == self._problem.is_odd[nodes]))

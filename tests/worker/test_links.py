@@ -333,8 +333,8 @@ def test_variants_score_links_with_one_decoder(decoder: Decoder, tmp_path: Path)
     assert published.profile.metric == "rocAuc"
     links = load_links(service.spec.graph.source, service.spec.task.links or TASK, Path("unused")).links
     for variant in published.profile.variants:
-        judged = variant.validation_links
-        assert judged is not None and variant.test_links is not None
+        judged = variant.validation_figures
+        assert judged is not None and variant.test_figures is not None
         assert judged.links == len(links.validation)
         assert variant.validation_accuracy == judged.roc_auc
     names = {variant.name for variant in published.variants}
@@ -426,7 +426,7 @@ def test_a_network_over_types_learns_links_and_stores_what_it_gives(
     at_ends = np.zeros(len(rows), bool)
     at_ends[links.first.start : links.first.end] = at_ends[links.second.start : links.second.end] = True
     assert np.abs(rows[at_ends]).max(axis=1).min() > 0
-    judged = [variant.test_links for variant in published.profile.variants]
+    judged = [variant.test_figures for variant in published.profile.variants]
     assert judged[0] is not None and judged[1] is not None and 0 < judged[0].roc_auc <= 1
     assert judged[0].roc_auc == pytest.approx(judged[1].roc_auc, abs=0.02)
     # What an interrupted generation has learnt is found, and a finished one whole.

@@ -143,7 +143,7 @@ def _variant_rows(
             memory_bytes=variant.memory_bytes,
             family=variant.family,
             cascade=variant.cascade,
-            links=variant.test_links or variant.validation_links,
+            task_figures=variant.test_figures or variant.validation_figures,
         )
         for variant in profile.variants
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import BY_LABELS, CascadeProfile, Compute, LinkScores, Metric, NodeScores
+from gnnserve_api.profile import BY_LABELS, CascadeProfile, Compute, Metric, NodeScores, TaskFigures
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.stability import RankStability
 from gnnserve_api.variants import Storage
@@ -82,13 +82,14 @@ class VariantRow(Struct, frozen=True):
     family: FamilyName
     cascade: CascadeProfile | None = None
     """None: it is a network of its own."""
-    links: LinkScores | None = None
-    """By test links, or by validation links where there are none of these; None: it classifies nodes."""
+    task_figures: TaskFigures | None = msgspec.field(default=None, name="links")
+    """Figures of its task on the test split, or on the validation split where there is none; None: accuracies say
+    all."""
 
     @property
-    def judged(self) -> LinkScores | NodeScores:
+    def judged(self) -> TaskFigures | NodeScores:
         """What it was judged by."""
-        return self.links or BY_LABELS
+        return self.task_figures or BY_LABELS
 
     @property
     def figures(self) -> Mapping[str, float]:

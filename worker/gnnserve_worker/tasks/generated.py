@@ -16,7 +16,7 @@ import numpy as np
 
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.profile import LinkScores, Metric, VariantProfile
+from gnnserve_api.profile import Metric, TaskFigures, VariantProfile
 from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
@@ -33,13 +33,13 @@ OutputsOf = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """How good a variant is on one split, and what a revision records of it."""
 
     accuracy: float
     """Fraction of 1 by the problem's metric."""
-    links: LinkScores | None = None
-    """Figures of links beside it; None: nodes were judged."""
+    figures: TaskFigures | None = None
+    """Figures of the task beside it; None: it says all."""
     right: np.ndarray | None = None
     """How many labels of each node are right, int64 [nodes], to compare variants node by node; None: the metric judges
     no node by itself."""
@@ -48,8 +48,8 @@ class Judged:
 
 
 class Verdict(NamedTuple):
-    validation: Judged
-    test: Judged | None
+    validation: Judgement
+    test: Judgement | None
     """None: there is no test split."""
 
 
@@ -78,8 +78,8 @@ class Judge(Protocol):
     def misfits(
         self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]
     ) -> Sequence[LabelMisfit]:
-        """Variants of given weights that do not fit the validation split. `answers`: `Judged.answers` by
-        variant."""
+        """Variants of given weights that do not fit the validation split. `answers`: `Judgement.answers`
+        by variant."""
 
     def sections(self, weights: str | None) -> Mapping[str, TaskSection]:
         """Sections of the manifest that are the task's alone, by their fields; empty: it needs none. `weights`: path of
@@ -95,7 +95,7 @@ class LearningProblem(Protocol):
 
     @property
     def items(self) -> int:
-        """How many training goes through in an epoch: labelled nodes, or links."""
+        """How many training goes through in an epoch: labelled nodes, or pairs of them."""
 
     @property
     def majority(self) -> Majority | None:

@@ -24,7 +24,7 @@ from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, 
 from gnnserve_worker.tasks.classify_nodes.temperature import fit_temperature
 from gnnserve_worker.tasks.classify_nodes.thresholds import check_thresholds, fit_thresholds
 from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
-from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, Verdict
+from gnnserve_worker.tasks.generated import Imported, Judgement, OutputsOf, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +116,15 @@ class LabelJudge:
     def judge(self, outputs_of: OutputsOf) -> Verdict:
         splits = self.problem.splits
         scores, expected, metric = outputs_of(splits.validation), self.problem.expected, self.metric
-        validation = Judged(
+        validation = Judgement(
             evaluate(scores, expected, metric),
             right=right_labels(scores, expected, metric),
             answers=None if self.problem.multi_label else scores.argmax(axis=1),
         )
         if not len(splits.test):
             return Verdict(validation, None)
-        return Verdict(validation, Judged(evaluate(outputs_of(splits.test), self.problem.labels[splits.test], metric)))
+        test = evaluate(outputs_of(splits.test), self.problem.labels[splits.test], metric)
+        return Verdict(validation, Judgement(test))
 
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         """The variant with the thresholds that suit its scores, where each class has its own."""

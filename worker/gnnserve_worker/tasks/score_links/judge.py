@@ -17,7 +17,7 @@ from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import End, LinkSet, Pairs
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder
-from gnnserve_worker.tasks.generated import Judged, OutputsOf, Verdict
+from gnnserve_worker.tasks.generated import Judgement, OutputsOf, Verdict
 from gnnserve_worker.tasks.score_links.calibration import fit_calibration
 from gnnserve_worker.tasks.score_links.metrics import accuracy_of, judge_links, scores_of_pairs
 
@@ -44,9 +44,9 @@ class LinkJudge:
             return Verdict(validation, None)
         return Verdict(validation, self._judged(links.test, links.test_negatives, outputs_of))
 
-    def _judged(self, asked: Pairs, others: Pairs, outputs_of: OutputsOf) -> Judged:
+    def _judged(self, asked: Pairs, others: Pairs, outputs_of: OutputsOf) -> Judgement:
         found = judge_links(self.links, asked, others, self.decoder, outputs_of, self.settings.recall_at)
-        return Judged(accuracy_of(found, self.metric), links=found)
+        return Judgement(accuracy_of(found, self.metric), figures=found)
 
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         """The variant with the curve from its scores of links to probabilities."""
