@@ -44,8 +44,9 @@ from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.networks import build_module, to_tensors
-from gnnserve_worker.generation.train import Trained, predict, train
+from gnnserve_worker.generation.networks import build_module
+from gnnserve_worker.generation.train import Trained
+from gnnserve_worker.generation.trainees import predict, train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
@@ -101,7 +102,7 @@ class Prepared:
 
     def test_accuracy(self, trained: Trained, features: Features, seed: int) -> float:
         test = self.graph.splits.test
-        found = predict(trained.module, features, self.graph.graph, test, self.model(seed))
+        found = predict(trained.tensors, features, self.graph.graph, test, self.model(seed), self.data.classes)
         return evaluate(found, self.graph.labels[test])
 
 
@@ -112,7 +113,7 @@ def run_graph(case: Case, run: Run) -> dict[str, Any] | None:
     case, seeds = (replace(case, epochs=3), (0,)) if run.quick else (case, SEEDS)
     factors = FACTORS[-1:] if run.quick else FACTORS
     prepared = prepare(case)
-    trained = {seed: train(prepared.data, prepared.features, prepared.model(seed)) for seed in seeds}
+    trained = {seed: train_on_rows(prepared.data, prepared.features, prepared.model(seed)) for seed in seeds}
     masters = [measure_masters(prepared, trained, 3 if run.quick else BASELINE_EPOCHS)]
     found: dict[str, Any] = {"seeds": list(seeds), "masters": masters, "rankings": [], "storages": []}
     if case.graph in RANKED:
@@ -219,7 +220,7 @@ def measure_storages(prepared: Prepared, factor: int, trained: Trained, features
     """Adds the test accuracies of one network over its features in every storage; of 1x, over its projected tables
     too."""
     dense = features if isinstance(features, np.ndarray) else features.toarray()
-    tensors = to_tensors(trained.module)
+    tensors = trained.tensors
     model = prepared.model(seed=0)
     network = network_of(model.hidden, prepared.data.classes, model.fanouts)
     graph = prepared.graph

@@ -229,12 +229,12 @@ def run_job(job: Job) -> dict[str, Any]:
 
     from benchmarks.retraining import retrain
     from gnnserve_api.spec.pruning import RankingMethod
-    from gnnserve_worker.generation.train import train
+    from gnnserve_worker.generation.trainees import train_on_rows
 
     torch.set_num_threads(1)
     started = time.perf_counter()
     prepared, model = _prepare(job)
-    master = train(prepared.data, prepared.features, model)
+    master = train_on_rows(prepared.data, prepared.features, model)
     figures = _judge(prepared, model, master, prepared.features)
     variants = [{"method": method, "factor": 1, **figures} for method in METHODS]
     for method in METHODS:
@@ -273,11 +273,11 @@ def _judge(prepared: Prepared, model: Model, trained: Trained, features: Any) ->
     """Scores on the test nodes. `accuracy`: F1-micro for several labels a node; `roc_auc`: for two classes."""
     from sklearn.metrics import roc_auc_score
 
-    from gnnserve_worker.generation.train import predict
+    from gnnserve_worker.generation.trainees import predict
     from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
     graph, test = prepared.graph, prepared.graph.splits.test
-    scores = predict(trained.module, features, graph.graph, test, model)
+    scores = predict(trained.tensors, features, graph.graph, test, model, prepared.data.classes)
     labels = graph.labels[test]
     two_classes = labels.ndim == 1 and scores.shape[1] == 2
     auc = float(roc_auc_score(labels, scores[:, 1] - scores[:, 0])) if two_classes else None

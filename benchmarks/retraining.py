@@ -12,10 +12,10 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.features import keep_columns
-from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.ranking.rank import rank
 from gnnserve_worker.generation.tensors import first_layer
-from gnnserve_worker.generation.train import Trained, train
+from gnnserve_worker.generation.train import Trained
+from gnnserve_worker.generation.trainees import train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 
@@ -37,7 +37,7 @@ def retrain(
     factors: Sequence[int],
 ) -> Iterator[Retrained]:
     """One variant per factor, with the master's hyper-parameters and seed; `model.training.seed` is Random's too."""
-    ranking = rank(Pruning(method=method), first_layer(to_tensors(master.module)), features, data, model.training.seed)
+    ranking = rank(Pruning(method=method), first_layer(master.tensors), features, data, model.training.seed)
     for factor in factors:
         kept = keep_columns(features, ranking.columns[: columns_of(features.shape[1], factor)])
-        yield Retrained(factor, kept, train(data, kept, model))
+        yield Retrained(factor, kept, train_on_rows(data, kept, model))

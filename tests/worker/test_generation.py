@@ -32,11 +32,11 @@ from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation import variants as variants_module
 from gnnserve_worker.generation.features import fit_normalization, keep_columns
-from gnnserve_worker.generation.networks import build_module, to_tensors
+from gnnserve_worker.generation.networks import build_module, load_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of
-from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.trainees import train_on_rows
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
@@ -176,18 +176,18 @@ def test_the_network_is_the_manifests(generated: Generated) -> None:
     assert (network.architecture, network.hidden, network.fanouts, network.classes) == ("GraphSAGE", 8, (4, 3), 3)
 
 
-def _retrain(generated: Generated, columns: np.ndarray | None = None) -> Any:
-    """The module that generation trained, trained once more."""
+def _retrain(generated: Generated, columns: np.ndarray | None = None) -> Tensors:
+    """The network that generation trained, trained once more."""
     spec, graph = generated.service.spec, generated.graph
     scaled = fit_normalization(graph.features, Normalization.AUTO, graph.splits.train).features
     data = labelled_set(graph.graph, graph.labels, 3, graph.splits, Scope.INDUCTIVE)
-    return train(data, scaled if columns is None else keep_columns(scaled, columns), spec.model).module
+    return train_on_rows(data, scaled if columns is None else keep_columns(scaled, columns), spec.model).tensors
 
 
 def test_x1_is_the_trained_master_with_its_columns_in_rank_order(generated: Generated) -> None:
     ranked = np.array(generated.manifest.ranking.columns)
 
-    expected = keep_columns_of(to_tensors(_retrain(generated)), ranked)
+    expected = keep_columns_of(_retrain(generated), ranked)
 
     weights = generated.weights("x1")
     assert weights.keys() == expected.keys()
@@ -199,7 +199,7 @@ def test_x1_is_the_trained_master_with_its_columns_in_rank_order(generated: Gene
 def test_a_pruned_variant_is_trained_anew_on_its_columns(generated: Generated, variant: str, columns: int) -> None:
     kept = np.array(generated.manifest.ranking.columns[:columns])
 
-    expected = to_tensors(_retrain(generated, kept))
+    expected = _retrain(generated, kept)
 
     for key, tensor in generated.weights(variant).items():
         np.testing.assert_array_equal(tensor, expected[key])
@@ -209,7 +209,8 @@ def test_a_pruned_variant_is_trained_anew_on_its_columns(generated: Generated, v
 
 
 def test_served_scores_of_x1_equal_the_trained_modules(generated: Generated) -> None:
-    module, nodes = _retrain(generated), np.arange(NODES)
+    module, nodes = build_module(generated.service.spec.model, 9, 3).eval(), np.arange(NODES)
+    load_tensors(module, _retrain(generated))
     scaled = np.asarray(
         fit_normalization(generated.graph.features, Normalization.AUTO, generated.graph.splits.train).features
     )

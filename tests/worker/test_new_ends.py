@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tests.worker.test_overlays_over_relations import changed_by, drawn_overlay,
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.asking.question import Question, RequestError
-from gnnserve_worker.generation import relation_train as train_module
+from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, message_relations
@@ -87,7 +88,8 @@ def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
     model = model_of(architecture, data)
     weights = {key: value.numpy() for key, value in model.state_dict().items()} | {"decoder.relation": _RELATION}
     run = TrainingRun(name="network", epochs=1, steps=1, best_epoch=1, validation=0.5, rising=False)
-    patched.setattr(train_module, "train_over_relations", lambda *_: (weights, run))
+    trained = SimpleNamespace(tensors=weights, decoder={})
+    patched.setattr(train_module, "train_with_retries", lambda *_: (trained, run))
     repository = Repository(folder / "repository", "default", "shop")
     revision = generate(service, repository).revision
     publish_embeddings(repository, "default/shop", revision, None, {}, "a test", silent)

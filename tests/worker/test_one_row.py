@@ -15,7 +15,7 @@ from tests.support.learning import labelled_set
 from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, module_of
 
-import gnnserve_worker.generation.trained as trained_module
+import gnnserve_worker.generation.train as train_module
 from gnnserve_api.families import FamilyName, family_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
@@ -174,10 +174,10 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
     seen: list[Any] = []
 
     def noting(*arguments: Any) -> Trained:
-        seen.append(arguments[5])
+        seen.append(arguments[1])
         return train(*arguments)
 
-    monkeypatch.setattr(trained_module, "train", noting)
+    monkeypatch.setattr(train_module, "train", noting)
     master = to_tensors(module_of("GraphSAGE", (3, 2), 12))
     rows = model_rows(model, data, normalized)
     resumption = Resumption(KeptNetworks(folder, 0), {}, silent)

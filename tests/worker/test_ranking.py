@@ -21,8 +21,8 @@ from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.ranking import greedy, lasso
 from gnnserve_worker.generation.ranking import random as random_ranking
 from gnnserve_worker.generation.ranking.rank import rank
-from gnnserve_worker.generation.tensors import first_layer
-from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.tensors import Tensors, first_layer
+from gnnserve_worker.generation.trainees import train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.first_layer import FirstLayer
@@ -43,7 +43,7 @@ def _first(module: Any) -> FirstLayer:
 
 
 @cache
-def _trained(architecture: str, sparse: bool) -> tuple[Any, GraphData]:
+def _trained(architecture: str, sparse: bool) -> tuple[Tensors, GraphData]:
     data = planted_graph(INFORMATIVE, columns=WIDTH, sparse=sparse)
     model = Model.model_validate(
         {
@@ -54,13 +54,13 @@ def _trained(architecture: str, sparse: bool) -> tuple[Any, GraphData]:
             "training": {"epochs": 20, "batchSize": 240, "dropout": 0, "learningRate": 0.02, "weightDecay": 0.05},
         }
     )
-    return train(_set_of(data), data.features, model).module, data
+    return train_on_rows(_set_of(data), data.features, model).tensors, data
 
 
 def _rank(method: str, architecture: str, sparse: bool = False, **lasso_settings: int) -> np.ndarray:
-    module, data = _trained(architecture, sparse)
+    master, data = _trained(architecture, sparse)
     pruning = Pruning.model_validate({"method": method, "lasso": lasso_settings})
-    return rank(pruning, _first(module), data.features, _set_of(data), seed=0).columns
+    return rank(pruning, first_layer(master), data.features, _set_of(data), seed=0).columns
 
 
 @ARCHITECTURES
@@ -81,12 +81,12 @@ def test_a_ranking_is_a_permutation_of_all_columns(method: str, architecture: st
 @ARCHITECTURES
 @pytest.mark.parametrize("method", ["Lasso", "Greedy"])
 def test_ranking_leaves_the_master_as_it_is(method: str, architecture: str) -> None:
-    module, _ = _trained(architecture, False)
-    before = {key: value.copy() for key, value in to_tensors(module).items()}
+    master, _ = _trained(architecture, False)
+    before = {key: value.copy() for key, value in master.items()}
 
     _rank(method, architecture)
 
-    for key, value in to_tensors(module).items():
+    for key, value in master.items():
         np.testing.assert_array_equal(value, before[key])
 
 
@@ -286,9 +286,9 @@ def test_more_columns_than_lasso_handles_are_refused_with_the_remedy() -> None:
 
 
 def test_every_number_that_shaped_a_lasso_ranking_is_recorded() -> None:
-    module, data = _trained("GraphSAGE", False)
+    master, data = _trained("GraphSAGE", False)
     pruning = Pruning.model_validate({"method": "Lasso", "lasso": {"epochs": 3, "penaltyStepPermille": 7}})
 
-    settings = rank(pruning, _first(module), data.features, _set_of(data), seed=0).settings
+    settings = rank(pruning, first_layer(master), data.features, _set_of(data), seed=0).settings
 
     assert settings == {"epochs": 3, "stepsPerEpoch": 5, "initialPenaltyPermille": 0, "penaltyStepPermille": 7}

@@ -23,8 +23,9 @@ from tests.support.steps import HeardSteps
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation import learning, trained
+from gnnserve_worker.generation import learning
 from gnnserve_worker.generation import profile as profile_module
+from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.resume import ResumedModels, Resumption
 from gnnserve_worker.generation.tensors import Tensors
@@ -92,7 +93,7 @@ def generate_counting(
 ) -> tuple[RevisionManifest, list[Progress]]:
     reports: list[Progress] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "train", training)
+        patch.setattr(train_module, "train", training)
         return generate(service(folder, seed), repository_in(folder), reports.append), reports
 
 

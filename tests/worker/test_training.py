@@ -13,11 +13,10 @@ from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice
-from gnnserve_worker.generation import learner
-from gnnserve_worker.generation import train as train_module
-from gnnserve_worker.generation.networks import to_tensors
+from gnnserve_worker.generation import blocks, learner
 from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule
-from gnnserve_worker.generation.train import Trained, predict, train
+from gnnserve_worker.generation.train import Trained
+from gnnserve_worker.generation.trainees import predict, train_on_rows
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
@@ -37,17 +36,18 @@ def _model(epochs: int | str = 3, architecture: str = "GraphSAGE", **training: A
 
 
 def _train(data: GraphData, model: Model, scope: Scope = Scope.INDUCTIVE) -> Trained:
-    return train(labelled_set(data.graph, data.labels, len(data.classes), data.splits, scope), data.features, model)
+    subject = labelled_set(data.graph, data.labels, len(data.classes), data.splits, scope)
+    return train_on_rows(subject, data.features, model)
 
 
 def _assert_same_weights(one: Trained, other: Trained) -> None:
-    for key, tensor in to_tensors(one.module).items():
-        np.testing.assert_array_equal(tensor, to_tensors(other.module)[key])
+    for key, tensor in one.tensors.items():
+        np.testing.assert_array_equal(tensor, other.tensors[key])
 
 
 def _same_weights(one: Trained, other: Trained) -> bool:
-    others = to_tensors(other.module)
-    return all(np.array_equal(tensor, others[key]) for key, tensor in to_tensors(one.module).items())
+    others = other.tensors
+    return all(np.array_equal(tensor, others[key]) for key, tensor in one.tensors.items())
 
 
 def _without_hidden_nodes(data: GraphData) -> Graph:
@@ -69,7 +69,7 @@ def test_inductive_training_never_reads_the_features_of_other_nodes(architecture
 
     poisoned = _train(data.with_features(features), model)
 
-    assert all(np.isfinite(tensor).all() for tensor in to_tensors(poisoned.module).values())
+    assert all(np.isfinite(tensor).all() for tensor in poisoned.tensors.values())
     _assert_same_weights(poisoned, _train(data, model))
 
 
@@ -81,7 +81,7 @@ def test_transductive_training_reads_the_features_of_other_nodes(architecture: s
 
     poisoned = _train(data.with_features(features), model, Scope.TRANSDUCTIVE)
 
-    assert not all(np.isfinite(tensor).all() for tensor in to_tensors(poisoned.module).values())
+    assert not all(np.isfinite(tensor).all() for tensor in poisoned.tensors.values())
 
 
 def test_inductive_training_never_follows_the_edges_of_other_nodes() -> None:
@@ -149,7 +149,7 @@ def test_every_step_draws_anew_and_every_validation_alike(monkeypatch: pytest.Mo
             keys.setdefault(self, []).append(key)
             return super().sample(seeds, fanouts, key)
 
-    monkeypatch.setattr(train_module, "SubgraphSampler", Recording)
+    monkeypatch.setattr(blocks, "SubgraphSampler", Recording)
 
     _train(planted_graph(INFORMATIVE), _model(3))
 
@@ -210,7 +210,7 @@ def test_every_epoch_reports_the_best_score_so_far(monkeypatch: pytest.MonkeyPat
     data = planted_graph(INFORMATIVE)
     reports: list[tuple[int, int, float]] = []
 
-    train(
+    train_on_rows(
         labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE),
         data.features,
         _model(3),
@@ -224,10 +224,10 @@ def test_the_best_epoch_is_the_best_by_the_chosen_metric() -> None:
     data, model = planted_graph(INFORMATIVE), _model(3)
     judged = labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE, MetricChoice.ROC_AUC)
 
-    trained = train(judged, data.features, model)
+    trained = train_on_rows(judged, data.features, model)
 
     validation = data.splits.validation
-    scores = predict(trained.module, data.features, data.graph, validation, model)
+    scores = predict(trained.tensors, data.features, data.graph, validation, model, 3)
     assert trained.run.score == pytest.approx(evaluate(scores, data.labels[validation], "rocAuc"))
 
 
@@ -264,10 +264,6 @@ def test_auto_ends_once_validation_has_not_improved_for_a_while(monkeypatch: pyt
     assert (best.run.best, best.run.epochs, best.run.steps) == (2, 5, 5 * 4)
 
 
-def test_a_trained_module_is_in_evaluation_mode() -> None:
-    assert not _train(planted_graph(INFORMATIVE), _model(1)).module.training
-
-
 def test_training_nodes_without_any_visible_edge_are_trained_on() -> None:
     """An inductive split can cut every edge."""
     data = planted_graph(INFORMATIVE)
@@ -276,30 +272,18 @@ def test_training_nodes_without_any_visible_edge_are_trained_on() -> None:
 
     trained = _train(cut, _model(1))
 
-    assert all(np.isfinite(tensor).all() for tensor in to_tensors(trained.module).values())
+    assert all(np.isfinite(tensor).all() for tensor in trained.tensors.values())
 
 
 def test_predictions_are_repeatable_and_cover_more_nodes_than_one_chunk() -> None:
     data, model = planted_graph(INFORMATIVE), _model(1)
-    module = _train(data, model).module
+    tensors = _train(data, model).tensors
     nodes = np.tile(np.arange(data.graph.nodes), 11)[:4200]
 
-    first, second = (predict(module, data.features, data.graph, nodes, model) for _ in range(2))
+    first, second = (predict(tensors, data.features, data.graph, nodes, model, 3) for _ in range(2))
 
     assert first.shape == (4200, 3)
     np.testing.assert_array_equal(first, second)
-
-
-def test_gradients_are_not_kept_while_predicting() -> None:
-    data, model = planted_graph(INFORMATIVE), _model(1)
-    trained = _train(data, model)
-    for parameter in trained.module.parameters():
-        parameter.grad = None
-
-    predict(trained.module, data.features, data.graph, np.arange(5), model)
-
-    assert all(parameter.grad is None for parameter in trained.module.parameters())
-    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.device import training_device
-from gnnserve_worker.generation.networks import CPU, build_module, forward, rows_of, to_tensors
-from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.networks import CPU, build_module, forward, rows_of
+from gnnserve_worker.generation.trainees import train_on_rows
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.registry import OF_ONE_TYPE
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
@@ -63,9 +63,9 @@ def test_scores_and_gradients_are_those_of_the_cpu(model: Model, features: Featu
 @NEEDS_GPU
 def test_training_ends_on_the_cpu_with_about_the_same_score(model: Model, features: Features) -> None:
     data = labelled_set(DATA.graph, DATA.labels, len(DATA.classes), DATA.splits, Scope.INDUCTIVE)
-    trained = train(data, features, model, device=GPU)
-    assert all(np.isfinite(tensor).all() for tensor in to_tensors(trained.module).values())
-    assert trained.run.score == pytest.approx(train(data, features, model).run.score, abs=0.05)
+    trained = train_on_rows(data, features, model, device=GPU)
+    assert all(np.isfinite(tensor).all() for tensor in trained.tensors.values())
+    assert trained.run.score == pytest.approx(train_on_rows(data, features, model).run.score, abs=0.05)
 
 
 def test_device_is_named() -> None:

@@ -1,9 +1,11 @@
-"""Blocks that training over several types computes over: the whole graph, or what is sampled for a batch of seeds.
+"""Blocks that training computes over: what is sampled for a batch of seeds, from one list of neighbours or by
+relations, or the whole graph.
 
-Both are `learner.Blocks`, so that one loop trains over either: the whole graph is a block for any seeds, in one
-batch of all of them. Sampled rows are those that serving would draw (`sampling/relations.py`), the last hop included: a
-node that several hops meet has a row in each, and a row of hop d has a state behind as many layers as there are hops
-behind it. Within its type, rows stand hop after hop, so that each layer's are the first of those before it.
+All are `learner.Blocks`, so that one loop trains over each: the whole graph is a block for any seeds, in one batch of
+all of them. Rows that are sampled by relations are those that serving would draw (`sampling/relations.py`), the last
+hop included: a node that several hops meet has a row in each, and a row of hop d has a state behind as many layers as
+there are hops behind it. Within its type, rows stand hop after hop, so that each layer's are the first of those before
+it.
 """
 
 from __future__ import annotations
@@ -20,14 +22,21 @@ from gnnserve_api.training import TrainedBy
 from gnnserve_worker.generation.batches import steps_of_epoch
 from gnnserve_worker.generation.families.relations import fanouts_by_relation
 from gnnserve_worker.generation.features import Normalized
-from gnnserve_worker.generation.networks import Rows, SparseRows, rows_of
+from gnnserve_worker.generation.networks import ListBlock, Rows, SparseRows, rows_of
 from gnnserve_worker.generation.relation_networks import Block, BlockLayer, means_of, rows_of_types
 from gnnserve_worker.generation.training_set import TrainingSet, mean_rows, means_by_relation
 from gnnserve_worker.graph.relation_lists import merged_lists
-from gnnserve_worker.graph.store import Graph, GraphData, Relation
+from gnnserve_worker.graph.store import Features, Graph, GraphData, Relation
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
+from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.tables.gather import is_weighted
+from gnnserve_worker.tasks.course import Visible
+
+_JUDGED_AT_ONCE = 4096
+"""Nodes whose outputs are computed together where nothing is learnt."""
 
 
 def blocks_of(
@@ -36,6 +45,33 @@ def blocks_of(
 ) -> WholeGraph | SampledBlocks:  # fmt: skip
     """The graph over all of its edges. `batches`: never AUTO. `kinds`: places of the types of seeds."""
     return _WAYS[batches].of(model, shape, subject, kinds, device)
+
+
+class ListBlocks:
+    """A block for each batch, of the neighbours that are drawn for it from one list."""
+
+    reads_few: ClassVar[bool] = True
+
+    def __init__(self, model: Model, features: Features, graph: Graph, device: torch.device) -> None:
+        self._model, self._features, self._device = model, features, device
+        weighted = is_weighted(spec_of(model.architecture).aggregator)
+        self._sampler = SubgraphSampler(graph.indptr, graph.indices, weighted=weighted)
+
+    def over(self, relations: Visible) -> ListBlocks:
+        (relation,) = relations
+        return ListBlocks(self._model, self._features, relation.lists, self._device)
+
+    def steps(self, items: int, parts: int = 1) -> int:
+        """Parts are not counted one by one: the schedules of published networks are made so."""
+        return -(-items // self._model.training.batch_size)
+
+    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
+        size = _JUDGED_AT_ONCE if random is None else self._model.training.batch_size
+        return _parted(items, size, random)
+
+    def block(self, seeds: np.ndarray, key: int) -> ListBlock:
+        subgraph = self._sampler.sample(seeds, self._model.fanouts, key)
+        return ListBlock(rows_of(self._features, subgraph.nodes, self._device), subgraph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +171,7 @@ class SampledBlocks:
         return parts * steps_of_epoch(Batches.SAMPLED, self._model, -(-items // parts))
 
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
-        size = self._model.training.batch_size
-        ordered = items if random is None else random.permutation(items)
-        for start in range(0, len(ordered), size):
-            yield ordered[start : start + size]
+        return _parted(items, self._model.training.batch_size, random)
 
     def block(self, seeds: np.ndarray, key: int) -> Block:
         graph = self._graph
@@ -180,6 +213,13 @@ class SampledBlocks:
                 own = starts[: reading + 1]
                 of_layer.append(means_of(mean_rows(own, read[: own[-1]], int(sources)), self._device))
         return [BlockLayer(of_layer, rows.within[count - 1 - layer].tolist()) for layer, of_layer in enumerate(means)]
+
+
+def _parted(items: np.ndarray, size: int, random: np.random.Generator | None) -> Iterator[np.ndarray]:
+    """The items, or with `random` an order of them that it draws, in parts of that size."""
+    ordered = items if random is None else random.permutation(items)
+    for start in range(0, len(ordered), size):
+        yield ordered[start : start + size]
 
 
 @dataclass(frozen=True, slots=True)

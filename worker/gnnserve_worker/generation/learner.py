@@ -1,7 +1,7 @@
 """Training of a network by a course, whichever network learns, and however a graph is gone through.
 
 The network and the blocks of the graph that it reads are chosen by what the network is: over one list of neighbours
-(`train.py`) or over relations (`relation_train.py`). What is learnt is the task's course, and the epochs are the loop's
+or over relations (`trainees.py`). What is learnt is the task's course, and the epochs are the loop's
 (`epochs.py`). Weights of the best epoch are kept, as numbers.
 """
 

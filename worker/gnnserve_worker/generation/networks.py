@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from gnnserve_api.spec.model import Architecture, Model
+from gnnserve_worker.generation.learner import numbers_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.density import MOST_NONZERO_SHARE
 from gnnserve_worker.graph.store import Features
@@ -80,8 +81,12 @@ Rows = torch.Tensor | SparseRows
 CPU = torch.device("cpu")
 
 
-def device_of(module: nn.Module) -> torch.device:
-    return next(module.parameters()).device
+class ListBlock(NamedTuple):
+    """What was sampled for a batch from one list of neighbours."""
+
+    rows: Rows
+    """Feature rows of the subgraph's nodes."""
+    subgraph: SampledSubgraph
 
 
 def rows_of(features: Features, nodes: np.ndarray, device: torch.device = CPU) -> Rows:
@@ -110,7 +115,7 @@ def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
     """
     trained = _BY_MODULE[type(module)]
     layers = len(module.convs)
-    device = device_of(module)
+    device = next(module.parameters()).device
     hidden = torch.empty(0)
     for layer, conv in enumerate(module.convs, start=1):
         targets, sources = subgraph.ends[layers - layer], subgraph.ends[layers - layer + 1]
@@ -334,6 +339,28 @@ MODULES: Mapping[Architecture, TrainedArchitecture] = {
 _BY_MODULE = {trained.module: trained for trained in MODULES.values()}
 
 
+class ModuleNetwork:
+    """The `learner.Network` of a torch_geometric module."""
+
+    embeddings: tuple[nn.Parameter, ...] = ()
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.weights = tuple(module.parameters())
+
+    def outputs(self, block: ListBlock, *, trains: bool) -> torch.Tensor:
+        self._module.train(trains)
+        return forward(self._module, block.rows, block.subgraph)
+
+    def tensors(self) -> Tensors:
+        return to_tensors(self._module)
+
+
 def to_tensors(module: nn.Module) -> Tensors:
     """The state dict as numpy arrays, under torch_geometric's keys."""
-    return {key: value.detach().numpy().astype(np.float32) for key, value in module.state_dict().items()}
+    return numbers_of(module.state_dict())
+
+
+def load_tensors(module: nn.Module, tensors: Mapping[str, np.ndarray]) -> None:
+    """Give a module the weights that `to_tensors` returned."""
+    module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in tensors.items()})

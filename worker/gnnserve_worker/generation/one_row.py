@@ -21,12 +21,11 @@ from gnnserve_api.training import Source, TrainingRun
 from gnnserve_worker.generation.families.family import OneRowNetwork, Teacher
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.learner import run_of
-from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.resume import Resumption, TensorsAndRuns, digest_of
 from gnnserve_worker.generation.tensors import Tensors, projection_of
-from gnnserve_worker.generation.train import Trained, predict
-from gnnserve_worker.generation.trained import train_aloud
+from gnnserve_worker.generation.train import Trained, train_aloud
+from gnnserve_worker.generation.trainees import TraineeOverRows, predict
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -78,18 +77,16 @@ class TrainedOneRows:
     def _train_best(self, model: Model, rows: ModelRows, name: str, teacher: Teacher) -> TensorsAndRuns:
         tried: dict[Source, Trained] = {}
         courses: dict[Source, Course] = {}
+        trainee = TraineeOverRows(model, rows.trained, self._data, self._device)
         for course in self._courses(teacher):
             source = course.learnt_from
-            stage = f"train {name} from {source}"
             courses[source] = course
-            tried[source] = train_aloud(
-                stage, self._data, rows.trained, model, self._progress, self._device, course
-            )  # fmt: skip
+            tried[source] = train_aloud(f"train {name} from {source}", trainee, course, model.training, self._progress)
         kept = max(tried, key=lambda source: tried[source].run.score)
         best = tried[kept]
         scores = {source: trained.run.score for source, trained in tried.items()}
         run = msgspec.structs.replace(run_of(name, best.run, courses[kept]), tried=scores)
-        return to_tensors(best.module), [run]
+        return best.tensors, [run]
 
     def _courses(self, teacher: Teacher) -> Iterator[Course]:
         """What there is to learn, and then what the teacher knows."""
@@ -125,6 +122,4 @@ class _MasterTeacher:
         return digest_of(self.master)
 
     def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
-        module = build_module(self.model, self.rows.shape[1], self.classes)
-        module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in self.master.items()})
-        return predict(module.to(self.device), self.rows, graph, nodes, self.model)
+        return predict(self.master, self.rows, graph, nodes, self.model, self.classes, self.device)

@@ -1,7 +1,12 @@
-"""Outputs of a network over several types, in torch, for a block: the whole graph, or what was sampled for a batch.
+"""Networks over relations, in torch: their outputs for a block, the whole graph or what was sampled for a batch.
 
 Layers are products before they are means, which is the same by linearity; what they are made of is said by the
 architecture's object (`models/relational.py`), whose operators torch's tensors have too.
+
+GraphSAGE and GAT are here and in `networks.py`, which has the layers over one list of neighbours. Their sums are equal,
+but not to the last digit: products and additions come in another order, so that networks that are trained over one list
+would become others, and their revisions too. GIN, GCN, SGC and SIGN have no layers over relations. All else is shared:
+rows and their products, blocks (`blocks.py`), training (`train.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +20,9 @@ import torch
 from torch import nn
 
 from gnnserve_worker.generation.features import Normalized
+from gnnserve_worker.generation.learner import numbers_of
 from gnnserve_worker.generation.networks import Rows, SparseRows, multiply_rows, rows_of, to_torch
+from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.models.relational import (
     Heads,
     RelationalLayer,
@@ -51,6 +58,28 @@ class Block:
     """Lists of each layer, the first one first."""
     seeds: torch.Tensor
     """Row of each seed among the last layer's outputs of the types that are wanted, which stand type after type."""
+
+
+class RelationNetwork:
+    """The `learner.Network` over relations, its weights drawn by torch's generator."""
+
+    def __init__(
+        self, spec: RelationalSpec, shape: RelationalShape, kinds: Collection[int], embedding_bound: float,
+        dropout: float, device: torch.device,
+    ) -> None:  # fmt: skip
+        """`kinds`: places of the types whose nodes have outputs. `embedding_bound`: largest number of an embedding."""
+        self._spec, self._shape, self._kinds, self._dropout = spec, shape, kinds, dropout
+        self._all: dict[str, nn.Parameter] = drawn_weights(spec, shape, embedding_bound, device)
+        embedded = sorted(embedding_keys(shape))
+        self.embeddings = [self._all[key] for key in embedded]
+        self.weights = [weight for key, weight in self._all.items() if key not in embedded]
+
+    def outputs(self, block: Block, *, trains: bool) -> torch.Tensor:
+        dropout = self._dropout if trains else 0.0
+        return outputs_of_seeds(self._spec, self._shape, self._all, block, dropout, self._kinds)
+
+    def tensors(self) -> Tensors:
+        return numbers_of(self._all)
 
 
 def drawn_weights(

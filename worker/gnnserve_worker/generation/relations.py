@@ -30,7 +30,7 @@ from gnnserve_worker.generation.revision import publish_networks
 from gnnserve_worker.generation.row_source import write_relation_row_source
 from gnnserve_worker.generation.search.search import Found, Measure
 from gnnserve_worker.generation.steps import steps_over_types
-from gnnserve_worker.generation.tensors import Tensors, without_decoder
+from gnnserve_worker.generation.tensors import Tensors, with_decoder, without_decoder
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
@@ -119,11 +119,14 @@ class Relations:
         kept = self.wanted.repository.kept_networks(identity.recipe, identity.graph, 0)
 
         def train() -> tuple[Tensors, Sequence[TrainingRun]]:
-            from gnnserve_worker.generation.relation_train import train_over_relations  # noqa: PLC0415  (torch)
+            # Imported here: it needs torch.
+            from gnnserve_worker.generation.train import train_with_retries  # noqa: PLC0415
+            from gnnserve_worker.generation.trainees import TraineeOverRelations  # noqa: PLC0415
 
             architecture = relational_spec_of(spec.model.architecture)
-            tensors, run = train_over_relations(architecture, self.shape, subject, spec.model, MASTER, progress, device)
-            return tensors, (run,)
+            trainee = TraineeOverRelations.of(architecture, self.shape, spec.model, subject, MASTER, progress, device)
+            trained, run = train_with_retries(MASTER, trainee, subject, spec.model.training, progress)
+            return with_decoder(trained.tensors, trained.decoder), (run,)
 
         resumption = resumption_of(kept, identity, generator_of(trains=True), device, progress)
         return resumption.network(MASTER, {"columns": "all"}, train)

@@ -1,141 +1,101 @@
-"""Training of one variant over one list of neighbours, on sampled mini-batches.
+"""Training of one network: drawn from a seed, learnt by a course, told as it goes on, and tried again where it has
+learnt hardly anything.
 
-Every variant is trained anew, with the master's hyper-parameters (Dynamic GNN inference as-a-service, section 4).
+What the network is and how its graph is gone through is its trainee's (`trainees.py`), whether it is over one list of
+neighbours or over relations. Every variant is trained anew, with the master's hyper-parameters (Dynamic GNN inference
+as-a-service, section 4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Protocol
 
 import numpy as np
 import torch
-from torch import nn
+from msgspec import UnsetType
 
-from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.model import Training
+from gnnserve_api.training import TrainedBy, TrainingRun
+from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.epochs import EpochsRun, Report
-from gnnserve_worker.generation.learner import learn, numbers_of, outputs_of
-from gnnserve_worker.generation.networks import CPU, Rows, build_module, device_of, forward, rows_of
+from gnnserve_worker.generation.learner import Block, Blocks, Network, learn, run_of, tell_result, telling
 from gnnserve_worker.generation.tensors import Tensors, without_decoder
 from gnnserve_worker.generation.training_set import TrainingSet
-from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
-from gnnserve_worker.tables.gather import is_weighted
-from gnnserve_worker.tasks.course import Course, Visible
+from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.tasks.course import Course
 
-_JUDGED_AT_ONCE = 4096
-"""Nodes whose outputs are computed together where nothing is learnt."""
+
+class Trainee(Protocol[Block]):
+    """A network that is to be trained, as often as there are seeds, over one graph."""
+
+    @property
+    def blocks(self) -> Blocks[Block]:
+        """The graph over all of its edges."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def learning_rate(self) -> float:
+        """Step size of its architecture, where the settings give none."""
+
+    @property
+    def trained_by(self) -> TrainedBy | UnsetType:
+        """How training goes through the graph; UNSET: there is one way."""
+
+    def draw(self, course: Course) -> Network[Block]:
+        """The network on its device, with weights of torch's generator or those that it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    module: nn.Module
-    """The trained module with the weights of its best epoch, in evaluation mode, on the CPU."""
+    tensors: Tensors
+    """Weights of the best epoch, under the keys of checkpoints."""
     run: EpochsRun
-    decoder: nn.Module | None = None
-    """The course's, with the weights of that epoch too."""
+    decoder: Tensors
+    """Those of the course's decoder; empty: it has none."""
 
 
-def _silent(_done: int, _ends_at: int, _score: float, _steps: int) -> None:
+def silent(_done: int, _ends_at: int, _score: float, _steps: int) -> None:
     """Ignore progress."""
 
 
 def train(
-    data: TrainingSet,
-    features: Features,
-    model: Model,
-    report: Report = _silent,
-    device: torch.device = CPU,
-    course: Course | None = None,
-    initial: Tensors | None = None,
-    most_epochs: int | None = None,
+    trainee: Trainee[Block], course: Course, settings: Training, report: Report = silent, most_epochs: int | None = None
 ) -> Trained:
-    """Train, and keep the weights of the epoch with the best validation score.
-
-    On the CPU the result depends on the seed and on `initial` alone. `course` None: the one of the data's problem.
-    `initial`: weights to begin with; None: drawn from the seed. `most_epochs`: as of `learner.learn`.
-    """
-    settings = model.training
-    if course is None:
-        course = data.problem.course(data.visible, settings.seed)
+    """Train, and keep the weights of the epoch with the best validation score. On the CPU they depend on the seed and
+    on what the network begins with alone. `most_epochs`: as of `learner.learn`."""
     torch.manual_seed(settings.seed)
-    module = build_module(model, features.shape[1], data.classes)
-    if initial is not None:
-        _load(module, initial)
-    module.to(device)
-    blocks = ListBlocks(model, features, data.graph, device)
-    learning_rate = settings.learning_rate or spec_of(model.architecture).learning_rate
-    kept, run = learn(
-        ModuleNetwork(module), blocks, course, settings, learning_rate, device, report, most_epochs
-    )  # fmt: skip
-    network, decoder = without_decoder(kept)
-    _load(module, network)
-    if course.decoder is not None:
-        _load(course.decoder, decoder)
-    return Trained(module.to(CPU).eval(), run, course.decoder)
+    network, learning_rate = trainee.draw(course), settings.learning_rate or trainee.learning_rate
+    kept, run = learn(network, trainee.blocks, course, settings, learning_rate, trainee.device, report, most_epochs)
+    tensors, decoder = without_decoder(kept)
+    return Trained(tensors, run, decoder)
 
 
-def _load(module: nn.Module, tensors: Mapping[str, np.ndarray]) -> None:
-    module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in tensors.items()})
-    module.to(CPU).eval()
+def train_aloud(
+    stage: str, trainee: Trainee[Block], course: Course, settings: Training, progress: ProgressListener,
+    most_epochs: int | None = None,
+) -> Trained:  # fmt: skip
+    """Train, and tell epochs and what it came to."""
+    trained = train(trainee, course, settings, telling(stage, course, progress), most_epochs)
+    tell_result(stage, course, trained.run, progress)
+    return trained
 
 
-class ListBlock(NamedTuple):
-    """What was sampled for a batch."""
+def train_with_retries(
+    name: str, trainee: Trainee[Block], subject: TrainingSet, settings: Training, progress: ProgressListener,
+    decoder: Mapping[str, np.ndarray] | None = None,
+) -> tuple[Trained, TrainingRun]:  # fmt: skip
+    """The network of the best attempt, and its record. `decoder`: weights that stay as they are; None: they are
+    learnt."""
+    problem = subject.problem
 
-    rows: Rows
-    """Feature rows of the subgraph's nodes."""
-    subgraph: SampledSubgraph
+    def once(training: Training, most_epochs: int | None = None) -> tuple[Trained, TrainingRun]:
+        course = problem.course(subject.visible, training.seed, decoder)
+        trained = train_aloud(f"train {name}", trainee, course, training, progress, most_epochs)
+        return trained, run_of(name, trained.run, course, trainee.trained_by)
 
-
-class ListBlocks:
-    """A block for each batch, of the neighbours that are drawn for it from one list."""
-
-    reads_few: ClassVar[bool] = True
-
-    def __init__(self, model: Model, features: Features, graph: Graph, device: torch.device) -> None:
-        self._model, self._features, self._device = model, features, device
-        weighted = is_weighted(spec_of(model.architecture).aggregator)
-        self._sampler = SubgraphSampler(graph.indptr, graph.indices, weighted=weighted)
-
-    def over(self, relations: Visible) -> ListBlocks:
-        (relation,) = relations
-        return ListBlocks(self._model, self._features, relation.lists, self._device)
-
-    def steps(self, items: int, parts: int = 1) -> int:
-        """Parts are not counted one by one: the schedules of published networks are made so."""
-        return -(-items // self._model.training.batch_size)
-
-    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
-        size = _JUDGED_AT_ONCE if random is None else self._model.training.batch_size
-        ordered = items if random is None else random.permutation(items)
-        for start in range(0, len(ordered), size):
-            yield ordered[start : start + size]
-
-    def block(self, seeds: np.ndarray, key: int) -> ListBlock:
-        subgraph = self._sampler.sample(seeds, self._model.fanouts, key)
-        return ListBlock(rows_of(self._features, subgraph.nodes, self._device), subgraph)
-
-
-class ModuleNetwork:
-    """The `learner.Network` of a torch_geometric module."""
-
-    embeddings: tuple[nn.Parameter, ...] = ()
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.weights = tuple(module.parameters())
-
-    def outputs(self, block: ListBlock, *, trains: bool) -> torch.Tensor:
-        self._module.train(trains)
-        return forward(self._module, block.rows, block.subgraph)
-
-    def tensors(self) -> Tensors:
-        return numbers_of(self._module.state_dict())
-
-
-def predict(module: nn.Module, features: Features, graph: Graph, nodes: np.ndarray, model: Model) -> np.ndarray:
-    """Compute scores, float32 [nodes, classes], without dropout and with one fixed sample of neighbours."""
-    return outputs_of(ModuleNetwork(module), ListBlocks(model, features, graph, device_of(module)), nodes)
+    learning_rate, steps = settings.learning_rate or trainee.learning_rate, trainee.blocks.steps(problem.items)
+    return learn_with_retries(once, settings, learning_rate, steps, problem.majority, progress)

@@ -11,18 +11,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from gnnserve_api.spec.model import Model, Training
+from gnnserve_api.spec.model import Model
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.features import keep_columns
-from gnnserve_worker.generation.learner import run_of, tell_result, telling
-from gnnserve_worker.generation.networks import to_tensors
+from gnnserve_worker.generation.learner import run_of
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.train import Trained, train
+from gnnserve_worker.generation.train import Trained, train_aloud, train_with_retries
+from gnnserve_worker.generation.trainees import TraineeOverRows
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.course import Course
 
@@ -55,11 +53,11 @@ class TrainedModels:
 
     def master(self, name: str) -> Tensors:
         trained = self._train_recorded(self._features, name)
-        self._decoder = {} if trained.decoder is None else to_tensors(trained.decoder)
-        return to_tensors(trained.module)
+        self._decoder = trained.decoder
+        return trained.tensors
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
-        return to_tensors(self._train_recorded(keep_columns(self._features, columns), name).module)
+        return self._train_recorded(keep_columns(self._features, columns), name).tensors
 
     def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
         """Train what is left of the network further, by the recipe's settings."""
@@ -69,59 +67,26 @@ class TrainedModels:
         course = self._course(model)
         trained = self._train(features, name, model, course, left)
         self._runs.append(run_of(name, trained.run, course))
-        return to_tensors(trained.module)
+        return trained.tensors
 
     def another_master(self, seed: int, name: str) -> Tensors:
         training = self._model.training.model_copy(update={"seed": seed})
         model = self._model.model_copy(update={"training": training})
-        return to_tensors(self._train(self._features, name, model, self._course(model)).module)
+        return self._train(self._features, name, model, self._course(model)).tensors
 
     def _train_recorded(self, features: Features, name: str) -> Trained:
-        model = self._model
-
-        def learn(training: Training, most_epochs: int | None = None) -> tuple[Trained, TrainingRun]:
-            chosen = model.model_copy(update={"training": training})
-            course = self._course(chosen)
-            trained = self._train(features, name, chosen, course, most_epochs=most_epochs)
-            return trained, run_of(name, trained.run, course)
-
-        learning_rate = model.training.learning_rate or spec_of(model.architecture).learning_rate
-        problem = self._data.problem
-        steps = -(-problem.items // model.training.batch_size)
-        trained, run = learn_with_retries(learn, model.training, learning_rate, steps, problem.majority, self._progress)
+        trainee = TraineeOverRows(self._model, features, self._data, self._device)
+        trained, run = train_with_retries(
+            name, trainee, self._data, self._model.training, self._progress, self._decoder
+        )
         self._runs.append(run)
         return trained
 
     def _train(
-        self,
-        features: Features,
-        name: str,
-        model: Model,
-        course: Course,
-        initial: Tensors | None = None,
-        most_epochs: int | None = None,
+        self, features: Features, name: str, model: Model, course: Course, initial: Tensors | None = None
     ) -> Trained:
-        return train_aloud(
-            f"train {name}", self._data, features, model, self._progress, self._device, course, initial, most_epochs
-        )
+        trainee = TraineeOverRows(model, features, self._data, self._device, initial)
+        return train_aloud(f"train {name}", trainee, course, model.training, self._progress)
 
     def _course(self, model: Model) -> Course:
         return self._data.problem.course(self._data.visible, model.training.seed, self._decoder)
-
-
-def train_aloud(
-    stage: str,
-    data: TrainingSet,
-    features: Features,
-    model: Model,
-    progress: ProgressListener,
-    device: torch.device,
-    course: Course,
-    initial: Tensors | None = None,
-    most_epochs: int | None = None,
-) -> Trained:
-    """Train, and tell epochs and what it came to."""
-    report = telling(stage, course, progress)
-    trained = train(data, features, model, report, device, course, initial, most_epochs)
-    tell_result(stage, course, trained.run, progress)
-    return trained

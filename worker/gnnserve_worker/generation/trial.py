@@ -18,7 +18,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.schedule import expected_epochs
-from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.trainees import train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
 from gnnserve_worker.graph.store import Features, GraphData
@@ -79,7 +79,7 @@ def try_columns(
     reached = []
     for done, read in enumerate((features, keep_columns(features, columns))):
         progress(Progress("try", done, 2, f"{read.shape[1]:,} of {features.shape[1]:,} columns"))
-        reached.append(train(data, read, short).run.score)
+        reached.append(train_on_rows(data, read, short).run.score)
     progress(Progress("try", 2, 2))
     return ColumnsTrial(factor, epochs, all_columns=reached[0], fewer_columns=reached[1])
 
@@ -104,7 +104,7 @@ def _try(
         progress(Progress("try", done, len(wanted), f"{scope}, {method}"))
         seen = training_set(data, problem, spec.network(len(data.classes)).classes, scope, method)
         trained_on = model_rows(short, seen, seen.normalized).trained
-        found.append(Candidate(scope, method, train(seen, trained_on, short).run.score))
+        found.append(Candidate(scope, method, train_on_rows(seen, trained_on, short).run.score))
     progress(Progress("try", len(wanted), len(wanted)))
     return tuple(sorted(found, key=lambda candidate: -candidate.validation))
 
