@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
-from gnnserve_worker.generation.preparation import Wanted, import_graph, report_import
+from gnnserve_worker.generation.preparation import Wanted, import_graph
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.steps import GraphSizes, steps_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
@@ -56,7 +57,7 @@ def prepare(wanted: Wanted) -> OneRelation:
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
-    spec = _without_wide_tables(spec, graph, progress)
+    spec = _without_wide_tables(spec, graph, problem, progress)
     report_assumptions(spec, spec_of(spec.model.architecture), progress)
     given = _load_given(spec, identity, graph, progress)
     outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
@@ -111,25 +112,22 @@ class OneRelation:
 
 def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
     spec, progress = wanted.spec, wanted.progress
-    imported = import_graph(wanted)
-    graph = _with_model_features(spec, imported.graph)
+    graph, problem = import_graph(wanted, partial(_as_read, spec))
     columns = spec.model.row_columns(graph.features.shape[1])
-    if not spec.variants.is_searched:
-        check_factors(spec.variants.pruning.factors, columns)
-    steps = steps_of(spec, GraphSizes.of(graph), profile_budget_s())
-    report_import(progress, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges", steps, imported.findings)
     if (advice := says_expected(spec, columns, spec.network(len(graph.classes)).classes)) is not None:
         progress(Progress("expected", 1, 1, advice))
-    return graph, imported.problem
+    return graph, problem
 
 
-def _with_model_features(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
+def _as_read(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
     """The graph with what the model reads of its nodes."""
-    if not spec.model.learns_embeddings:
-        return graph
-    # The embeddings, once they are learnt: as many columns are asked about before.
-    columns = spec.network(len(graph.classes)).classes
-    return graph.with_features(np.zeros((graph.graph.nodes, columns), np.float32))
+    if spec.model.learns_embeddings:
+        # The embeddings, once they are learnt: as many columns are asked about before.
+        columns = spec.network(len(graph.classes)).classes
+        graph = graph.with_features(np.zeros((graph.graph.nodes, columns), np.float32))
+    if not spec.variants.is_searched:
+        check_factors(spec.variants.pruning.factors, spec.model.row_columns(graph.features.shape[1]))
+    return graph
 
 
 def _tables_bytes(outline: Outline) -> int:
@@ -144,12 +142,14 @@ def _tables_bytes(outline: Outline) -> int:
     return sum(family.tables_bytes(each) for each in outlines for family in FAMILIES)
 
 
-def _without_wide_tables(spec: GNNServiceSpec, graph: GraphData, progress: ProgressListener) -> GNNServiceSpec:
+def _without_wide_tables(
+    spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem, progress: ProgressListener
+) -> GNNServiceSpec:
     written = written_factors(spec, graph.features)
     if not written.left_out:
         return spec
     left = with_factors(spec, written.kept)
-    steps = steps_of(left, GraphSizes.of(graph), profile_budget_s())
+    steps = steps_of(left, GraphSizes.of(graph, problem.items), profile_budget_s())
     progress(Progress("variants left out", 1, 1, written.said(), steps))
     return left
 

@@ -18,6 +18,7 @@ from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.preparation import Prepare, Wanted
+    from gnnserve_worker.generation.steps import StepsOf
 
 
 def find(service: GNNService, repository: Repository, *, graph_version: str | None = None) -> RevisionManifest | None:
@@ -50,29 +51,30 @@ def generate(
     from gnnserve_worker.generation.steps import PUBLISH, steps_from_import  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
-    overall = OverallProgress(progress, time.monotonic, steps_from_import(spec, profile_budget_s()))
-    prepare = _preparing(spec)
-    generated = _generate(
-        prepare, Wanted(spec, task_of(spec), identity, repository, overall, graph_version), use_gpu=use_gpu
-    )
+    prepare, steps = _preparing(spec)
+    overall = OverallProgress(progress, time.monotonic, steps_from_import(steps, spec, profile_budget_s()))
+    wanted = Wanted(spec, task_of(spec), identity, repository, overall, graph_version, steps)
+    generated = _generate(prepare, wanted, use_gpu=use_gpu)
     overall.finish(PUBLISH, generated.revision)
     return generated
 
 
-def _preparing(spec: GNNServiceSpec) -> Prepare:
-    """How networks of the spec are prepared: programs, or networks by what they read, products of each relation or rows
-    of nodes."""
+def _preparing(spec: GNNServiceSpec) -> tuple[Prepare, StepsOf]:
+    """How networks of the spec are prepared, and the steps that they need: programs, or networks by what they read,
+    products of each relation or rows of nodes."""
+    from gnnserve_worker.generation.steps import steps_of, steps_over_relations  # noqa: PLC0415
+
     if spec.model.program is not None:
         from gnnserve_worker.generation.programs import prepared  # noqa: PLC0415
 
-        return prepared.prepare
+        return prepared.prepare, steps_of
     if reads_products(spec):
         from gnnserve_worker.generation import relations  # noqa: PLC0415
 
-        return relations.prepare
+        return relations.prepare, steps_over_relations
     from gnnserve_worker.generation import one_relation  # noqa: PLC0415
 
-    return one_relation.prepare
+    return one_relation.prepare, steps_of
 
 
 def _generate(prepare: Prepare, wanted: Wanted, *, use_gpu: bool) -> RevisionManifest:

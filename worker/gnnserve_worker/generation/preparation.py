@@ -1,12 +1,12 @@
 """What generation does before it writes or trains: the graph is imported, and everything that was asked is checked.
 
-Networks over one list of neighbours are prepared in `one_relation.py`, networks over several in `relations.py`; which
-it is, the pipeline chooses once, by what networks of the architecture read.
+Networks over one list of neighbours are prepared in `one_relation.py`, networks over several in `relations.py`,
+programs in `programs/`; which it is, the pipeline chooses once, by what networks of the architecture read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,11 +15,12 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.steps import IMPORT
-from gnnserve_worker.graph.store import Finding, GraphData
-from gnnserve_worker.progress import Progress, ProgressListener, Step
+from gnnserve_worker.generation.profile import profile_budget_s
+from gnnserve_worker.generation.steps import IMPORT, GraphSizes, StepsOf
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks.generated import GenerationTask, Imported
+from gnnserve_worker.tasks.generated import GenerationTask, Imported, LearningProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Wanted:
     progress: ProgressListener
     graph_version: str | None
     """Digest of a graph in the repository that changes are part of; None: the source's graph."""
+    steps: StepsOf
+    """Steps behind the import, as networks of its kind need them."""
 
 
 class Preparation(Protocol):
@@ -47,9 +50,23 @@ Prepare = Callable[[Wanted], Preparation]
 """Raises InputError for what is wrong with the input: before torch is loaded, and before anything is written."""
 
 
-def import_graph(wanted: Wanted) -> Imported:
-    """The graph and the task's problem over it. Raises InputError where changes have left a type without nodes."""
-    wanted.progress(Progress(IMPORT, 0, 1))
+def import_graph(
+    wanted: Wanted, read: Callable[[GraphData], GraphData] = lambda graph: graph
+) -> tuple[GraphData, LearningProblem]:
+    """The graph as networks read it, and the task's problem over it; what was imported is told. `read`: makes it of the
+    graph as it was imported. Raises InputError where changes have left a type without nodes."""
+    progress = wanted.progress
+    progress(Progress(IMPORT, 0, 1))
+    imported = _imported(wanted)
+    graph, problem = read(imported.graph), imported.problem
+    steps = wanted.steps(wanted.spec, GraphSizes.of(graph, problem.items), profile_budget_s())
+    progress(Progress(IMPORT, 1, 1, _counted(graph), steps))
+    # What was left out must be reported, not only show as a poor accuracy.
+    report_findings(imported.findings, progress)
+    return graph, problem
+
+
+def _imported(wanted: Wanted) -> Imported:
     if wanted.graph_version is None:
         return wanted.task.import_graph(wanted.repository.downloads, wanted.progress)
     data = wanted.repository.read_graph(wanted.graph_version)
@@ -64,17 +81,8 @@ def import_graph(wanted: Wanted) -> Imported:
     return wanted.task.pose(data)
 
 
-def counted(data: GraphData) -> str:
-    """What was imported, for progress."""
-    if not data.schema.has_names:
-        return f"{data.nodes:,} nodes, {data.edges:,} edges"
-    types, relations = len(data.types), len(data.relations)
-    return f"{data.nodes:,} nodes of {types} types, {data.edges:,} edges by {relations} relations"
-
-
-def report_import(
-    progress: ProgressListener, counts: str, steps: tuple[Step, ...], findings: Sequence[Finding]
-) -> None:
-    """Tell what was imported. What was left out must be reported, not only show as a poor accuracy."""
-    progress(Progress(IMPORT, 1, 1, counts, steps))
-    report_findings(findings, progress)
+def _counted(data: GraphData) -> str:
+    """What was imported, for progress: several types and relations are counted too."""
+    of_types = f" of {len(data.types)} types" if len(data.types) > 1 else ""
+    by_relations = f" by {len(data.relations)} relations" if len(data.relations) > 1 else ""
+    return f"{data.nodes:,} nodes{of_types}, {data.edges:,} edges{by_relations}"

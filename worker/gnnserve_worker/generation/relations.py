@@ -23,13 +23,13 @@ from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
-from gnnserve_worker.generation.preparation import Wanted, counted, import_graph, report_import
+from gnnserve_worker.generation.preparation import Wanted, import_graph
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.relation_checkpoint import check_relations
 from gnnserve_worker.generation.revision import publish_networks
 from gnnserve_worker.generation.row_source import write_relation_row_source
 from gnnserve_worker.generation.search.search import Found, Measure
-from gnnserve_worker.generation.steps import steps_over_types
+from gnnserve_worker.generation.steps import ONE_NETWORK
 from gnnserve_worker.generation.tensors import Tensors, with_decoder, without_decoder
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import GraphData
@@ -39,14 +39,11 @@ from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tasks.generated import LearningProblem
 
-MASTER = "network"
-"""Name of the one network that is trained."""
-
 
 def prepare(wanted: Wanted) -> Relations:
     """Prepare networks over the relations of a graph."""
     task, identity, progress = wanted.task, wanted.identity, wanted.progress
-    data, problem = _import_graph(wanted)
+    data, problem = import_graph(wanted)
     spec, schema = task.settled(wanted.spec), data.schema
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     problem.check(spec.variants)
@@ -124,12 +121,14 @@ class Relations:
             from gnnserve_worker.generation.trainees import TraineeOverRelations  # noqa: PLC0415
 
             architecture = relational_spec_of(spec.model.architecture)
-            trainee = TraineeOverRelations.of(architecture, self.shape, spec.model, subject, MASTER, progress, device)
-            trained, run = train_with_retries(MASTER, trainee, subject, spec.model.training, progress)
+            trainee = TraineeOverRelations.of(
+                architecture, self.shape, spec.model, subject, ONE_NETWORK, progress, device
+            )
+            trained, run = train_with_retries(ONE_NETWORK, trainee, subject, spec.model.training, progress)
             return with_decoder(trained.tensors, trained.decoder), (run,)
 
         resumption = resumption_of(kept, identity, generator_of(trains=True), device, progress)
-        return resumption.network(MASTER, {"columns": "all"}, train)
+        return resumption.network(ONE_NETWORK, {"columns": "all"}, train)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +180,3 @@ class _RelationNetworks:
 def _training_set(spec: GNNServiceSpec, data: GraphData, problem: LearningProblem) -> TrainingSet:
     classes = spec.network(len(data.classes)).classes
     return training_set(data, problem, classes, spec.model.training.scope, normalization_of(spec))
-
-
-def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
-    data, problem, findings = import_graph(wanted)
-    steps = steps_over_types(wanted.spec, data.nodes, data.edges, problem.items, profile_budget_s(), MASTER)
-    report_import(wanted.progress, counted(data), steps, findings)
-    return data, problem

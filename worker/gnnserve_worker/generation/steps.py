@@ -8,8 +8,9 @@ first. Stages are named as those who report them name them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import expm1, prod
+from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from gnnserve_worker.tasks.generation import task_of
 
 IMPORT, CHOOSE_FACTORS, PUBLISH = "import graph", "choose factors", "publish"
 EXPECTED, CHECK = "compare expected scores", "run the program"
+ONE_NETWORK = "network"
+"""Name of a network that is trained and is no variant itself."""
 ONE_ROW_SOURCES = ("labels", "scores", "both")
 """What each one-row network is trained from."""
 _IMPORT_S, _TORCH_S, _CHOICE_S, _PUBLISH_S, _RUN_S = 3.0, 5.0, 4.0, 0.5, 3.0
@@ -52,16 +55,21 @@ class GraphSizes:
     numbers: float
     """Numbers of a node's features that are stored: all of dense ones, those that are not zero of sparse ones."""
     train: int
+    """Items that training goes through in an epoch."""
     validation: int
 
+    @property
+    def edges(self) -> int:
+        """Entries of neighbour lists."""
+        return round(self.nodes * self.neighbours)
+
     @staticmethod
-    def of(data: GraphData) -> GraphSizes:
+    def of(data: GraphData, items: int) -> GraphSizes:
+        """`items`: those of the problem over the graph."""
         nodes, features = max(1, data.nodes), [kind.features for kind in data.types if kind.features is not None]
-        splits, columns = data.splits, max((one.shape[1] for one in features), default=0)
+        columns = max((one.shape[1] for one in features), default=0)
         numbers = sum(map(_stored_numbers, features))
-        return GraphSizes(
-            nodes, data.edges / nodes, columns, numbers / nodes, len(splits.train), len(splits.validation)
-        )
+        return GraphSizes(nodes, data.edges / nodes, columns, numbers / nodes, items, len(data.splits.validation))
 
 
 UNKNOWN = GraphSizes(10_000, 10.0, 200, 200.0, 5_000, 2_000)
@@ -72,13 +80,19 @@ def _stored_numbers(features: Features) -> int:
     return features.size if isinstance(features, np.ndarray) else len(features.data)
 
 
-def steps_from_import(spec: GNNServiceSpec, profile_budget_s: float) -> tuple[Step, ...]:
-    """All steps, before anything is known of the graph."""
-    return (Step(IMPORT, "import", _IMPORT_S), *steps_of(spec, UNKNOWN, profile_budget_s))
+class StepsOf(Protocol):
+    """Steps behind the import of a graph, as networks of one kind need them."""
+
+    def __call__(self, spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_s: float) -> tuple[Step, ...]: ...
+
+
+def steps_from_import(steps: StepsOf, spec: GNNServiceSpec, profile_budget_s: float) -> tuple[Step, ...]:
+    """All steps, before anything is known of the graph. `steps`: those behind the import."""
+    return (Step(IMPORT, "import", _IMPORT_S), *steps(spec, UNKNOWN, profile_budget_s))
 
 
 def steps_of(spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_s: float) -> tuple[Step, ...]:
-    """Steps behind the import of a graph of one type."""
+    """Steps of networks that read rows of nodes, and of programs."""
     choice_s = _CHOICE_S + _total_s(step for step in _first_networks(spec, sizes) if step.kind == "train") / 4
     is_chosen = spec.variants.optional_factors and not spec.variants.is_searched
     choice = (Step(CHOOSE_FACTORS, "choose", choice_s),) if is_chosen else ()
@@ -120,25 +134,23 @@ def _total_s(steps: Iterable[Step]) -> float:
     return sum(step.seconds for step in steps)
 
 
-def steps_over_types(
-    spec: GNNServiceSpec, nodes: int, edges: int, items: int, profile_budget_s: float, network: str
-) -> tuple[Step, ...]:
-    """Steps behind the import of a graph of several types, over which one network is trained, of this name. `items`:
-    training nodes, or links."""
+def steps_over_relations(spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_s: float) -> tuple[Step, ...]:
+    """Steps of the one network that reads products of relations."""
     model = spec.model
-    if batches_of(model, nodes, edges) is Batches.SAMPLED:
-        training_s = _network_s(model, GraphSizes(nodes, edges / nodes, model.hidden, float(model.hidden), items, 0))
+    if batches_of(model, sizes.nodes, sizes.edges) is Batches.SAMPLED:
+        as_read = replace(sizes, columns=model.hidden, numbers=float(model.hidden), validation=0)
+        training_s = _network_s(model, as_read)
     else:
-        epoch_s = _BATCH_S + _PASSES * _NUMBER_S * whole_graph_numbers(model, nodes, edges)
+        epoch_s = _BATCH_S + _PASSES * _NUMBER_S * whole_graph_numbers(model, sizes.nodes, sizes.edges)
         training_s = expected_epochs(model.training.epochs, 1) * epoch_s
-    trained = (Step("load torch", "load", _TORCH_S), Step(f"train {network}", "train", training_s))
-    tables_s = _BYTE_S * 4 * model.hidden * nodes * len(spec.variants.storage)
+    trained = (Step("load torch", "load", _TORCH_S), Step(f"train {ONE_NETWORK}", "train", training_s))
+    tables_s = _BYTE_S * 4 * model.hidden * sizes.nodes * len(spec.variants.storage)
     return (*(trained if model.checkpoint is None else ()), *_measured(tables_s, profile_budget_s), _publishing())
 
 
 def master_name(spec: GNNServiceSpec) -> str:
     """Name of the network of all columns."""
-    return variant_name(1) if 1 in spec.variants.pruning.factors else "network"
+    return variant_name(1) if 1 in spec.variants.pruning.factors else ONE_NETWORK
 
 
 def embeddings_name(spec: GNNServiceSpec) -> str:

@@ -102,7 +102,7 @@ def generate_revision(
     started = time.monotonic()
     ingredients = _make_ingredients(spec, network, graph.graph, data, rows, models, one_rows, given, progress)
     network_s = time.monotonic() - started
-    sizes = GraphSizes.of(graph)
+    sizes = GraphSizes.of(graph, problem.items)
     chosen: ChosenFactors | UnsetType = UNSET
     if spec.variants.optional_factors and not spec.variants.is_searched and models is not None:
         chosen = _choose_factors(ingredients, data, rows, sizes, profile_budget, progress)

@@ -34,7 +34,7 @@ from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.given_program import FIELD, GivenProgram, check_program, read_program
 from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
-from gnnserve_worker.generation.preparation import Wanted, counted, import_graph, report_import
+from gnnserve_worker.generation.preparation import Wanted, import_graph
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
 from gnnserve_worker.generation.programs.running import (
@@ -49,7 +49,7 @@ from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.revision import publish_networks
 from gnnserve_worker.generation.row_source import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.search.search import Found, Measure
-from gnnserve_worker.generation.steps import CHECK, GraphSizes, steps_of
+from gnnserve_worker.generation.steps import CHECK
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.generation.variants import check_range, make_listed
 from gnnserve_worker.graph.relation_lists import joined_lists
@@ -69,7 +69,7 @@ _LANES = 2
 def prepare(wanted: Wanted) -> PreparedProgram:
     """Prepare a program."""
     spec, progress = wanted.spec, wanted.progress
-    graph, problem = _import_graph(wanted)
+    graph, problem = import_graph(wanted)
     spec = wanted.task.settled(spec)
     spec = spec.model_copy(update={"variants": variants_of_program(spec.variants)})
     program = _program_of(spec)
@@ -96,14 +96,6 @@ def prepare(wanted: Wanted) -> PreparedProgram:
 def _program_of(spec: GNNServiceSpec) -> Program:
     assert spec.model.program is not None  # noqa: S101 - the pipeline chose this module by it
     return spec.model.program
-
-
-def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
-    imported = import_graph(wanted)
-    graph = imported.graph
-    steps = steps_of(wanted.spec, GraphSizes.of(graph), profile_budget_s())
-    report_import(wanted.progress, counted(graph), steps, imported.findings)
-    return graph, imported.problem
 
 
 def _check(
