@@ -65,7 +65,8 @@ def _open_program(networks: VariantNetworks, variant: VariantManifest, table: Ta
     if problems:
         problem = f"has for the program of {variant.name}: {'; '.join(problems)}"
         raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
-    columns = tuple(kind.features or 0 for kind in schema.types) if schema.has_names else (variant.columns,)
+    # A table has the columns of the widest type, of which a narrower one has its own first.
+    columns = tuple(min(kind.features or 0, variant.columns) for kind in schema.types)
     runner = networks.runner(revision.folder / variant.weights, program.limits)
     return ProgramNetwork(program, schema, runner, columns)
 

@@ -13,9 +13,9 @@ import numpy as np
 import safetensors.numpy
 from msgspec import UNSET
 
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import (
     GraphManifest,
-    NetworkKind,
     RevisionManifest,
     RowsManifest,
     TableManifest,
@@ -49,7 +49,12 @@ class RowLayout(StrEnum):
     BY_RELATION = "ByRelation"
     """a row of a node for each relation that reads it, and one for itself"""
     BY_TYPE = "ByType"
-    """a row of each node, of several types: what programs read"""
+    """a row of each node, where nodes have lists by relation: what programs read"""
+
+    @classmethod
+    def of_nodes(cls, schema: GraphSchema) -> RowLayout:
+        """How tables have one row of each node: where all nodes have one list, neighbours are drawn from it alone."""
+        return cls.BY_NODE if schema.slots == (1,) else cls.BY_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,7 @@ class RevisionFiles:
     def row_layout(self) -> RowLayout:
         if self.has_rows_by_relation:
             return RowLayout.BY_RELATION
-        are_programs = all(variant.network.kind is NetworkKind.PROGRAM for variant in self.variants)
-        return RowLayout.BY_TYPE if self.graph.schema.has_names and are_programs else RowLayout.BY_NODE
+        return RowLayout.of_nodes(self.graph.schema)
 
     @property
     def makes_rows_by_type(self) -> bool:

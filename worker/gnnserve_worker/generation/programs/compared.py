@@ -91,7 +91,7 @@ class ComparedProgram:
                     f"set spec.graph.normalization to {method}",
                     lambda method=method: self._scores(contract, self._read(self.graph, method), nodes),  # type: ignore[misc]
                 )
-        if not self.graph.schema.has_names and not own.has_payload:
+        if own.lists.schema.slots == (1,) and not own.has_payload:  # lists of one type, which can be turned
             yield from self._other_edges(own, nodes)
 
     def _may_be_scaled(self, method: Normalization) -> bool:
@@ -113,7 +113,9 @@ class ComparedProgram:
                 words,
                 remedy,
                 lambda lists_of=lists_of: self._scores(  # type: ignore[misc]
-                    self.contract, replace(own, lists=lists_of(own.lists)), nodes
+                    self.contract,
+                    replace(own, lists=replace(lists_of(own.lists), schema=own.lists.schema)),
+                    nodes,
                 ),
             )
 

@@ -58,7 +58,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.revision_files import RowRecipe
+from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tasks.generated import LearningProblem
 
@@ -157,7 +157,7 @@ class PreparedProgram:
                 teacher=self._teacher(runner) if one_rows is not None else None,
                 program=PlacedProgram(given.folder, given.contract, kept, features, given.columns),
             )  # fmt: skip
-            made = _NETWORKS[graph.schema.has_names](data, ingredients, one_rows)
+            made = _NETWORKS[RowLayout.of_nodes(graph.schema)](data, ingredients, one_rows)
             generator = generator_of(trains=one_rows is not None)
             try:
                 return publish_networks(
@@ -251,5 +251,7 @@ class _ProgramOverTypes(_ProgramNetworks):
         return write_type_row_source(self.subject.data, self.subject.features, staged)
 
 
-_NETWORKS: Mapping[bool, type[_ProgramNetworks]] = {False: _ProgramNetworks, True: _ProgramOverTypes}
-"""By whether types have names."""
+_NETWORKS: Mapping[RowLayout, type[_ProgramNetworks]] = {
+    RowLayout.BY_NODE: _ProgramNetworks,
+    RowLayout.BY_TYPE: _ProgramOverTypes,
+}

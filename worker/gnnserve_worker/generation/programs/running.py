@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
+from gnnserve_worker.repository.revision_files import RowLayout
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
 from gnnserve_worker.sampling.payload import gather_payload
@@ -36,6 +37,12 @@ _MOST_ALONE = 256
 MOST_NEIGHBOURHOOD_EDGES = 20_000_000
 """Edges that one node's neighbourhood may have: over more of them a run takes gigabytes and many seconds."""
 _TOO_LARGE = (Failure.TIME_OUT, Failure.MEMORY)
+
+
+_SAMPLERS: Mapping[RowLayout, Callable[[Graph], Sampler]] = {
+    RowLayout.BY_NODE: lambda _: sample_neighbours,
+    RowLayout.BY_TYPE: lambda lists: partial(sample_relations, layout=lists.layout),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +68,7 @@ class ProgramGraph:
     @property
     def sample(self) -> Sampler:
         """Draws neighbours, as a revision of it does."""
-        if self.lists.schema.has_names:
-            return partial(sample_relations, layout=self.lists.layout)
-        return sample_neighbours
+        return _SAMPLERS[RowLayout.of_nodes(self.lists.schema)](self.lists)
 
     def rows(self, nodes: np.ndarray, kind: int) -> np.ndarray:
         """Rows of nodes of the type at that place, by their numbers: float32 [nodes, columns]."""
