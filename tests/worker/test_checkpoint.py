@@ -20,6 +20,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Architecture, Checkpoint, Model
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
 from gnnserve_worker.generation.checkpoint_layout import layout_of
+from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.tensors import Tensors
 
@@ -54,7 +55,7 @@ def _load(
         checkpoint=Checkpoint(uri=path.as_uri()),
     )
     assert model.checkpoint is not None
-    return load_checkpoint(model.checkpoint, checkpoint_digest(model) or "", model, columns, classes)
+    return load_checkpoint(model.checkpoint, checkpoint_digest(model) or "", WantedOverRows(model, columns, classes))
 
 
 @ARCHITECTURES
@@ -371,7 +372,7 @@ def test_a_file_that_changes_meanwhile_is_not_published_as_the_other(tmp_path: P
     assert model.checkpoint is not None
     _save(tmp_path, {key: tensor + 1 for key, tensor in _state().items()})
     with pytest.raises(InputError, match="changed while it was read"):
-        load_checkpoint(model.checkpoint, digest, model, COLUMNS, CLASSES)
+        load_checkpoint(model.checkpoint, digest, WantedOverRows(model, COLUMNS, CLASSES))
 
 
 def test_trained_models_have_no_digest() -> None:

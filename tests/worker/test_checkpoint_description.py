@@ -19,6 +19,7 @@ from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_worker.generation import networks  # noqa: F401  (torch_geometric warns where it is imported before)
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
 from gnnserve_worker.generation.checkpoint_description import describe
+from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.tensors import Tensors
 
 COLUMNS, HIDDEN, CLASSES = 6, 16, 3
@@ -262,7 +263,7 @@ def _load(folder: Path, state: Tensors, fields: dict[str, Any]) -> Tensors:
     model = Model(**{"hidden": HIDDEN, "fanouts": (25, 10), **fields}, checkpoint=Checkpoint(uri=path.as_uri()))
     assert model.checkpoint is not None
     columns = model.row_columns(COLUMNS)
-    return load_checkpoint(model.checkpoint, checkpoint_digest(model) or "", model, columns, CLASSES)
+    return load_checkpoint(model.checkpoint, checkpoint_digest(model) or "", WantedOverRows(model, columns, CLASSES))
 
 
 _SETTING = re.compile(r"set spec\.model\.(\w+) to (\[[\d, ]+\]|\w+)")

@@ -13,9 +13,9 @@ from tests.support.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroMode
 from tests.support.several_types import load_types, shop, typed_source, write_folder
 from torch import nn
 
-from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model
-from gnnserve_worker.generation.relation_checkpoint import check_relations
+from gnnserve_worker.generation.checkpoint_layout import MisfitError
+from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
@@ -105,7 +105,7 @@ def _check(state: Tensors, data: GraphData, fields: dict[str, Any]) -> Tensors:
     )
     network = model.network(CLASSES)
     shape = RelationalShape(data.schema, model.hidden, CLASSES, network.layers, model.bases, network.attention)
-    return check_relations(state, relational_spec_of(model.architecture), shape, model)
+    return WantedOverRelations(relational_spec_of(model.architecture), shape).fit(state)
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model.", "encoder."])
@@ -122,7 +122,7 @@ def test_names_are_read_over_types_as_over_one(
 def test_two_tensors_of_one_name_are_refused(data: GraphData) -> None:
     state = _state(HeteroModel(data), data)
     twice = {f"model.{key}": one for key, one in state.items() if key.startswith("embeddings.")}
-    with pytest.raises(InputError, match=r"has model\.embeddings\."):
+    with pytest.raises(MisfitError, match=r"has model\.embeddings\."):
         _check({**state, **twice}, data, {})
 
 
@@ -139,7 +139,7 @@ def test_advice_about_a_file_over_types_is_not_refused_next(data: GraphData, nam
     state = make(data)
     try:
         _check(state, data, {})
-    except InputError as refused:
+    except MisfitError as refused:
         message = str(refused)
     else:
         assert not said

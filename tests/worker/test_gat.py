@@ -28,6 +28,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
+from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.moments import first_layer_moments
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
@@ -229,7 +230,8 @@ def test_a_service_is_trained_pruned_projected_and_answers(tmp_path: Path, monke
 def _load(path: Path, **model: object) -> Tensors:
     given = Model.model_validate({"architecture": "GAT", "hidden": 8, "checkpoint": {"uri": path.as_uri()}, **model})
     assert given.checkpoint is not None
-    return load_checkpoint(Checkpoint(uri=path.as_uri()), checkpoint_digest(given) or "", given, WIDTH, 3)
+    wanted = WantedOverRows(given, WIDTH, 3)
+    return load_checkpoint(Checkpoint(uri=path.as_uri()), checkpoint_digest(given) or "", wanted)
 
 
 def test_a_checkpoint_is_read_under_the_names_of_earlier_versions_too(tmp_path: Path) -> None:

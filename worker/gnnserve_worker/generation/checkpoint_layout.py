@@ -19,11 +19,17 @@ from gnnserve_worker.models.registry import spec_of
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)$")
 
 
-class LayoutError(Exception):
+class MisfitError(Exception):
+    """Tensors of a file are not those of the network that is wanted."""
+
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
         self.problem = problem
         self.remedy = remedy
+
+
+class LayoutError(MisfitError):
+    """The names of layers tell no order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gnnserve_api.spec.model import Architecture, Model, column_blocks
-from gnnserve_worker.generation.checkpoint_description import Refusal
+from gnnserve_worker.generation.checkpoint_layout import MisfitError
 from gnnserve_worker.models.architecture import Axis, key_of
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
@@ -41,12 +41,11 @@ def sizes_of(shapes: Shapes, architecture: Architecture, layers: int) -> LayerSi
     return LayerSizes(tuple(found))
 
 
-def needed_settings(sizes: LayerSizes, architecture: Architecture, model: Model, features: int) -> list[str] | Refusal:
-    """What spec.model has to say, as far as it says something else; or why no settings can. `features`: columns of the
-    graph."""
+def needed_settings(sizes: LayerSizes, architecture: Architecture, model: Model, features: int) -> list[str]:
+    """What spec.model has to say, as far as it says something else. `features`: columns of the graph. MisfitError: no
+    settings can."""
     layers, outputs = len(sizes.layers), sizes.of(Axis.OUTPUTS)
-    if (refusal := _refusal(sizes, outputs)) is not None:
-        return refusal
+    _check_widths(sizes, outputs)
     wanted: list[str] = []
     if architecture is not model.architecture:
         wanted.append(f"set spec.model.architecture to {architecture}")
@@ -64,7 +63,7 @@ def needed_settings(sizes: LayerSizes, architecture: Architecture, model: Model,
         fits = as_wide if model.mlp_hidden is None else {*inner} == {model.mlp_hidden}
         if not fits and len({*inner}) > 1 and not as_wide:
             widths = " and ".join(str(width) for width in inner)
-            return Refusal(f"its layers are {widths} wide between their two products", _NO_SETTING)
+            raise MisfitError(f"its layers are {widths} wide between their two products", _NO_SETTING)
         if not fits:
             leave = f", or leave it out for a torch_geometric.nn.{spec_of(architecture).module} as it is"
             only = len({*inner}) > 1
@@ -78,23 +77,22 @@ def needed_settings(sizes: LayerSizes, architecture: Architecture, model: Model,
 _NO_SETTING = "such layers are not served yet, and no setting changes that; docs/models.md lists the ones that are"
 
 
-def _refusal(sizes: LayerSizes, outputs: Sequence[int]) -> Refusal | None:
+def _check_widths(sizes: LayerSizes, outputs: Sequence[int]) -> None:
     hidden = outputs[:-1]
     if len({*hidden}) > 1:
-        return Refusal(f"its hidden layers are {' and '.join(str(width) for width in hidden)} wide", _NO_SETTING)
+        raise MisfitError(f"its hidden layers are {' and '.join(str(width) for width in hidden)} wide", _NO_SETTING)
     for place, layer in enumerate(sizes.layers):
         heads, each, output = (layer.get(axis) for axis in (Axis.HEADS, Axis.HEAD_OUTPUTS, Axis.OUTPUTS))
         if heads is None or each is None or heads == 1:
             continue
         is_last = place == len(sizes.layers) - 1
         if is_last and output == heads * each:
-            return Refusal(f"the {heads} heads of its last layer stand beside each other (concat=True)", _NO_SETTING)
+            raise MisfitError(f"the {heads} heads of its last layer stand beside each other (concat=True)", _NO_SETTING)
         if not is_last and output == each:
-            return Refusal(f"the {heads} heads of a hidden layer are averaged (concat=False)", _NO_SETTING)
+            raise MisfitError(f"the {heads} heads of a hidden layer are averaged (concat=False)", _NO_SETTING)
     if len({*sizes.of(Axis.HEADS)[:-1]}) > 1:
         shown = " and ".join(str(heads) for heads in sizes.of(Axis.HEADS)[:-1])
-        return Refusal(f"its hidden layers have {shown} heads", _NO_SETTING)
-    return None
+        raise MisfitError(f"its hidden layers have {shown} heads", _NO_SETTING)
 
 
 def samples_nothing(architecture: Architecture) -> bool:

@@ -55,16 +55,18 @@ def _field(place: int) -> str:
 
 
 def _load(spec: GNNServiceSpec, place: int, name: str, given: Given, digest: str, graph: GraphData) -> GivenVariant:
+    # Imported here: a start that finds its revision needs digests alone.
+    from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows  # noqa: PLC0415
+
     field = _field(place)
     columns = resolve_columns(f"{field}.columns", given.columns, graph.feature_columns, graph.features.shape[1])
     remedy = (
         f"{field}.columns are {len(columns):,} features, and the first layer reads {{}}: list the columns that it was "
         "trained on"
     )
+    wanted = WantedOverRows(spec.model, len(columns), len(graph.classes), columns_remedy=remedy)
     try:
-        tensors = load_checkpoint(
-            given.checkpoint, digest, spec.model, len(columns), len(graph.classes), columns_remedy=remedy
-        )
+        tensors = load_checkpoint(given.checkpoint, digest, wanted)
     except InputError as error:
         raise InputError(f"{field}.checkpoint.uri", error.problem, error.remedy) from error
     return GivenVariant(name, columns, tensors)

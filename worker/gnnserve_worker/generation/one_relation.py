@@ -21,6 +21,7 @@ from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.assumptions import report_assumptions
 from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
@@ -173,7 +174,7 @@ def _load_checkpoint(
         return None
     progress(Progress("load checkpoint", 0, 1))
     columns = spec.model.row_columns(graph.features.shape[1])
-    tensors = load_checkpoint(given, identity.checkpoint, spec.model, columns, len(graph.classes))
+    tensors = load_checkpoint(given, identity.checkpoint, WantedOverRows(spec.model, columns, len(graph.classes)))
     progress(Progress("load checkpoint", 1, 1))
     return tensors
 

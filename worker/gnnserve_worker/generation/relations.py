@@ -16,7 +16,8 @@ from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifes
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
-from gnnserve_worker.generation.checkpoint import read_checkpoint
+from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.families.family import FamilyPlan
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
@@ -25,7 +26,6 @@ from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
 from gnnserve_worker.generation.preparation import Wanted, import_graph
 from gnnserve_worker.generation.profile import profile_budget_s
-from gnnserve_worker.generation.relation_checkpoint import check_relations
 from gnnserve_worker.generation.revision import publish_networks
 from gnnserve_worker.generation.row_source import write_relation_row_source
 from gnnserve_worker.generation.search.search import Found, Measure
@@ -57,9 +57,8 @@ def prepare(wanted: Wanted) -> Relations:
     )
     given = None
     if spec.model.checkpoint is not None and identity.checkpoint is not None:
-        given = check_relations(
-            read_checkpoint(spec.model.checkpoint, identity.checkpoint), architecture, shape, spec.model
-        )
+        wanted_network = WantedOverRelations(architecture, shape)
+        given = load_checkpoint(spec.model.checkpoint, identity.checkpoint, wanted_network)
     return Relations(replace(wanted, spec=spec), data, problem, shape, given, profile_budget)
 
 

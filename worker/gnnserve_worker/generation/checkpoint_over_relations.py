@@ -1,16 +1,13 @@
-"""Given weights of a network over several types, held against the manifest and the graph."""
+"""Given weights of a network over relations, held against the manifest and the graph."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from gnnserve_api.errors import InputError
 from gnnserve_api.repository import AttentionManifest
-from gnnserve_api.spec.model import Architecture, Model
-from gnnserve_worker.generation.checkpoint import FIELD
+from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.generation.checkpoint_description import (
     Description,
     describe,
@@ -20,7 +17,7 @@ from gnnserve_worker.generation.checkpoint_description import (
     steps_of,
     typed_architecture_of,
 )
-from gnnserve_worker.generation.checkpoint_layout import LayoutError, in_order
+from gnnserve_worker.generation.checkpoint_layout import LayoutError, MisfitError, in_order
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import relational_spec_of
@@ -29,24 +26,27 @@ from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 _SHOWN = 12
 
 
-def check_relations(tensors: Tensors, architecture: RelationalSpec, shape: RelationalShape, model: Model) -> Tensors:
-    """The tensors under the architecture's names, whatever the file's prefix is and however its layers are numbered.
-    InputError says what the file looks like, and all that would have to change."""
-    found = {key: tensor.shape for key, tensor in tensors.items()}
-    expected = dict(architecture.shapes(shape))
-    if found == expected:
-        return tensors
-    description = describe(found)
-    try:
-        names, unclear = _names_here(description), None
-    except LayoutError as error:
-        names, unclear = {}, error
-    renamed = {names.get(key, key): size for key, size in found.items()}
-    if renamed == expected:
-        return {names.get(key, key): tensor for key, tensor in tensors.items()}
-    path = Path() if model.checkpoint is None else model.checkpoint.uri.path
-    problem, remedy = _misfit(description, names, unclear, renamed, architecture, shape)
-    raise InputError(f"{FIELD}.uri", f"{path}: {problem}", remedy)
+@dataclass(frozen=True, slots=True)
+class WantedOverRelations:
+    """A `checkpoint.WantedNetwork`."""
+
+    architecture: RelationalSpec
+    shape: RelationalShape
+
+    def fit(self, tensors: Tensors) -> Tensors:
+        found = {key: tensor.shape for key, tensor in tensors.items()}
+        expected = dict(self.architecture.shapes(self.shape))
+        if found == expected:
+            return tensors
+        description = describe(found)
+        try:
+            names, unclear = _names_here(description), None
+        except LayoutError as error:
+            names, unclear = {}, error
+        renamed = {names.get(key, key): size for key, size in found.items()}
+        if renamed == expected:
+            return {names.get(key, key): tensor for key, tensor in tensors.items()}
+        raise MisfitError(*_misfit(description, names, unclear, renamed, self.architecture, self.shape))
 
 
 def _misfit(
