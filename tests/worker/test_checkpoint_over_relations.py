@@ -140,7 +140,7 @@ def test_advice_about_a_file_over_types_is_not_refused_next(data: GraphData, nam
     try:
         _check(state, data, {})
     except MisfitError as refused:
-        message = str(refused)
+        message = f"{refused.problem}; {refused.remedy}"
     else:
         assert not said
         return

@@ -175,6 +175,8 @@ class _SparseProduct(torch.autograd.Function):
 def multiply_rows(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
     """rows · weightᵀ, with a quick backward pass where the rows are sparse."""
     if isinstance(rows, SparseRows):
+        if not rows.rows.values().numel():  # a batch may read nothing by a relation, and torch does not multiply that
+            return weight.new_zeros((rows.rows.shape[0], weight.shape[0]))
         product: torch.Tensor = _SparseProduct.apply(weight, rows.rows, rows.transposed)
         return product
     return rows @ weight.T

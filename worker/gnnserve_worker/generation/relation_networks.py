@@ -182,10 +182,10 @@ def _layer(
         if not matrices:
             continue
         # One product for all that read a type: its rows may be wide and sparse.
-        parts = list(torch.split(_product(state, torch.cat(matrices, dim=1).T), layer.outputs, dim=1))
+        parts = list(torch.split(multiply_rows(state, torch.cat(matrices, dim=1).T), layer.outputs, dim=1))
         for place, part in zip(read, parts, strict=False):
             shifted = part + layer.shifts[place] if place in layer.shifts else part
-            _add(outputs, graph.place_of(graph.relations[place].target), _product(lists.means[place], shifted.T))
+            _add(outputs, graph.place_of(graph.relations[place].target), multiply_rows(lists.means[place], shifted.T))
         if len(parts) > len(read):
             _add(outputs, kind, parts[-1][: lists.rows[kind]])
     return [None if one is None else one + layer.biases[kind] for kind, one in enumerate(outputs)]
@@ -200,7 +200,7 @@ def _attend(
     outputs: list[torch.Tensor | None] = [None] * len(graph.types)
     slots = [0] * len(graph.types)
     own = {
-        kind: _product(state, matrix.T)
+        kind: multiply_rows(state, matrix.T)
         for kind, matrix in layer.own.items()
         if kind in kinds and (state := states[kind]) is not None
     }
@@ -212,7 +212,7 @@ def _attend(
         lists = means[place].rows
         senders, counts = lists.col_indices(), lists.crow_indices().diff()
         readers = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-        product = _product(state, layer.relations[place].T)
+        product = multiply_rows(state, layer.relations[place].T)
         scores = product[senders, inner:] + own[kind][readers, slot * heads.heads : (slot + 1) * heads.heads]
         scores = nn.functional.leaky_relu(scores, heads.negative_slope)
         shares = _softmax(scores, readers, len(counts))
@@ -225,14 +225,6 @@ def _attend(
 def _embeddings(weight: torch.Tensor, nodes: torch.Tensor | None) -> torch.Tensor:
     """Embeddings of these nodes, with sparse gradients; of all nodes the tensor itself."""
     return weight if nodes is None else nn.functional.embedding(nodes, weight, sparse=True)
-
-
-def _product(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
-    """rows · weightᵀ, also of rows without any entry, which torch does not multiply: a batch may read nothing by a
-    relation."""
-    if isinstance(rows, SparseRows) and not rows.rows.values().numel():
-        return weight.new_zeros((rows.rows.shape[0], weight.shape[0]))
-    return multiply_rows(rows, weight)
 
 
 def _softmax(scores: torch.Tensor, readers: torch.Tensor, count: int) -> torch.Tensor:

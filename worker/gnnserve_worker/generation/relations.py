@@ -142,12 +142,15 @@ class _RelationNetworks:
     states: States
     decoder: Mapping[str, np.ndarray]
     trained: Sequence[TrainingRun]
-    edge_rules: None = None
     rows: None = None
 
     @property
     def assumptions(self) -> Mapping[str, str] | UnsetType:
         return assumptions_of(self.spec, self.architecture)
+
+    @property
+    def graph(self) -> GraphData:
+        return self.subject.data
 
     @property
     def problem(self) -> LearningProblem:

@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 from msgspec import UnsetType
 
-from gnnserve_api.edges import EdgeRules
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import RankingManifest, RevisionManifest, RowSource, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -24,8 +23,10 @@ from gnnserve_worker.generation.families.family import FamilyPlan, PlannedCascad
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile
 from gnnserve_worker.generation.search.search import Found, Measure, Measured
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
+from gnnserve_worker.repository.graph_files import rules_beside
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision
@@ -48,8 +49,8 @@ class Networks(Protocol):
         """Weights of what reads their outputs; empty: outputs are answers."""
 
     @property
-    def edge_rules(self) -> EdgeRules | None:
-        """Rules of the one list of neighbours; None: each relation has its own, with the graph."""
+    def graph(self) -> GraphData:
+        """What they are over."""
 
     @property
     def rows(self) -> RowRecipe | None:
@@ -105,7 +106,7 @@ def publish_networks(
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
             training=training_of(training, runs, problem.majority) if (runs := tuple(networks.runs())) else None,
             row_source=networks.write_row_source(found.plans, variants, staged),
-            edge_rules=networks.edge_rules,
+            edge_rules=rules_beside(networks.graph),
             cascades=found.cascades,
             assumptions=networks.assumptions,
             sections=judge.sections(decoder),

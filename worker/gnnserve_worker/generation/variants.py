@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.given_weights import ComparedScores
@@ -147,10 +146,6 @@ class _OneRelationNetworks:
     @property
     def decoder(self) -> Mapping[str, np.ndarray]:
         return {} if self.models is None else self.models.decoder
-
-    @property
-    def edge_rules(self) -> EdgeRules:
-        return self.graph.edge_rules
 
     @property
     def rows(self) -> RowRecipe:

@@ -79,6 +79,12 @@ def write_graph(folder: Path, data: GraphData) -> GraphManifest:
     )
 
 
+def rules_beside(data: GraphData) -> EdgeRules | None:
+    """Rules of its one list of neighbours, which manifests of revisions keep. None: the graph's own has those of each
+    relation."""
+    return data.edge_rules if _named(data.schema) is UNSET else None
+
+
 def _named(schema: GraphSchema) -> GraphSchema | UnsetType:
     """The schema as the manifest has it; UNSET: its other fields say all of it."""
     kind, relation = schema.target, schema.relations[0]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import (
@@ -209,8 +208,8 @@ class _ProgramNetworks:
         return {}
 
     @property
-    def edge_rules(self) -> EdgeRules | None:
-        return self.subject.data.edge_rules
+    def graph(self) -> GraphData:
+        return self.subject.data
 
     @property
     def rows(self) -> RowRecipe | None:
@@ -236,10 +235,6 @@ class _ProgramNetworks:
 @dataclass(frozen=True, slots=True)
 class _ProgramOverTypes(_ProgramNetworks):
     """Over several types, whose rows of new nodes are not made."""
-
-    @property
-    def edge_rules(self) -> None:
-        return None
 
     @property
     def rows(self) -> None:
