@@ -50,6 +50,11 @@ SPECS: dict[str, dict[str, Any]] = {
         **DIGITS,
         "model": {"program": {"uri": "a"}, "expected": {"uri": "file:///e.npz"}},
     },
+    "model.program.decoder.uri": {
+        **DIGITS,
+        "model": {"program": {"uri": "a", "decoder": {"uri": "a"}}, "expected": {"uri": "a"}},
+        "task": {"links": {"decoder": "MLP"}},
+    },
     "variants.given[0].checkpoint.uri": {
         **DIGITS,
         "variants": {"given": [{"checkpoint": {"uri": "a"}, "columns": [0]}]},
@@ -62,7 +67,7 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }
 """A spec for each field that names a file."""
-TENSORS = ("heteroData.uri", "checkpoint.uri", "expected.uri")
+TENSORS = ("heteroData.uri", "checkpoint.uri", "expected.uri", "decoder.uri")
 """Ends of fields that name a .safetensors file, or stand beside one that does."""
 
 

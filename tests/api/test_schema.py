@@ -102,10 +102,11 @@ BREAKS_RULE = {
         "model": {**PROGRAM, "expected": {**PROGRAM["expected"], "scores": "Probabilities"}},
         "task": {"links": {}},
     },
-    "task.links.decoder must be Dot with model.program: others have weights, which are learnt here so far": {
+    "model.program.decoder must be given for task.links.decoder DistMult and MLP, whose weights it names, or be in the "
+    "folder of gnnserve-describe; without them it must be left out": {
         **MINIMAL,
-        "model": PROGRAM,
-        "task": {"links": {"decoder": "MLP"}},
+        "model": {**PROGRAM, "program": CONTRACT},
+        "task": {"links": {"decoder": "MLP", "dimensions": 10}},
     },
     "variants.given, stored, channels and search must be left out with model.program, whose layers are not looked "
     "into: storage, fanouts, oneRow and cascades are there": {

@@ -89,6 +89,9 @@ class TellOddClasses:
     def check_given(self, columns: int, graph: GraphData) -> None:
         pass
 
+    def given_decoder(self, weights: Path | None) -> None:
+        pass
+
     def check_plan(self) -> None:
         raise InputError("spec.task", "is not planned", "generate it")
 

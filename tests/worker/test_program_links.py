@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 from sklearn.metrics import roc_auc_score
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
 from tests.support.links import load_links
@@ -22,9 +24,13 @@ from tests.support.serving import FakeWorker, running
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.model import ExpectedScores
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.spec.task import Links
+from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
+from gnnserve_worker.generation.expected.file import ScoredNodes
+from gnnserve_worker.generation.expected.listed import ListedScores
+from gnnserve_worker.generation.expected.pairs import compare_pairs
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.graph.hidden_links import relations_without_held_out
 from gnnserve_worker.graph.links import Pairs, part_edges
@@ -32,9 +38,12 @@ from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.generated import GivenDecoder
+from gnnserve_worker.tasks.score_links.given_decoder import read_decoder
 
 COLUMNS, HIDDEN, NODES = 6, 8, 80
 _LISTED = planted_graph((0, 1, 2), nodes=NODES, columns=COLUMNS, seed=4)
@@ -75,14 +84,28 @@ class Given:
 
     folder: Path
     module: Encoder
+    relation: np.ndarray | None = None
+    """Weights of DistMult; None: rows are read by their dot product."""
 
     @staticmethod
-    def of(folder: Path, module: Encoder) -> Given:
+    def of(folder: Path, module: Encoder, relation: np.ndarray | None = None) -> Given:
         outputs = ("rows",) if module.head is None else ("logits", "rows")
         export_over_graph(module, COLUMNS, folder / "model.onnx", outputs)
         write_npz(folder / "graph.npz", npz_arrays(GRAPH))
-        np.savez(folder / "expected.npz", nodes=np.arange(NODES), scores=module.rows())
-        return Given(folder, module)
+        made = Given(folder, module, relation)
+        pairs, more = np.random.default_rng(2).integers(0, NODES, (30, 2)), {}
+        if relation is not None:
+            save_file({"decoder.weight": relation[None]}, folder / "decoder.safetensors")
+            more = {"pairs": pairs, "pair_scores": made.scores(module.rows(), pairs)}
+        np.savez(folder / "expected.npz", nodes=np.arange(NODES), scores=module.rows(), **more)
+        return made
+
+    def scores(self, rows: np.ndarray, pairs: Any) -> np.ndarray:
+        """Scores of pairs, as the user's own decoder gives them."""
+        ends = np.array(pairs)
+        weights = np.ones(HIDDEN, np.float32) if self.relation is None else self.relation
+        scores: np.ndarray = (rows[ends[:, 0]] * weights * rows[ends[:, 1]]).sum(axis=1)
+        return scores
 
     @property
     def repository(self) -> Repository:
@@ -98,6 +121,9 @@ class Given:
             **({"scores": {"name": "logits", "columns": 3}, "embeddings": rows} if has_head else {"scores": rows}),
             **(program or {}),
         }
+        if self.relation is not None:
+            contract["decoder"] = {"uri": (self.folder / "decoder.safetensors").as_uri()}
+            links = {"decoder": "DistMult", **links}
         return service_of(
             (self.folder / "graph.npz").as_uri(),
             model={"program": contract, "expected": {"uri": (self.folder / "expected.npz").as_uri()}},
@@ -122,8 +148,8 @@ class Published:
     served: ServedRevision
 
 
-def published(folder: Path, module: Encoder, **program: Any) -> Iterator[Published]:
-    given = Given.of(folder, module)
+def published(folder: Path, module: Encoder, relation: np.ndarray | None = None, **program: Any) -> Iterator[Published]:
+    given = Given.of(folder, module, relation)
     revision = given.generate(program)
     publish_embeddings(given.repository, "default/tiny", revision.revision, None, {}, "a test", silent)
     loaded = load_revision(given.repository, revision.revision)
@@ -139,9 +165,9 @@ def sage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
 
 @pytest.fixture(scope="module")
 def gcn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
-    """Counts edges, and gives classes beside its rows."""
-    module = Encoder(pyg.GCNConv, has_head=True)
-    yield from published(tmp_path_factory.mktemp("gcn"), module, readsDegrees=True)
+    """Counts edges, gives classes beside its rows, and has a decoder with weights."""
+    module, relation = Encoder(pyg.GCNConv, has_head=True), np.linspace(-1, 2, HIDDEN, dtype=np.float32)
+    yield from published(tmp_path_factory.mktemp("gcn"), module, relation, readsDegrees=True)
 
 
 @pytest.fixture(params=["sage", "gcn"])
@@ -168,7 +194,7 @@ def test_pairs_have_the_scores_of_the_module_over_the_graph_with_all_links(eithe
     pairs[:10] = EDGES[:, :10].T
     rows = either.given.module.rows()
     answer = ask(either.served, "/v1/predict", {"pairs": pairs.tolist()}).json()
-    assert_close(answer["scores"], (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(axis=1))
+    assert_close(answer["scores"], either.given.scores(rows, pairs))
     curve = next(one.calibration for one in either.revision.variants if one.name == "x1")
     assert curve is not None
     wanted = 1 / (1 + np.exp(-(curve.slope * np.array(answer["scores"]) + curve.intercept)))
@@ -182,13 +208,13 @@ def test_a_pair_may_have_a_node_that_only_the_request_has(either: Published) -> 
     answer = ask(either.served, "/v1/predict", {"pairs": pairs, "overlay": overlay}).json()
     joined = np.array([[7, NODES, NODES, 12], [NODES, 7, 12, NODES]])
     rows = either.given.module.rows(np.concatenate([FEATURES, own]), np.concatenate([EDGES, joined], axis=1))
-    assert_close(answer["scores"], np.array([rows[NODES] @ rows[7], rows[3] @ rows[NODES], rows[7] @ rows[12]]))
+    assert_close(answer["scores"], either.given.scores(rows, pairs))
 
 
 def test_the_best_pairs_are_those_of_the_module_and_no_known_ones(either: Published) -> None:
     answer = ask(either.served, "/v1/recommend", {"node": 5, "count": 6}).json()
     rows = either.given.module.rows()
-    scores = rows @ rows[5]
+    scores = either.given.scores(rows, [[5, other] for other in range(NODES)])
     left_out = {5, *GRAPH.graph.list_of(5).tolist()}
     best = [node for node in np.argsort(-scores, kind="stable").tolist() if node not in left_out][:6]
     found = answer["items"]
@@ -220,7 +246,7 @@ def test_what_is_published_says_how_far_rows_are_from_expected_ones(gcn: Publish
     (compared,) = gcn.revision.compared  # type: ignore[misc]
     assert compared.difference_permille <= compared.tolerance_permille == 0.01
     assert gcn.revision.links is not None
-    assert (gcn.revision.links.decoder, gcn.revision.links.dimensions) == ("Dot", HIDDEN)
+    assert (gcn.revision.links.decoder, gcn.revision.links.dimensions) == ("DistMult", HIDDEN)
     assert [one.name for one in gcn.revision.variants] == ["x1"]
     assert gcn.revision.training is None
 
@@ -238,6 +264,73 @@ def test_rows_that_differ_are_refused_with_the_worst_nodes(tmp_path: Path) -> No
 def test_rows_of_another_width_than_the_dimensions_are_refused(tmp_path: Path) -> None:
     given = Given.of(tmp_path, Encoder(pyg.SAGEConv))
     assert f"task.links.dimensions is 9, and must be {HIDDEN}" in given.refusal(dimensions=9)
+
+
+# --- decoders with weights
+
+
+def refusal_of_decoder(path: Path, decoder: Decoder, tensors: dict[str, torch.Tensor]) -> str:
+    save_torch(tensors, path)
+    with pytest.raises(InputError) as caught:
+        read_decoder(Links(decoder=decoder, dimensions=HIDDEN), path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_perceptron_is_read_as_torch_saves_it(tmp_path: Path, has_bias: bool) -> None:
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(2 * HIDDEN, 5, bias=has_bias), torch.nn.ReLU(), torch.nn.Linear(5, 1, bias=has_bias)
+    )
+    save_torch(module.state_dict(), tmp_path / "decoder.safetensors")
+    found = read_decoder(Links(decoder=Decoder.MLP, dimensions=HIDDEN), tmp_path / "decoder.safetensors")
+    ends = torch.randn(2, 20, HIDDEN)
+    with torch.no_grad():
+        wanted = module(torch.cat([*ends], dim=1))[:, 0].numpy()
+    assert_close(found.decoder.score(*ends.numpy()), wanted)
+    assert_close(np.diag(found.decoder.score_all(*ends.numpy())), wanted)
+
+
+def test_weights_of_another_decoder_are_refused_with_their_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.safetensors"
+    three = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3)))
+    refusal = refusal_of_decoder(path, Decoder.MLP, three.state_dict())
+    assert "0.weight [16, 16]" in refusal
+    assert (
+        f"not the weights of MLP over {HIDDEN} columns; write the tensors of Linear({2 * HIDDEN}, h), ReLU" in refusal
+    )
+    assert "a weight for each column" in refusal_of_decoder(path, Decoder.DIST_MULT, {"relation": torch.ones(5)})
+    with pytest.raises(InputError, match=r"is absent, also in the folder of the program, and .* is MLP"):
+        read_decoder(Links(decoder=Decoder.MLP, dimensions=HIDDEN), None)
+    with pytest.raises(InputError, match=r"has weights \(decoder.safetensors\), and task.links.decoder Dot has none"):
+        read_decoder(Links(dimensions=HIDDEN), path)
+
+
+def compare(folder: Path, decoder: GivenDecoder, **pairs: Any) -> None:
+    """Hold pairs of an expected file against rows that are the features."""
+    path = folder / "expected.npz"
+    np.savez(path, nodes=np.arange(NODES), scores=FEATURES, **pairs)
+    expected = ExpectedScores.model_validate({"uri": path.as_uri(), "tolerancePermille": 0.01})
+    listed = ListedScores("spec.model.expected", "spec.model", expected)
+    compare_pairs(listed, ScoredNodes(NODES, None, COLUMNS, "dimension"), lambda nodes: FEATURES[nodes], decoder)
+
+
+def test_scores_of_pairs_tell_whether_the_decoder_is_the_models(tmp_path: Path) -> None:
+    weights = {"relation": np.linspace(-1, 2, COLUMNS, dtype=np.float32)}
+    decoder = GivenDecoder(weights, build_decoder(Decoder.DIST_MULT, weights, COLUMNS))
+    dot = GivenDecoder({}, build_decoder(Decoder.DOT, {}, COLUMNS))
+    pairs = np.array([[3, 7], [7, 3], [5, 5]])
+    scores = (FEATURES[pairs[:, 0]] * weights["relation"] * FEATURES[pairs[:, 1]]).sum(axis=1)
+    compare(tmp_path, decoder, pairs=pairs, pair_scores=scores)
+    compare(tmp_path, dot)
+    with pytest.raises(InputError, match="has no arrays pairs and pair_scores, which tell that the decoder's weights"):
+        compare(tmp_path, decoder)
+    with pytest.raises(InputError, match=r"scores of 3 of 3 pairs differ .* check task.links.decoder"):
+        compare(tmp_path, dot, pairs=pairs, pair_scores=scores)
+    with pytest.raises(InputError, match="pairs has 80, which is no node of the graph"):
+        compare(tmp_path, dot, pairs=np.array([[3, NODES]]), pair_scores=scores[:1])
+    with pytest.raises(InputError, match=r"has pairs \[3, 2\] and pair_scores \[2\], expected \[pairs, 2\]"):
+        compare(tmp_path, dot, pairs=pairs, pair_scores=scores[:2])
 
 
 # --- links that are hidden while variants are judged

@@ -9,7 +9,7 @@ from pydantic import Field
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_api.spec.fields import ApiModel, Sha256, text, with_defaults
-from gnnserve_api.spec.paths import ProgramPath
+from gnnserve_api.spec.paths import ProgramPath, TensorsPath
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import MAX_FANOUT, MAX_LAYERS
 
@@ -78,6 +78,17 @@ class LimitsSpec(ApiModel):
     """Longest time of one run, in seconds. A longer one is ended, and a new process is started."""
 
 
+class DecoderWeights(ApiModel):
+    """Weights of what makes a score of two rows, where links are scored."""
+
+    uri: TensorsPath
+    """Path of a file with the weights: for DistMult a vector with a number for each column of the rows; for MLP the
+    matrices and biases of two linear layers, the first of which reads both rows beside each other. The content of the
+    file is part of the revision's identity."""
+    sha256: Sha256 | None = None
+    """Expected SHA-256 of the file that `uri` names. Another file is refused. Absent: any file is read."""
+
+
 class Program(ApiModel):
     """A model exported as ONNX, which is served as it is."""
 
@@ -104,6 +115,8 @@ class Program(ApiModel):
     ) = None
     """Neighbours sampled per layer in place of all, the seed's draw first; for programs that do not read degrees.
     Absent: all neighbours, so that answers are those of the model."""
+    decoder: DecoderWeights | None = None
+    """Weights of task.links.decoder, for DistMult and MLP. Absent: none, or as the folder says."""
     limits: LimitsSpec = with_defaults(LimitsSpec)
     """Limits of the process that runs the program."""
 

@@ -94,11 +94,18 @@ def programs_give_rows_as_they_are(spec: _Spec) -> bool:
 
 
 @rule(
-    f"!({_LINKS}) || self.task.links.decoder == 'Dot'",
-    "task.links.decoder must be Dot with model.program: others have weights, which are learnt here so far",
+    f"!{_PROGRAM} || (has(self.task.links) && self.task.links.decoder != 'Dot' ? has(self.model.program.decoder) || "
+    "!has(self.model.program.inputs) || size(self.model.program.inputs) == 0 : !has(self.model.program.decoder))",
+    "model.program.decoder must be given for task.links.decoder DistMult and MLP, whose weights it names, or be in the "
+    "folder of gnnserve-describe; without them it must be left out",
 )
-def programs_are_read_by_products(spec: _Spec) -> bool:
-    return spec.model.program is None or spec.task.links is None or spec.task.links.decoder is Decoder.DOT
+def programs_bring_the_decoder(spec: _Spec) -> bool:
+    program, links = spec.model.program, spec.task.links
+    if program is None:
+        return True
+    if links is None or links.decoder is Decoder.DOT:
+        return program.decoder is None
+    return program.decoder is not None or not program.has_contract
 
 
 _EMPTY = " && ".join(

@@ -284,7 +284,7 @@ class GNNServiceSpec(ApiModel):
     _programs_give_rows_of_one_type = programs.programs_give_rows_of_one_type
     _programs_give_rows_of_the_dimensions = programs.programs_give_rows_of_the_dimensions
     _programs_give_rows_as_they_are = programs.programs_give_rows_as_they_are
-    _programs_are_read_by_products = programs.programs_are_read_by_products
+    _programs_bring_the_decoder = programs.programs_bring_the_decoder
     _programs_are_not_looked_into = programs.programs_are_not_looked_into
     _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer
     _pods_are_the_pools = pooled.pods_are_the_pools

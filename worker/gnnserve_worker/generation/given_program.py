@@ -31,7 +31,7 @@ from gnnserve_api.programs import (
     contract_problems,
 )
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
-from gnnserve_api.spec.program import LimitsSpec, Program
+from gnnserve_api.spec.program import DecoderWeights, LimitsSpec, Program
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
 from gnnserve_worker.programs.allowed import check_program_file, columns_of_inputs, data_files
@@ -51,6 +51,8 @@ class GivenProgram:
     """Digest of all that it is made of: its file, its weights beside it, its contract there."""
     columns: tuple[int, ...] | None = None
     """Columns of the features that it reads, in its order; None: all, in the order of the source."""
+    decoder: Path | None = None
+    """File of the weights that pairs of its rows are scored by; None: there are none."""
 
     @property
     def file(self) -> Path:
@@ -75,7 +77,7 @@ def read_program(given: Program) -> GivenProgram:
                 FIELD, f"says neither hops nor inputs nor scores, and uri names the file {path}",
                 "give them, or name the folder that gnnserve-describe or gnnserve export wrote",
             )  # fmt: skip
-        return _given(given, path.parent, given.contract(path.name, ""), None, None)
+        return _given(given, path.parent, _Contract(given.contract(path.name, "")), None)
     if given.has_contract:
         raise InputError(
             f"{FIELD}.uri", f"names the folder {path}, whose own file says what inputs and scores are",
@@ -83,17 +85,23 @@ def read_program(given: Program) -> GivenProgram:
         )  # fmt: skip
     for name, read in _CONTRACTS.items():
         if (path / name).is_file():
-            contract, columns = read(path / name)
-            return _given(given, path, contract, path / name, columns)
+            return _given(given, path, read(path / name), path / name)
     raise InputError(
         f"{FIELD}.uri", f"{path} has neither {DESCRIBED} nor {EXPORTED}",
         "name a folder that gnnserve-describe or gnnserve export wrote, or a .onnx file with hops, inputs and scores",
     )  # fmt: skip
 
 
-def _given(
-    given: Program, folder: Path, contract: ProgramManifest, beside: Path | None, columns: tuple[int, ...] | None
-) -> GivenProgram:
+@dataclass(frozen=True, slots=True)
+class _Contract:
+    program: ProgramManifest
+    columns: tuple[int, ...] | None = None
+    """Columns of features that the program reads; None: all."""
+    decoder: DecoderWeights | None = None
+
+
+def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -> GivenProgram:
+    contract, decoder = told.program, given.decoder or told.decoder
     file = folder / contract.file
     if file.suffix in _SUFFIXES_OF_TORCH:
         raise InputError(
@@ -111,16 +119,15 @@ def _given(
     lines = [sha256, *(digest_of(f"{FIELD}.uri", folder / name) for name in data)]
     if beside is not None:
         lines.append(digest_of(f"{FIELD}.uri", beside))
+    if decoder is not None:
+        lines.append(pinned_digest(f"{FIELD}.decoder", decoder.uri.path, decoder.sha256))
     digest = sha256 if len(lines) == 1 else hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    return GivenProgram(folder, contract, digest, columns)
+    weights = None if decoder is None else decoder.uri.path
+    return GivenProgram(folder, contract, digest, told.columns, weights)
 
 
 def limits_of(given: LimitsSpec) -> ProgramLimits:
     return ProgramLimits(memory_bytes=size_bytes(given.memory), seconds=given.seconds)
-
-
-_Contract = tuple[ProgramManifest, tuple[int, ...] | None]
-"""A contract, and the columns of features that its program reads; None: all."""
 
 
 def _described(path: Path) -> _Contract:
@@ -142,7 +149,7 @@ def _described(path: Path) -> _Contract:
             f"{FIELD}.uri", f"{path} names the program {program.uri}, expected a file beside it, with its contract",
             "describe the model again",
         )  # fmt: skip
-    return program.contract(file.name, program.sha256 or ""), None
+    return _Contract(program.contract(file.name, program.sha256 or ""), decoder=program.decoder)
 
 
 def _documents(path: Path) -> Sequence[object]:
@@ -169,7 +176,7 @@ def _exported(path: Path) -> _Contract:
             f"{FIELD}.uri", f"{path} is of {made.variant}, whose rows are {made.rows.kind} and no features",
             "export a variant that reads features, as x1",
         )  # fmt: skip
-    return contract_of_export(made, ""), made.rows.columns or None
+    return _Contract(contract_of_export(made, ""), made.rows.columns or None)
 
 
 _CONTRACTS: Mapping[str, Callable[[Path], _Contract]] = {DESCRIBED: _described, EXPORTED: _exported}

@@ -101,18 +101,19 @@ class _Perceptron:
 def build_decoder(name: str, weights: Mapping[str, np.ndarray], dimensions: int) -> LinkDecoder:
     """`weights`: under the keys of `tasks/score_links/decoders.py` and `folding.py`. ValueError: one is missing
     or misshapen, or this version does not know the decoder."""
-    wide = (dimensions, dimensions)
     match Decoder(name):
         case Decoder.DOT:
             return _Dot(build_folding(weights, dimensions))
         case Decoder.DIST_MULT:
             return _DistMult(take(weights, "relation", (dimensions,)))
         case Decoder.MLP:
+            # As wide as an embedding where it is learnt here.
+            hidden = len(weights["bias"])
             return _Perceptron(
-                take(weights, "first", wide),
-                take(weights, "second", wide),
-                take(weights, "bias", (dimensions,)),
-                take(weights, "out", (dimensions,)),
+                take(weights, "first", (hidden, dimensions)),
+                take(weights, "second", (hidden, dimensions)),
+                take(weights, "bias", (hidden,)),
+                take(weights, "out", (hidden,)),
                 float(take(weights, "end", (1,))[0]),
             )
 

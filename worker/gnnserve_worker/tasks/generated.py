@@ -23,6 +23,7 @@ from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.training import Majority
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
+from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
@@ -130,6 +131,13 @@ class LearningProblem(Protocol):
         """`decoder`: weights that were learnt beside networks."""
 
 
+class GivenDecoder(NamedTuple):
+    """What makes a score of two outputs of a given model, and the weights that it is made of."""
+
+    weights: Mapping[str, np.ndarray]
+    decoder: LinkDecoder
+
+
 class Imported(NamedTuple):
     """A graph as generation uses it."""
 
@@ -158,6 +166,10 @@ class GenerationTask(Protocol):
 
     def check_given(self, columns: int, graph: GraphData) -> None:
         """Raises InputError where a given model has so many outputs for a node and the task reads others."""
+
+    def given_decoder(self, weights: Path | None) -> GivenDecoder | None:
+        """What reads outputs of a given model in pairs; None: outputs are answers. `weights`: their file; None: there
+        is none. Raises InputError where they are not the decoder's."""
 
     def check_plan(self) -> None:
         """Raises InputError where variants cannot be planned before training."""

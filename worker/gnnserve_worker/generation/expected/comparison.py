@@ -65,9 +65,8 @@ def compare_listed(
     if not listed:
         return ()
     progress(Progress(EXPECTED, 0, len(listed)))
-    target, task = graph.target, spec.task.asked()
+    task, of = spec.task.asked(), scored_nodes(spec, graph)
     names = task.output_names(graph.classes)
-    of = ScoredNodes(target.nodes, target.ids, len(names), task.output_word)
     files = [read_scores(one, of) for one in listed]
     found = []
     for done, (one, given) in enumerate(zip(listed, files, strict=True), start=1):
@@ -81,6 +80,12 @@ def compare_listed(
         found.append(comparison.outcome(digests[one.weights], float(differences.max())))
         progress(Progress(EXPECTED, done, len(listed), found[-1].in_words))
     return found
+
+
+def scored_nodes(spec: GNNServiceSpec, graph: GraphData) -> ScoredNodes:
+    """Nodes that files of expected scores may name, and how many columns they have."""
+    target, task = graph.target, spec.task.asked()
+    return ScoredNodes(target.nodes, target.ids, task.outputs(len(graph.classes)), task.output_word)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -64,7 +64,7 @@ def read_scores(listed: ListedScores, of: ScoredNodes) -> GivenScores:
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
         raise InputError(field, f"{path}: {_SCORES}[{row}] has values that are not finite", "leave the node out")
-    positions = _positions(field, path, nodes, of)
+    positions = find_nodes(field, path, _NODES, nodes, of)
     if len(np.unique(positions)) < len(positions):
         _, first, counts = np.unique(positions, return_index=True, return_counts=True)
         twice = nodes[first[counts > 1][0]]
@@ -109,7 +109,8 @@ def _of_parquet(field: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.array(table[_NODES].to_pylist()), np.array(rows, dtype=np.float64)
 
 
-def _positions(field: str, path: Path, nodes: np.ndarray, of: ScoredNodes) -> np.ndarray:
+def find_nodes(field: str, path: Path, name: str, nodes: np.ndarray, of: ScoredNodes) -> np.ndarray:
+    """Positions of nodes, int64, as the array of that name calls them. InputError: one is none of the graph's."""
     kind = NodeIdKind.POSITIONS if of.ids is None else of.ids.kind
     wanted = {
         NodeIdKind.POSITIONS: "positions of nodes from 0",
@@ -118,7 +119,7 @@ def _positions(field: str, path: Path, nodes: np.ndarray, of: ScoredNodes) -> np
     }[kind]
     is_text = kind is NodeIdKind.STRINGS
     if nodes.dtype.kind not in ("U" if is_text else "iu"):
-        raise InputError(field, f"{path}: {_NODES} are {nodes.dtype}, expected {wanted}", f"write {wanted}")
+        raise InputError(field, f"{path}: {name} are {nodes.dtype}, expected {wanted}", f"write {wanted}")
     if of.ids is None:
         positions = nodes.astype(np.int64)
         is_there = (positions >= 0) & (positions < of.nodes)
@@ -131,7 +132,7 @@ def _positions(field: str, path: Path, nodes: np.ndarray, of: ScoredNodes) -> np
     if not is_there.all():
         unknown = nodes[~is_there]
         raise InputError(
-            field, f"{path}: {_NODES} has {unknown[0]!s}, which is no node of the graph ({len(unknown):,} such)",
+            field, f"{path}: {name} has {unknown[0]!s}, which is no node of the graph ({len(unknown):,} such)",
             f"write {wanted}",
         )  # fmt: skip
     return positions

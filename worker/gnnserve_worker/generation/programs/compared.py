@@ -16,8 +16,10 @@ from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.spec.graph import GraphSource, Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT
-from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
+from gnnserve_worker.generation.expected.comparison import Cause, compare_listed, scored_nodes
+from gnnserve_worker.generation.expected.listed import listed_scores
 from gnnserve_worker.generation.expected.one_relation import TURNED, other_directions
+from gnnserve_worker.generation.expected.pairs import compare_pairs
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
 from gnnserve_worker.graph.store import GraphData
@@ -25,6 +27,7 @@ from gnnserve_worker.programs.contract import LaidOut
 from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.tasks.generated import GivenDecoder
 
 _MOST_HOPS_MORE = 3
 """Hops beyond those of the contract that are tried."""
@@ -129,8 +132,12 @@ class ComparedProgram:
 
 
 def compare_program(
-    compared: ComparedProgram, digests: Mapping[str, str], progress: ProgressListener
+    compared: ComparedProgram, digests: Mapping[str, str], decoder: GivenDecoder | None, progress: ProgressListener
 ) -> Sequence[ComparedScores]:
-    """Hold the expected scores of the spec against those of the program. InputError: they differ by more than they
-    may."""
-    return compare_listed(compared.spec, digests, compared.graph, "", lambda _: compared, progress)
+    """Hold the expected scores of the spec against those of the program, and of pairs against those that `decoder`
+    makes of its rows. InputError: they differ by more than they may."""
+    found = compare_listed(compared.spec, digests, compared.graph, "", lambda _: compared, progress)
+    if decoder is not None:
+        for listed in listed_scores(compared.spec):
+            compare_pairs(listed, scored_nodes(compared.spec, compared.graph), compared.scores, decoder)
+    return found

@@ -59,7 +59,7 @@ from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision
-from gnnserve_worker.tasks.generated import LearningProblem
+from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 _LANES = 2
 """Runs at once while it is checked."""
@@ -80,6 +80,7 @@ def prepare(wanted: Wanted) -> PreparedProgram:
     check_program(given, program, spec, graph.schema)
     network = program_network(given.contract, program.fanouts)
     widest = max(kind.features or 0 for kind in graph.schema.types)
+    decoder = wanted.task.given_decoder(given.decoder)
     outline = Outline(spec, network, graph.nodes, widest)
     tables_bytes = sum(family.tables_bytes(outline) for family in FAMILIES)
     wanted.repository.require_free(tables_bytes)
@@ -87,9 +88,9 @@ def prepare(wanted: Wanted) -> PreparedProgram:
     if wanted.graph_version is not None:
         source = load_source(spec.graph.source, wanted.repository.downloads, progress)
     with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
-        compared = _check(wanted, spec, given, source, runner)
+        compared = _check(wanted, spec, given, source, runner, decoder)
         _check_runs(spec, given, graph, runner, progress)
-    return PreparedProgram(wanted, spec, given, graph, problem, tables_bytes, compared)
+    return PreparedProgram(wanted, spec, given, graph, problem, tables_bytes, compared, decoder)
 
 
 def _program_of(spec: GNNServiceSpec) -> Program:
@@ -98,14 +99,15 @@ def _program_of(spec: GNNServiceSpec) -> Program:
 
 
 def _check(
-    wanted: Wanted, spec: GNNServiceSpec, given: GivenProgram, source: GraphData, runner: ProgramRunner
-) -> Sequence[ComparedScores]:
+    wanted: Wanted, spec: GNNServiceSpec, given: GivenProgram, source: GraphData, runner: ProgramRunner,
+    decoder: GivenDecoder | None,
+) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold its scores against those that its model gave of the source's graph."""
     compared = ComparedProgram(
         spec, given.contract, source, given.columns, runner,
         lambda other: load_source(other, wanted.repository.downloads),
     )  # fmt: skip
-    return compare_program(compared, wanted.identity.expected, wanted.progress)
+    return compare_program(compared, wanted.identity.expected, decoder, wanted.progress)
 
 
 def _check_runs(
@@ -134,6 +136,8 @@ class PreparedProgram:
     tables_bytes: int
     """What tables would take on the disk at most."""
     compared: Sequence[ComparedScores]
+    decoder: GivenDecoder | None
+    """What reads its rows in pairs; None: its outputs are answers."""
 
     def generate(self, *, use_gpu: bool) -> RevisionManifest:
         spec, given, graph, progress = self.spec, self.given, self.graph, self.wanted.progress
@@ -156,7 +160,8 @@ class PreparedProgram:
                 teacher=self._teacher(runner) if one_rows is not None else None,
                 program=PlacedProgram(given.folder, given.contract, kept, features, given.columns),
             )  # fmt: skip
-            made = _NETWORKS[RowLayout.of_nodes(graph.schema)](data, ingredients, one_rows)
+            weights = {} if self.decoder is None else self.decoder.weights
+            made = _NETWORKS[RowLayout.of_nodes(graph.schema)](data, ingredients, one_rows, weights)
             generator = generator_of(trains=one_rows is not None)
             try:
                 return publish_networks(
@@ -193,6 +198,7 @@ class _ProgramNetworks:
     subject: TrainingSet
     ingredients: Ingredients
     one_rows: OneRowModels | None
+    decoder: Mapping[str, np.ndarray]
 
     @property
     def problem(self) -> LearningProblem:
@@ -201,10 +207,6 @@ class _ProgramNetworks:
     @property
     def assumptions(self) -> Mapping[str, str]:
         """Nothing: a program says all that it computes."""
-        return {}
-
-    @property
-    def decoder(self) -> Mapping[str, np.ndarray]:
         return {}
 
     @property

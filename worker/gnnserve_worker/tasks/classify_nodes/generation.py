@@ -41,6 +41,10 @@ class ClassifyNodes:
                 "label nodes as the model was trained, or export it with an output for each class",
             )  # fmt: skip
 
+    def given_decoder(self, weights: Path | None) -> None:
+        """None: outputs are scores of classes. The spec permits weights for links alone; those of a folder are left
+        unread."""
+
     def check_plan(self) -> None:
         """Do nothing: classes are what is planned."""
 

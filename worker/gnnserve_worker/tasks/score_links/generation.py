@@ -16,7 +16,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
-    from gnnserve_worker.tasks.generated import Imported
+    from gnnserve_worker.tasks.generated import GivenDecoder, Imported
 
 
 class ScoreLinks:
@@ -52,6 +52,12 @@ class ScoreLinks:
                 "spec.task.links.dimensions",
                 f"is {self._links.dimensions}, and the model gives rows of {columns} columns", f"set it to {columns}",
             )  # fmt: skip
+
+    def given_decoder(self, weights: Path | None) -> GivenDecoder:
+        # Imported here: a start that finds its revision reads no weights.
+        from gnnserve_worker.tasks.score_links.given_decoder import read_decoder  # noqa: PLC0415
+
+        return read_decoder(self._links, weights)
 
     def check_plan(self) -> None:
         raise InputError("spec.task.links", "is not planned: what is modelled are classes of nodes", "generate it")

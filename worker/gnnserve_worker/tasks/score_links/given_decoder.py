@@ -1,0 +1,93 @@
+"""Weights of a decoder that a user has trained, as torch saves them, read as those of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.spec.task import Decoder, Links
+from gnnserve_worker.models.decoder import build_decoder
+from gnnserve_worker.tasks.generated import GivenDecoder
+
+_FIELD = "spec.model.program.decoder"
+_Tensors = Mapping[str, np.ndarray]
+
+
+def read_decoder(links: Links, path: Path | None) -> GivenDecoder:
+    """`path`: a safetensors file, under whatever keys. InputError: it has not the weights of the decoder."""
+    if path is None:
+        if links.decoder is not Decoder.DOT:
+            raise InputError(
+                _FIELD, f"is absent, also in the folder of the program, and task.links.decoder is {links.decoder}",
+                "name the file of its weights, or set task.links.decoder to Dot",
+            )  # fmt: skip
+        return GivenDecoder({}, build_decoder(links.decoder, {}, links.dimensions))
+    if links.decoder is Decoder.DOT:
+        raise InputError(
+            _FIELD, f"the folder of the program has weights ({path.name}), and task.links.decoder Dot has none",
+            "set task.links.decoder to the one that they are of, DistMult or MLP, as the folder's manifest.yaml does",
+        )  # fmt: skip
+    try:
+        tensors = {
+            name: tensor.astype(np.float32) for name, tensor in safetensors.numpy.load(path.read_bytes()).items()
+        }
+    except (OSError, SafetensorError, TypeError) as error:
+        problem, remedy = (
+            f"{path} cannot be read: {error}",
+            "write it with safetensors.torch.save_file(state_dict, PATH)",
+        )
+        raise InputError(_FIELD, problem, remedy) from error
+    weights = _READERS[links.decoder](tensors, links.dimensions)
+    if weights is None:
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items()) or "nothing"
+        raise InputError(
+            _FIELD,
+            f"{path} has {shapes}, which are not the weights of {links.decoder} over {links.dimensions} columns",
+            _WANTED[links.decoder].format(d=links.dimensions, both=2 * links.dimensions),
+        )  # fmt: skip
+    return GivenDecoder(weights, build_decoder(links.decoder, weights, links.dimensions))
+
+
+def _of_dist_mult(tensors: _Tensors, dimensions: int) -> _Tensors | None:
+    vectors = [tensor.ravel() for tensor in tensors.values()]
+    return {"relation": vectors[0]} if len(vectors) == 1 and vectors[0].shape == (dimensions,) else None
+
+
+def _of_perceptron(tensors: _Tensors, dimensions: int) -> _Tensors | None:
+    """Of two linear layers, told by their shapes; those without a bias have one of 0."""
+    matrices = [tensor for tensor in tensors.values() if tensor.ndim == 2]
+    first = [tensor for tensor in matrices if tensor.shape[1] == 2 * dimensions]
+    last = [tensor for tensor in matrices if tensor.shape[0] == 1 and tensor.shape[1] != 2 * dimensions]
+    if len(matrices) != 2 or len(first) != 1 or len(last) != 1 or last[0].shape[1] != len(first[0]):
+        return None
+    hidden = len(first[0])
+    biases = [tensor for tensor in tensors.values() if tensor.ndim == 1]
+    if hidden == 1 or any(len(one) not in (hidden, 1) for one in biases) or len(biases) > 2:
+        return None
+    bias = next((one for one in biases if len(one) == hidden), np.zeros(hidden, np.float32))
+    end = next((one for one in biases if len(one) == 1), np.zeros(1, np.float32))
+    both = first[0]
+    return {
+        "first": np.ascontiguousarray(both[:, :dimensions]),
+        "second": np.ascontiguousarray(both[:, dimensions:]),
+        "bias": bias,
+        "out": np.ascontiguousarray(last[0][0]),
+        "end": end,
+    }
+
+
+_READERS: Mapping[Decoder, Callable[[_Tensors, int], _Tensors | None]] = {
+    Decoder.DIST_MULT: _of_dist_mult,
+    Decoder.MLP: _of_perceptron,
+}
+"""Weights by the keys of `models/decoder.py`; None: they are others."""
+_WANTED = {
+    Decoder.DIST_MULT: "write one vector of {d} numbers, a weight for each column",
+    Decoder.MLP: "write the tensors of Linear({both}, h), ReLU, Linear(h, 1), which reads the first row and the second "
+    "one beside each other",
+}
