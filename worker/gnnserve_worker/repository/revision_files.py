@@ -16,6 +16,7 @@ from msgspec import UNSET
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import (
     GraphManifest,
+    NetworkKind,
     RevisionManifest,
     RowsManifest,
     TableManifest,
@@ -90,7 +91,9 @@ class RevisionFiles:
     def row_layout(self) -> RowLayout:
         if self.has_rows_by_relation:
             return RowLayout.BY_RELATION
-        return RowLayout.of_nodes(self.graph.schema)
+        # Layers over several lists need rows by relation, which these tables do not say they have.
+        has_program = any(variant.network.kind is NetworkKind.PROGRAM for variant in self.variants)
+        return RowLayout.of_nodes(self.graph.schema) if has_program else RowLayout.BY_NODE
 
     @property
     def makes_rows_by_type(self) -> bool:
