@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from gnnserve_api.docstrings import attribute_docstrings
 from gnnserve_api.spec.audience import Audience
-from gnnserve_api.spec.rules import Rule, rules_of, validations
+from gnnserve_api.spec.rules import Rule, RuleTable, rules_of, validations
 
 
 class ApiModel(BaseModel):
@@ -19,7 +19,7 @@ class ApiModel(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True,
-        ignored_types=(Rule,),
+        ignored_types=(Rule, RuleTable),
         # A validator is built when it is first needed: for whole resources, mostly, and not once more for each part of
         # them, which would take 20 ms and 1 MB of every process.
         defer_build=True,

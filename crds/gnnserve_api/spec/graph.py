@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, assert_never
 
@@ -12,6 +13,7 @@ from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.paths import SourcePath
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES, SourceKind
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
 
 
@@ -48,6 +50,15 @@ class NpzSource(ApiModel):
 
 
 GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | TypedSource
+_KINDS: Mapping[type, SourceKind] = {
+    Builtin: ONE_TYPE,
+    NpzSource: ONE_TYPE,
+    OgbSource: ONE_TYPE,
+    PygSource: ONE_TYPE,
+    ParquetSource: ONE_TYPE,
+    CsvSource: ONE_TYPE,
+    TypedSource: SEVERAL_TYPES,
+}
 
 
 class GraphSource(ApiModel):
@@ -79,6 +90,11 @@ class GraphSource(ApiModel):
     def given(self) -> GivenSource:
         """The member that is set."""
         return self._members()[0]
+
+    @property
+    def kind(self) -> SourceKind:
+        """The kind of graph that the source has."""
+        return _KINDS[type(self.given())]
 
     def _members(self) -> list[GivenSource]:
         members = (self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv, self.typed)

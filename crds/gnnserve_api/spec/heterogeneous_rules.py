@@ -1,4 +1,5 @@
-"""What a spec may ask for of a graph of several types: rules over its graph, model and variants."""
+"""What a spec may ask for by the kind of its graph, of one type or of several: rules over its graph, model and
+variants."""
 
 from __future__ import annotations
 
@@ -6,18 +7,18 @@ from typing import Protocol
 
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Architecture, Batches, Model
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.rules import RuleTable
+from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Projection, Variants
 
-_TYPED = "has(self.graph.source.typed)"
 _OF_TYPES = (Architecture.GRAPHSAGE, Architecture.GAT, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
 _OF_TYPES_ALONE = (Architecture.RGCN,)
 
 
 class _Spec(Protocol):
-    """The parts of a GNNServiceSpec that rules about typed graphs read."""
+    """The parts of a GNNServiceSpec that these rules read."""
 
     graph: Graph
     model: Model
@@ -25,46 +26,42 @@ class _Spec(Protocol):
     task: Task
 
 
-def is_typed(spec: _Spec) -> bool:
-    return spec.graph.source.typed is not None
-
-
 def _listed(architectures: tuple[Architecture, ...]) -> str:
     return "[" + ", ".join(f"'{one}'" for one in architectures) + "]"
 
 
-@rule(
-    f"!{_TYPED} || has(self.model.program) || self.model.architecture in {_listed(_OF_TYPES)}",
+@SEVERAL_TYPES.rule(
+    f"has(self.model.program) || self.model.architecture in {_listed(_OF_TYPES)}",
     f"model.architecture must be {', '.join(_OF_TYPES)} with graph.source.typed",
 )
-def architecture_is_of_types(spec: _Spec) -> bool | str:
-    if not is_typed(spec) or spec.model.architecture in _OF_TYPES:
+def _architecture_is_of_types(spec: _Spec) -> bool | str:
+    if spec.model.program is not None or spec.model.architecture in _OF_TYPES:
         return True
     return f"model.architecture {spec.model.architecture} must be {', '.join(_OF_TYPES)} with graph.source.typed"
 
 
-@rule(
-    f"{_TYPED} || !(self.model.architecture in {_listed(_OF_TYPES_ALONE)})",
+@ONE_TYPE.rule(
+    f"!(self.model.architecture in {_listed(_OF_TYPES_ALONE)})",
     "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations",
 )
-def relations_are_typed(spec: _Spec) -> bool:
-    return is_typed(spec) or spec.model.architecture not in _OF_TYPES_ALONE
+def _architecture_is_of_one_type(spec: _Spec) -> bool:
+    return spec.model.architecture not in _OF_TYPES_ALONE
 
 
-@rule(
-    f"{_TYPED} || !has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0",
+@ONE_TYPE.rule(
+    "!has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0",
     "model.relationFanouts must be left out without graph.source.typed: a graph of one type has no relations",
 )
-def relations_have_fanouts(spec: _Spec) -> bool:
-    return is_typed(spec) or not spec.model.relation_fanouts
+def _relations_have_fanouts(spec: _Spec) -> bool:
+    return not spec.model.relation_fanouts
 
 
-@rule(
-    f"{_TYPED} || !has(self.model.training.batches) || self.model.training.batches == 'Auto'",
+@ONE_TYPE.rule(
+    "!has(self.model.training.batches) || self.model.training.batches == 'Auto'",
     "model.training.batches must be left out without graph.source.typed: over one type training always samples",
 )
-def batches_are_of_types(spec: _Spec) -> bool | str:
-    if is_typed(spec) or spec.model.training.batches is Batches.AUTO:
+def _batches_are_of_types(spec: _Spec) -> bool | str:
+    if spec.model.training.batches is Batches.AUTO:
         return True
     return (
         f"model.training.batches {spec.model.training.batches} must be left out without graph.source.typed: over one "
@@ -78,13 +75,13 @@ _EMPTY = " && ".join(
 )
 
 
-@rule(
-    f"!{_TYPED} || has(self.model.program) || ({_EMPTY} && "
+@SEVERAL_TYPES.rule(
+    f"has(self.model.program) || ({_EMPTY} && "
     "(!has(self.variants.search) || self.variants.search != 'Auto') && self.variants.projection != 'Disabled')",
     "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
     "variants are projected or stored ones",
 )
-def typed_variants_are_projected(spec: _Spec) -> bool | str:
+def _variants_are_projected(spec: _Spec) -> bool | str:
     variants = spec.variants
     asked = {
         "given": variants.given,
@@ -95,32 +92,44 @@ def typed_variants_are_projected(spec: _Spec) -> bool | str:
         "projection": variants.projection is Projection.DISABLED,
     }
     found = [name for name, value in asked.items() if value]
-    if not is_typed(spec) or spec.model.program is not None or not found:
+    if spec.model.program is not None or not found:
         return True
     return f"variants.{found[0]} must be left out with graph.source.typed, whose variants are projected or stored ones"
 
 
-@rule(
-    f"!{_TYPED} || !has(self.variants.stored) || self.variants.stored.all(layer, layer < size(self.model.fanouts))",
+@SEVERAL_TYPES.rule(
+    "!has(self.variants.stored) || self.variants.stored.all(layer, layer < size(self.model.fanouts))",
     "each of variants.stored must be a layer before the last one with graph.source.typed",
 )
-def typed_scores_are_not_stored(spec: _Spec) -> bool | str:
+def _scores_are_not_stored(spec: _Spec) -> bool | str:
     last = len(spec.model.fanouts)
-    if not is_typed(spec) or last not in spec.variants.stored:
+    if last not in spec.variants.stored:
         return True
     return f"variants.stored {last} must be a layer before the last one with graph.source.typed: the model has {last}"
 
 
-@rule(
-    f"!{_TYPED} || !has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges",
+@SEVERAL_TYPES.rule(
+    "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges",
     "variants.storedFollowChanges must be left out with graph.source.typed: layers behind the first hold a graph of "
     "several types as it was generated",
 )
-def typed_layers_stay(spec: _Spec) -> bool:
-    return not is_typed(spec) or not spec.variants.stored_follow_changes
+def _stored_layers_stay(spec: _Spec) -> bool:
+    return not spec.variants.stored_follow_changes
+
+
+KIND_RULES = RuleTable(
+    (
+        _architecture_is_of_types,
+        _architecture_is_of_one_type,
+        _relations_have_fanouts,
+        _batches_are_of_types,
+        _variants_are_projected,
+        _scores_are_not_stored,
+        _stored_layers_stay,
+    )
+)
 
 
 def reads_products(spec: _Spec) -> bool:
-    """Whether variants read products of each relation: not LightGCN's, which read embeddings, nor programs, which read
-    features."""
-    return is_typed(spec) and not spec.model.learns_embeddings and spec.model.program is None
+    """Whether variants read products of each relation."""
+    return spec.graph.source.kind.reads_products(spec.model)

@@ -7,6 +7,7 @@ from typing import Protocol
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model, ScoreKind
 from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.source_kinds import SEVERAL_TYPES
 from gnnserve_api.spec.task import Decoder, Task
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Variants
@@ -24,13 +25,13 @@ class _Spec(Protocol):
     updates: UpdatesSpec | None
 
 
-@rule(
-    f"!{_PROGRAM} || !has(self.graph.source.typed) || !has(self.updates)",
+@SEVERAL_TYPES.rule(
+    f"!{_PROGRAM} || !has(self.updates)",
     "updates must not be given with model.program and graph.source.typed: programs follow changes of graphs of one "
     "type alone so far",
 )
 def programs_over_types_stay(spec: _Spec) -> bool:
-    return spec.model.program is None or spec.graph.source.typed is None or spec.updates is None
+    return spec.model.program is None or spec.updates is None
 
 
 _OF_ONE_TYPE = " && ".join(
@@ -38,15 +39,15 @@ _OF_ONE_TYPE = " && ".join(
 )
 
 
-@rule(
-    f"!{_PROGRAM} || !has(self.graph.source.typed) || ({_OF_ONE_TYPE})",
+@SEVERAL_TYPES.rule(
+    f"!{_PROGRAM} || ({_OF_ONE_TYPE})",
     "variants.oneRow and cascades must be left out with model.program and graph.source.typed: one-row variants read "
     "nodes of one type; storage and fanouts are there",
 )
 def programs_over_types_have_no_one_rows(spec: _Spec) -> bool | str:
     asked = {"oneRow": spec.variants.one_row, "cascades": spec.variants.cascades}
     found = [name for name, value in asked.items() if value]
-    if spec.model.program is None or spec.graph.source.typed is None or not found:
+    if spec.model.program is None or not found:
         return True
     return (
         f"variants.{found[0]} must be left out with model.program and graph.source.typed: one-row variants read nodes "
@@ -57,12 +58,12 @@ def programs_over_types_have_no_one_rows(spec: _Spec) -> bool | str:
 _LINKS = f"{_PROGRAM} && has(self.task.links)"
 
 
-@rule(
-    f"!({_LINKS}) || !has(self.graph.source.typed)",
+@SEVERAL_TYPES.rule(
+    f"!({_LINKS})",
     "model.program must not be given with task.links and graph.source.typed: programs give rows of one type so far",
 )
 def programs_give_rows_of_one_type(spec: _Spec) -> bool:
-    return spec.model.program is None or spec.task.links is None or spec.graph.source.typed is None
+    return spec.model.program is None or spec.task.links is None
 
 
 @rule(

@@ -41,6 +41,13 @@ class Rule:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RuleTable:
+    """Rules of a model that are declared elsewhere, in their order."""
+
+    rules: tuple[Rule, ...]
+
+
 def rule(cel: str, message: str) -> Callable[[Check], Rule]:
     """Decorator of a method of an `ApiModel` that is the same condition in Python."""
     return lambda check: Rule(cel, message, check)
@@ -59,7 +66,11 @@ def rules_of(model: type) -> tuple[Rule, ...]:
 
 def _declared(model: type) -> Iterator[Rule]:
     for base in reversed(model.__mro__):
-        yield from (value for value in vars(base).values() if isinstance(value, Rule))
+        for value in vars(base).values():
+            if isinstance(value, Rule):
+                yield value
+            elif isinstance(value, RuleTable):
+                yield from value.rules
 
 
 def validations(*rules: tuple[str, str]) -> dict[str, Any]:

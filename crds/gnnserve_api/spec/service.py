@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec import canary, pooled
-from gnnserve_api.spec import heterogeneous_rules as over_types
 from gnnserve_api.spec import program_rules as programs
 from gnnserve_api.spec import task as task_rules
 from gnnserve_api.spec.audience import Audience, selection
@@ -31,6 +30,7 @@ from gnnserve_api.spec.fields import (
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.heterogeneous_rules import KIND_RULES
 from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model
 from gnnserve_api.spec.objective import ObjectiveSpec
@@ -265,12 +265,8 @@ class GNNServiceSpec(ApiModel):
     _changes_fit_memory = changes_fit_memory
     _sinks_have_secrets_of_their_own = sinks_have_secrets_of_their_own
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
-    _something_is_retrained, _architecture_is_of_types = something_is_retrained, over_types.architecture_is_of_types
-    _relations_are_typed, _relations_have_fanouts = over_types.relations_are_typed, over_types.relations_have_fanouts
-    _batches_are_of_types = over_types.batches_are_of_types
-    _typed_variants_are_projected = over_types.typed_variants_are_projected
-    _typed_scores_are_not_stored = over_types.typed_scores_are_not_stored
-    _typed_layers_stay = over_types.typed_layers_stay
+    _something_is_retrained = something_is_retrained
+    _by_kind_of_graph = KIND_RULES
     _links_are_not_propagated = task_rules.links_are_not_propagated
     _light_gcn_serves_rows = task_rules.light_gcn_serves_rows
     _light_gcn_scores_links, _light_gcn_compares = task_rules.light_gcn_scores_links, task_rules.light_gcn_compares

@@ -1,0 +1,51 @@
+"""Kinds of graphs that a source may have, each an object: of one type of nodes, or of several types and relations.
+
+A source says which kind its graph has (`GraphSource.kind`). A rule that holds for one kind alone is declared by it, so
+that neither rules nor what is generated ask which one it is; a further kind is one more object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gnnserve_api.spec.rules import Check, Rule
+
+
+class _Model(Protocol):
+    """The part of a Model that says what its variants read."""
+
+    @property
+    def learns_embeddings(self) -> bool: ...  # pragma: no cover
+
+    @property
+    def program(self) -> Any: ...  # pragma: no cover
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceKind:
+    others: str
+    """CEL over a GNNServiceSpec: its graph is of another kind."""
+    reads_products: Callable[[_Model], bool]
+    """Whether variants of a model read products of each relation."""
+
+    def rule(self, cel: str, message: str) -> Callable[[Check], Rule]:
+        """Decorator of a function that is the same condition in Python, for specs whose graph is of this kind."""
+
+        def declare(check: Check) -> Rule:
+            def holds(spec: Any) -> bool | str:
+                return spec.graph.source.kind is not self or check(spec)
+
+            return Rule(f"{self.others} || {cel}", message, holds)
+
+        return declare
+
+
+def _of_layers_over_relations(model: _Model) -> bool:
+    """LightGCN's variants read embeddings, and programs read features."""
+    return not model.learns_embeddings and model.program is None
+
+
+ONE_TYPE = SourceKind("has(self.graph.source.typed)", lambda model: False)
+SEVERAL_TYPES = SourceKind("!has(self.graph.source.typed)", _of_layers_over_relations)
