@@ -8,7 +8,7 @@ node is its number. A graph whose nodes are of one type has one type and one rel
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -98,6 +98,40 @@ def _brief_rules(*, merges: bool, both_ways: bool) -> EdgeRules:
     )
 
 
+class SchemaNames(Protocol):
+    """How nodes and edges of a graph are called, for people."""
+
+    def nodes_of(self, type_: str) -> str:
+        """Nodes of the type of that name."""
+        ...  # pragma: no cover
+
+    def edges_of(self, key: str) -> str:
+        """Edges of the relation with that key."""
+        ...  # pragma: no cover
+
+
+class _WithoutNames:
+    def nodes_of(self, type_: str) -> str:
+        return "nodes"
+
+    def edges_of(self, key: str) -> str:
+        return "edges"
+
+
+class _NamesOfTypes:
+    def nodes_of(self, type_: str) -> str:
+        return f"nodes of type {type_!r}"
+
+    def edges_of(self, key: str) -> str:
+        return f"edges of {key}"
+
+
+WITHOUT_NAMES: SchemaNames = _WithoutNames()
+"""All nodes are of one type, which needs no name."""
+NAMES_OF_TYPES: SchemaNames = _NamesOfTypes()
+"""Types have names, which stand before ids in requests, and so have relations."""
+
+
 class GraphSchema(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Types and relations of a graph. In its lists each node has one for each relation that its type reads."""
 
@@ -131,6 +165,11 @@ class GraphSchema(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     def has_names(self) -> bool:
         """Whether types have names, which stand before ids in requests."""
         return bool(self.target.name)
+
+    @property
+    def names(self) -> SchemaNames:
+        """How nodes and edges are called; where that decides more, a table has what goes with either."""
+        return NAMES_OF_TYPES if self.target.name else WITHOUT_NAMES
 
     @property
     def has_payload(self) -> bool:

@@ -202,7 +202,7 @@ def contract_problems(program: ProgramManifest, schema: GraphSchema) -> list[str
             f"{', '.join(layered)} are by layer as gnnserve export writes them, and others are not; give inputs of one "
             "kind"
         )
-    if layered and schema.has_names:
+    if layered and RelationKey() not in _keys_of(schema):
         problems.append(
             f"{', '.join(layered)} are by layer, which programs over one type have, and the graph has several; give "
             "features by type, and edges by relation"
@@ -219,12 +219,12 @@ def _problems_of_input(each: ProgramInput, program: ProgramManifest, schema: Gra
     types = [kind.name for kind in schema.types]
     if each.role.is_of_type and each.type not in types:
         problems.append(f"{each.name} is of type {each.type!r}; the graph has {_listed(types)}")
-    without = [kind.name for kind in schema.types if schema.has_names and kind.features is None]
+    without = [kind.name for kind in schema.types if kind.features is None]
     if each.role is InputRole.FEATURES and each.type in without:
         problems.append(
             f"{each.name} is features of type {each.type!r}, whose nodes have none; give them in the source"
         )
-    relations = {RelationKey(one.source, one.name, one.target): one.key for one in schema.relations}
+    relations = _keys_of(schema)
     if each.role in _OF_PAYLOAD and each.relation in relations:
         problems += _problems_of_payload(each, schema)
     if each.role.is_of_relation and each.relation not in relations:
@@ -249,9 +249,14 @@ def _problems_of_payload(each: ProgramInput, schema: GraphSchema) -> list[str]:
     if has_times if each.role is InputRole.EDGE_TIMES else has_features:
         return []
     read = "times" if each.role is InputRole.EDGE_TIMES else "features"
-    of_relation = f" of {' '.join((each.relation.source, each.relation.name, each.relation.target))}"
-    edges = f"edges{of_relation if schema.has_names else ''}"
+    key = " ".join((each.relation.source, each.relation.name, each.relation.target))
+    edges = schema.names.edges_of(key)
     return [f"{each.name} is {read} of {edges}, which have none; let the source read them, as docs/data.md says"]
+
+
+def _keys_of(schema: GraphSchema) -> dict[RelationKey, str]:
+    """Keys of the relations, for people, by their names."""
+    return {RelationKey(one.source, one.name, one.target): one.key for one in schema.relations}
 
 
 def _listed(names: list[str]) -> str:

@@ -273,7 +273,7 @@ def sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: b
     ],
 )
 def test_contracts_that_cannot_be_are_told(inputs: tuple[ProgramInput, ...], words: str) -> None:
-    (problem,) = contract_problems(manifest_of(inputs), one_type(5, 5))
+    (problem,) = contract_problems(manifest_of(inputs), one_type(5, 5, 3))
     assert re.search(words, problem), problem
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gnnserve_api.graph_schema import GraphSchema, TypeManifest
+from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames, TypeManifest
 from gnnserve_worker.asking.naming import NodeNaming, TargetNaming, TextsWithTypesNaming, naming_of
 from gnnserve_worker.asking.type_ids import TargetIds, TypedIds
 from gnnserve_worker.graph.ids import NodeIds
@@ -45,11 +45,23 @@ class AskedNodes(Protocol):
 
 class _TargetNodes:
     def call(self, own: AnyIds, nodes: int, graph: GraphTypes) -> CalledNodes:
-        naming = naming_of(own, nodes)
-        if not graph.types.has_names:
-            return CalledNodes(naming, TypedIds(graph.types, graph.numbered, graph.ids), ())
-        ids = TargetIds(graph.types, graph.numbered, graph.ids)
-        return CalledNodes(TargetNaming(naming, ids), ids, graph.types.types)
+        return _TARGET_NODES[graph.types.names](naming_of(own, nodes), graph)
+
+
+def _by_ids(naming: NodeNaming, graph: GraphTypes) -> CalledNodes:
+    return CalledNodes(naming, TypedIds(graph.types, graph.numbered, graph.ids), ())
+
+
+def _by_types(naming: NodeNaming, graph: GraphTypes) -> CalledNodes:
+    ids = TargetIds(graph.types, graph.numbered, graph.ids)
+    return CalledNodes(TargetNaming(naming, ids), ids, graph.types.types)
+
+
+_TARGET_NODES: Mapping[SchemaNames, Callable[[NodeNaming, GraphTypes], CalledNodes]] = {
+    WITHOUT_NAMES: _by_ids,
+    NAMES_OF_TYPES: _by_types,
+}
+"""How nodes of the first type are called, by the names that the graph has."""
 
 
 class _AllNodes:

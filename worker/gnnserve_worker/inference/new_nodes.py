@@ -23,6 +23,8 @@ from gnnserve_worker.sampling.batch_view import Part, view_of
 
 _MOST_NEIGHBOURS = 32
 """Most neighbours that a new node reads: a request that lists more is rare, and draws few more rows."""
+_MEASURED_SLOTS = (1,)
+"""Neighbour lists of a node of each type, in graphs that new nodes can be made up for."""
 _MEASURED_LAYERS = {Layer}
 """Kinds of layers that new nodes can be made up for, of features and neighbours alone."""
 
@@ -35,13 +37,13 @@ def measured_with_new_nodes(revision: LoadedRevision) -> tuple[str, ...]:
     return tuple(
         name
         for name, variant in revision.variants.items()
-        if variant.rows is not None and _can_be_made_up_for(variant.network, has_types=schema.has_names)
+        if variant.rows is not None and _can_be_made_up_for(variant.network, schema.slots)
     )
 
 
-def _can_be_made_up_for(network: VariantNetwork, *, has_types: bool) -> bool:
+def _can_be_made_up_for(network: VariantNetwork, slots: tuple[int, ...]) -> bool:
     if not network.layers:  # a program, which reads rows of nodes
-        return not (has_types or network.reads_payload)
+        return slots == _MEASURED_SLOTS and not network.reads_payload
     return type(network.layers[0]) in _MEASURED_LAYERS
 
 
