@@ -50,10 +50,10 @@ class Overlay:
         overrides: ArrayLike | Mapping[Any, NamedFeatures] | None = None,
         override_features: Features | None = None,
     ) -> None:
-        self.has_names = nodes is not None
-        """Whether the new nodes have ids of the user's choice."""
         count = 0 if features is None else len(features if isinstance(features, Sequence) else np.asarray(features))
         self.nodes = read_some_ids(-1 - np.arange(count) if nodes is None else nodes, "overlay.nodes")
+        self.own_ids = self.nodes[: 0 if nodes is None else len(self.nodes)]
+        """Ids of new nodes that are of the user's choice."""
         self.features = read_features(features, len(self.nodes), "overlay.features")
         self.edges = read_edges(edges, "overlay.edges")
         self.edge_features = read_edge_features(edge_features, len(self.edges), "overlay.edge_features")
@@ -67,7 +67,7 @@ class Overlay:
         """
         ids = (asked, self.edges, self.overrides)
         are_arrays = isinstance(self.features, np.ndarray) and isinstance(self.override_features, np.ndarray)
-        return are_arrays and not (self.has_names and len(self.nodes)) and not any(one.dtype.kind != "i" for one in ids)
+        return are_arrays and not len(self.own_ids) and not any(one.dtype.kind != "i" for one in ids)
 
     def to_bytes(self, asked: Ids) -> bytes:
         """The binary form of a request for these nodes."""

@@ -15,7 +15,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, ResourceError, remedy_of
-from gnnserve_cli.changes.rows import EDGE_FEATURES, EDGE_TIME, TEXT_COLUMNS, Change, fixed_columns, read_change
+from gnnserve_cli.changes.rows import EDGE_FEATURES, EDGE_TIME, Change, columns_of, read_change
 from gnnserve_cli.printable import printable_line
 
 _BLOCK_BYTES = 1024 * 1024
@@ -54,24 +54,24 @@ def _read_csv(file: Path) -> tuple[Iterator[Change], int | None]:
     def rows() -> Iterator[Change]:
         with _readable(file), file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
-            columns = next(reader, [])
-            _check_columns(file, columns)
-            fixed = fixed_columns(columns)
-            texts = (TEXT_COLUMNS | _IDS).intersection(fixed)
+            header = next(reader, [])
+            _check_columns(file, header)
+            columns = columns_of(header)
+            texts = columns.texts | _IDS
             for cells in reader:
                 if not cells:
                     continue
                 where = f"{file}:{reader.line_num}"
-                if len(cells) != len(columns):
-                    problem = f"{len(cells):,} cells, where the header has {len(columns):,}"
+                if len(cells) != len(header):
+                    problem = f"{len(cells):,} cells, where the header has {len(header):,}"
                     raise InputError(where, problem, "give each row as many cells")
-                given = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
-                yield read_change(reader.line_num, _typed(given, where, texts), where, fixed)
+                given = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+                yield read_change(reader.line_num, _parsed(given, where, texts), where, columns)
 
     return rows(), None
 
 
-def _typed(cells: dict[str, str], where: str, texts: Set[str]) -> dict[str, Any]:
+def _parsed(cells: dict[str, str], where: str, texts: Set[str]) -> dict[str, Any]:
     """Numbers and lists of a row of a CSV file; ids, and what else is in the columns of `texts`, stay as they are."""
     return {name: cell if name in texts else _value(name, cell, where) for name, cell in cells.items()}
 
@@ -125,8 +125,7 @@ def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
         except pa.ArrowInvalid as error:
             raise _not_read(file, "Parquet", error) from None
     _check_columns(file, opened.schema_arrow.names)
-    fixed = fixed_columns(opened.schema_arrow.names)
-    texts = TEXT_COLUMNS.intersection(fixed)
+    columns = columns_of(opened.schema_arrow.names)
 
     def rows() -> Iterator[Change]:
         number = 0
@@ -136,10 +135,10 @@ def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
                     number += 1
                     where = f"{file}: row {number:,}"
                     given = {name: value for name, value in cells.items() if value is not None}
-                    _check_types(given, where, texts)
+                    _check_types(given, where, columns.texts)
                     if isinstance(features := given.get(EDGE_FEATURES), int | float):
                         given[EDGE_FEATURES] = [features]
-                    yield read_change(number, given, where, fixed)
+                    yield read_change(number, given, where, columns)
 
     return rows(), opened.metadata.num_rows
 
@@ -187,11 +186,11 @@ def _check_columns(file: Path, columns: list[str]) -> None:
         raise InputError(
             str(file),
             f"it has no column `change`, but {printable_line(found) or 'no columns at all'}",
-            f"begin it with the names of its columns, separated by commas: {', '.join(fixed_columns(columns))}, "
+            f"begin it with the names of its columns, separated by commas: {', '.join(columns_of(columns).fixed)}, "
             "and those of features",
         )
     for name in columns:
-        if name != name.strip() and name.strip() in fixed_columns([*columns, name.strip()]):
+        if name != name.strip() and name.strip() in columns_of([*columns, name.strip()]).fixed:
             raise InputError(str(file), f"its column {name!r} has blanks around its name", "take them out")
     if repeated := [name for name in columns if columns.count(name) > 1]:
         raise InputError(str(file), f"it has two columns {repeated[0]!r}", "give each column a name of its own")

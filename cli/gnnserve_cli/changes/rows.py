@@ -12,24 +12,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from gnnserve_api.errors import InputError
 
 Label = int | str | list[int | str]
-RELATION = "relation"
+_RELATION = "relation"
 """The column that files of graphs of several types have."""
 _TYPE_OF = {"id": "type", "source": "sourceType", "target": "targetType"}
 """The column that may give the type of an id, by the column of the id."""
-TEXT_COLUMNS = frozenset({"change", RELATION, *_TYPE_OF.values()})
-"""Columns of texts, besides ids and labels."""
+_TEXTS = frozenset({"change"})
+"""Columns of texts in any file, besides ids and labels."""
 EDGE_FEATURES, EDGE_TIME = "edgeFeatures", "edgeTime"
-_ONE_TYPE = ("change", "id", "source", "target", "label", "features", EDGE_FEATURES, EDGE_TIME)
-
-
-def fixed_columns(columns: Collection[str]) -> tuple[str, ...]:
-    """Columns that are no features. `columns`: all that a file has."""
-    return (*_ONE_TYPE, RELATION, *_TYPE_OF.values()) if RELATION in columns else _ONE_TYPE
+_FIXED = ("change", "id", "source", "target", "label", "features", EDGE_FEATURES, EDGE_TIME)
+"""Columns of any file that are no features of nodes."""
 
 
 class Kind(StrEnum):
@@ -46,6 +42,89 @@ class Kind(StrEnum):
 _EDGES = frozenset({Kind.ADD_EDGE, Kind.REMOVE_EDGE})
 _WITH_FEATURES = frozenset({Kind.ADD_NODE, Kind.SET_FEATURES})
 _WITH_LABEL = frozenset({Kind.ADD_NODE, Kind.SET_LABEL})
+
+
+class Columns(Protocol):
+    """Columns by which the rows of a file name nodes and relations. Methods raise InputError."""
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Columns that are no features of nodes."""
+        ...  # pragma: no cover
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """Columns that have texts alone."""
+        ...  # pragma: no cover
+
+    def named_by(self, kind: Kind) -> frozenset[str]:
+        """Columns that name what such a row changes."""
+        ...  # pragma: no cover
+
+    def id(self, column: str, cells: Mapping[str, Any]) -> int | str | None:
+        """The id in a column."""
+        ...  # pragma: no cover
+
+    def relation(self, kind: Kind, cells: Mapping[str, Any], where: str) -> str | None:
+        """The relation of an edge; None: the row names none."""
+        ...  # pragma: no cover
+
+
+class _Ids:
+    """Ids alone."""
+
+    fixed = _FIXED
+    texts = _TEXTS
+
+    def named_by(self, kind: Kind) -> frozenset[str]:
+        return frozenset(_needed(kind))
+
+    def id(self, column: str, cells: Mapping[str, Any]) -> int | str | None:
+        id_: int | str | None = cells.get(column)
+        return id_
+
+    def relation(self, kind: Kind, cells: Mapping[str, Any], where: str) -> str | None:
+        return None
+
+
+class _IdsWithTypes:
+    """Ids that name their types, or have them in a column beside, and edges that name their relation."""
+
+    fixed = (*_FIXED, _RELATION, *_TYPE_OF.values())
+    texts = _TEXTS | {_RELATION, *_TYPE_OF.values()}
+
+    def named_by(self, kind: Kind) -> frozenset[str]:
+        needed = _needed(kind)
+        relation = {_RELATION} if kind in _EDGES else frozenset[str]()
+        return frozenset({*needed, *(_TYPE_OF[name] for name in needed), *relation})
+
+    def id(self, column: str, cells: Mapping[str, Any]) -> int | str | None:
+        id_: int | str | None = cells.get(column)
+        type_ = cells.get(_TYPE_OF[column])
+        return id_ if id_ is None or type_ is None else f"{type_}/{id_}"
+
+    def relation(self, kind: Kind, cells: Mapping[str, Any], where: str) -> str | None:
+        if kind not in _EDGES:
+            return None
+        if _RELATION not in cells:
+            raise InputError(where, f"{kind} needs `{_RELATION}`, which is empty", "give the name of a relation")
+        relation: str = cells[_RELATION]
+        return relation
+
+
+_IDS_ALONE: Columns = _Ids()
+_COLUMNS: Mapping[str, Columns] = {_RELATION: _IdsWithTypes()}
+"""By the column that only such files have."""
+
+
+def columns_of(header: Collection[str]) -> Columns:
+    """How rows of a file with that header name nodes and relations."""
+    return next((columns for name, columns in _COLUMNS.items() if name in header), _IDS_ALONE)
+
+
+def _needed(kind: Kind) -> tuple[str, ...]:
+    """Columns of ids that such a row has."""
+    return ("source", "target") if kind in _EDGES else ("id",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +146,9 @@ class Change:
     edge_time: int | None = None
 
 
-def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collection[str] = _ONE_TYPE) -> Change:
-    """`cells`: those of a row that are not empty, by their columns; `where`: names the row in messages; `fixed`:
-    `fixed_columns` of the file."""
+def read_change(number: int, cells: Mapping[str, Any], where: str, columns: Columns) -> Change:
+    """`cells`: those of a row that are not empty, by their columns; `where`: names the row in messages; `columns`:
+    `columns_of` the file."""
     given = cells.get("change")
     if given is None:
         raise InputError(where, "it has no `change`", f"give one of {', '.join(Kind)}")
@@ -77,17 +156,12 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collec
         kind = Kind(given)
     except ValueError:
         raise InputError(where, f"{given!r} is no change", f"give one of {', '.join(Kind)}") from None
-    has_types = RELATION in fixed
-    needed = ("source", "target") if kind in _EDGES else ("id",)
-    for name in needed:
+    for name in _needed(kind):
         if name not in cells:
             raise InputError(where, f"{kind} needs `{name}`, which is empty", "give the id of a node")
-    if has_types and kind in _EDGES and RELATION not in cells:
-        raise InputError(where, f"{kind} needs `{RELATION}`, which is empty", "give the name of a relation")
-    named = {name: value for name, value in cells.items() if name not in fixed}
-    possible = {"change", *needed}
-    if has_types:
-        possible |= {_TYPE_OF[name] for name in needed} | ({RELATION} if kind in _EDGES else set())
+    relation = columns.relation(kind, cells, where)
+    named = {name: value for name, value in cells.items() if name not in columns.fixed}
+    possible = {"change", *columns.named_by(kind)}
     if kind in _WITH_LABEL:
         possible.add("label")
     if kind in _WITH_FEATURES:
@@ -104,11 +178,11 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collec
     return Change(
         number,
         kind,
-        _id_of("id", cells, has_types=has_types),
-        _id_of("source", cells, has_types=has_types),
-        _id_of("target", cells, has_types=has_types),
+        columns.id("id", cells),
+        columns.id("source", cells),
+        columns.id("target", cells),
         cells.get("label"),
-        cells[RELATION] if has_types and kind in _EDGES else None,
+        relation,
         cells.get("features", named),
         cells.get(EDGE_FEATURES),
         cells.get(EDGE_TIME),
@@ -117,15 +191,8 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collec
 
 def _remedy_of_needless(name: str, kind: Kind) -> str:
     """What to do about a cell that changes of that kind do not have."""
-    if name in (RELATION, EDGE_FEATURES, EDGE_TIME) and kind in _WITH_FEATURES:
+    if name in (_RELATION, EDGE_FEATURES, EDGE_TIME) and kind in _WITH_FEATURES:
         return f"leave the cell empty; if {name!r} is a feature, give all features as a list in a column `features`"
-    if kind is Kind.ADD_EDGE and name not in _ONE_TYPE:
+    if kind is Kind.ADD_EDGE and name not in _FIXED:
         return f"leave the cell empty; if it is a feature of the edge, give all of its features in `{EDGE_FEATURES}`"
     return "leave the cell empty"
-
-
-def _id_of(name: str, cells: Mapping[str, Any], *, has_types: bool) -> int | str | None:
-    """The id in a column, with its type where that stands in another one."""
-    id_: int | str | None = cells.get(name)
-    type_ = cells.get(_TYPE_OF[name]) if has_types else None
-    return id_ if id_ is None or type_ is None else f"{type_}/{id_}"
