@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import IntegerIds
 from gnnserve_worker.graph.store import Graph
 
 _POOL = 1 << 19
@@ -89,7 +90,7 @@ class ChangeStream:
     def overriding(self, nodes: np.ndarray) -> ChangeBatch:
         """Other features of these nodes (int64)."""
         rows = self._draw.standard_normal((len(nodes), self._features), dtype=np.float32)
-        return ChangeBatch(ChangeCounts(overrides=len(nodes)), ChangeIds(nodes), rows)
+        return ChangeBatch(ChangeCounts(overrides=len(nodes)), IntegerIds(nodes), rows)
 
     def _batch(self, new: int, overrides: int, edges: int, attached: int) -> ChangeBatch:
         removed = (edges - attached) // 2
@@ -106,7 +107,7 @@ class ChangeStream:
         self._pool[places] = ends[attached : attached + removed]
         rows = self._draw.standard_normal((new + len(overridden), self._features), dtype=np.float32)
         counts = ChangeCounts(new, len(overridden), 0, added, removed, 0)
-        return ChangeBatch(counts, ChangeIds(np.concatenate((ids, overridden, ends.ravel(), leaving.ravel()))), rows)
+        return ChangeBatch(counts, IntegerIds(np.concatenate((ids, overridden, ends.ravel(), leaving.ravel()))), rows)
 
     def _nodes(self, count: int) -> np.ndarray:
         if self._by_degree:
@@ -133,6 +134,6 @@ def _split(batch: ChangeBatch) -> Iterator[ChangeBatch]:
     start = row = 0
     for kind, items, ids in kinds:
         for _ in range(items):
-            yield ChangeBatch(kind, ChangeIds(values[start : start + ids]), batch.features[row : row + kind.rows])
+            yield ChangeBatch(kind, IntegerIds(values[start : start + ids]), batch.features[row : row + kind.rows])
             start += ids
             row += kind.rows

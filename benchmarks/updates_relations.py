@@ -17,7 +17,8 @@ from benchmarks.shapes import CACHE
 from benchmarks.updates_changes import MIXED
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Architecture, Model
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph
@@ -121,14 +122,14 @@ class TypedStream:
         texts += [f"item/{number}" for number in self._draw.choice(_NODES["item"], overrides, replace=False).tolist()]
         batch = self.batch(edges)
         ids = batch.ids
-        assert ids.texts is not None and ids.offsets is not None  # noqa: S101
+        assert isinstance(ids, TextIds)  # noqa: S101
         own, offsets = lay_out(texts)
-        joined = ChangeIds(
-            None, np.concatenate((own, ids.texts)), np.concatenate((offsets, offsets[-1] + ids.offsets[1:]))
+        joined = TextIds(
+            np.concatenate((own, ids.texts)), np.concatenate((offsets, offsets[-1] + ids.offsets[1:])), TEXTS_WITH_TYPES
         )
         counts = msgspec.structs.replace(batch.counts, new_nodes=new, overrides=overrides)
         rows = self._draw.standard_normal((new + overrides, self._width), dtype=np.float32)
-        return ChangeBatch(counts, joined, rows, is_typed=True)
+        return ChangeBatch(counts, joined, rows)
 
     def batch(self, size: int) -> ChangeBatch:
         which = int(self._draw.choice(len(self._relations), p=self._shares))
@@ -144,4 +145,4 @@ class TypedStream:
             texts += (f"{one.source}/{first}", one.name, f"{one.target}/{second}")
         counts = ChangeCounts(edges=added, removed_edges=removed)
         rows = np.zeros((0, self._width), np.float32)
-        return ChangeBatch(counts, ChangeIds(None, *lay_out(texts)), rows, is_typed=True)
+        return ChangeBatch(counts, TextIds(*lay_out(texts), TEXTS_WITH_TYPES), rows)

@@ -26,7 +26,8 @@ from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import visible_nodes
 from gnnserve_worker.generation.variants import generate_revision
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import IntegerIds
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
@@ -101,7 +102,7 @@ class Grown:
             comes = listed <= readers
             edges = np.stack((listed[comes], readers[comes]), axis=1)
             counts = ChangeCounts(new_nodes=len(new), edges=len(edges))
-            yield ChangeBatch(counts, ChangeIds(np.concatenate((new, edges.ravel()))), dense)
+            yield ChangeBatch(counts, IntegerIds(np.concatenate((new, edges.ravel()))), dense)
 
 
 def grown(data: GraphData, seed: int) -> Grown:

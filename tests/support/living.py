@@ -17,7 +17,8 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation import variants as variants_module
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.variants import generate_revision
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import ChangeIds, IntegerIds, TextIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -194,8 +195,8 @@ def batch_of(
 
 def ids_of(flat: list[int | str]) -> ChangeIds:
     if flat and isinstance(flat[0], str):
-        return ChangeIds(None, *lay_out([str(each) for each in flat]))
-    return ChangeIds(np.array(flat, np.int64))
+        return TextIds(*lay_out([str(each) for each in flat]))
+    return IntegerIds(np.array(flat, np.int64))
 
 
 def stored_ids(ids: list[int] | list[str]) -> NodeIds:

@@ -12,11 +12,11 @@ from gnnserve_worker.graph.change_batch import (
     Applied,
     ChangeBatch,
     ChangeCounts,
-    ChangeIds,
     ChangeProblem,
     ChangeRefusal,
     encode_batch,
 )
+from gnnserve_worker.graph.change_ids import IntegerIds
 
 FEATURES = 2
 Edge = tuple[int, int]
@@ -30,7 +30,7 @@ def make_batch(
     )
     ids = [*new, *np.ravel(edges).tolist(), *np.ravel(removed_edges).tolist(), *removed]
     return ChangeBatch(
-        counts, ChangeIds(np.array(ids, dtype=np.int64)), np.zeros((len(new), FEATURES), dtype=np.float32)
+        counts, IntegerIds(np.array(ids, dtype=np.int64)), np.zeros((len(new), FEATURES), dtype=np.float32)
     )
 
 

@@ -27,12 +27,12 @@ from gnnserve_worker.graph.change_batch import (
     Applied,
     ChangeBatch,
     ChangeCounts,
-    ChangeIds,
     ChangeProblem,
     ChangeRefusal,
     decode_batch,
     encode_batch,
 )
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.change_run import fold_rows, join
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out
@@ -323,9 +323,7 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def typed_batch(flat: list[str], counts: ChangeCounts, width: int) -> ChangeBatch:
-    return ChangeBatch(
-        counts, ChangeIds(None, *lay_out(flat)), np.ones((counts.rows, width), np.float32), is_typed=True
-    )
+    return ChangeBatch(counts, TextIds(*lay_out(flat), TEXTS_WITH_TYPES), np.ones((counts.rows, width), np.float32))
 
 
 def hostile_typed(draw: np.random.Generator, graph: LivingGraph, width: int) -> ChangeBatch:
@@ -379,9 +377,7 @@ def test_joined_batches_have_their_ids_and_rows_kind_after_kind(seed: int) -> No
         counts = ChangeCounts(*(int(draw.integers(0, 3)) for _ in range(6)))
         flat = [f"{number} {place}" for place in range(counts.count_ids(2))]
         batches.append(ChangeBatch(counts, ids_of([*flat]), np.full((counts.rows, 2), number, np.float32)))  # type: ignore[list-item]
-    batches = [
-        one if len(one.ids) else msgspec.structs.replace(one, ids=ChangeIds(None, *lay_out([]))) for one in batches
-    ]
+    batches = [one if len(one.ids) else msgspec.structs.replace(one, ids=TextIds(*lay_out([]))) for one in batches]
     run = join(batches)
     texts, offsets = run.batch.ids.texts, run.batch.ids.offsets
     assert texts is not None and offsets is not None

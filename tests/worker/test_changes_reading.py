@@ -19,12 +19,12 @@ from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.change_batch import (
     ChangeBatch,
     ChangeCounts,
-    ChangeIds,
     ChangeProblem,
     ChangeRefusal,
     decode_batch,
     encode_batch,
 )
+from gnnserve_worker.graph.change_ids import IntegerIds, TextIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
 from gnnserve_worker.inference.served import ServedRevision
@@ -86,7 +86,7 @@ def arrays(
     features: list[list[float]] | None = None,
     labels: bytes = b"",
 ) -> bytes:
-    laid_out = ChangeIds(None, *lay_out(ids)) if ids and isinstance(ids[0], str) else ChangeIds(np.array(ids, np.int64))  # type: ignore[arg-type]
+    laid_out = TextIds(*lay_out(ids)) if ids and isinstance(ids[0], str) else IntegerIds(np.array(ids, np.int64))  # type: ignore[arg-type]
     rows = np.array(features or [], np.float32).reshape(counts.rows, -1 if counts.rows else 5)
     return encode_batch(ChangeBatch(counts, laid_out, rows, labels))
 
@@ -283,7 +283,7 @@ def test_texts_of_the_binary_form_are_checked_one_by_one() -> None:
     body = arrays(ChangeCounts(edges=1), ["a", "Zoë"])
     assert refused(body.replace("ë".encode(), b"\xff\xfe"), NAMED)[:2] == ("InvalidBinary", "edges[0][1]")
     # As a whole it is UTF-8, and the second id begins within a character.
-    within = ChangeIds(None, np.frombuffer("aë".encode(), np.uint8), np.array([0, 2, 3]))
+    within = TextIds(np.frombuffer("aë".encode(), np.uint8), np.array([0, 2, 3]))
     split = encode_batch(ChangeBatch(ChangeCounts(edges=1), within, np.zeros((0, 5), np.float32)))
     assert refused(split, NAMED)[:2] == ("InvalidBinary", "edges[0][1]")
     assert refused(arrays(ChangeCounts(removed_nodes=2), ["a", ""]), NAMED)[:2] == ("InvalidValue", "removedNodes[1]")

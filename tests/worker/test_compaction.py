@@ -78,9 +78,7 @@ class Service:
         elif loaded.ids is None:
             positions = wanted.integers
         else:
-            positions = loaded.ids.find_integers(wanted.integers) if wanted.integers is not None else (
-                loaded.ids.find_strings(wanted.texts, wanted.offsets)
-            )  # fmt: skip
+            positions = wanted.find_in(loaded.ids)
         assert positions is not None and positions.min() >= 0
         for name in loaded.variants:
             expected = infer_batch(rebuilt, name, np.arange(len(positions)), 0).scores

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gnnserve_worker.caching.policies.frequency import FrequencyPolicy
 from gnnserve_worker.caching.policies.toggles import Toggles
 from gnnserve_worker.compaction.source_changes import SourceChanges
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import ChangeIds, IntegerIds, TextIds
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.graph.living_ids import LivingIds
@@ -65,7 +66,7 @@ def test_room_is_made_where_it_lacks_and_what_is_used_is_kept(counts: list[int])
 def note(changes: SourceChanges, new: list[int], overridden: list[int], rows: np.ndarray) -> None:
     counts, none = ChangeCounts(len(new), len(overridden)), np.zeros((0, 2), np.int64)
     arrays = [np.array(nodes, np.int64) for nodes in (new, overridden, [])]
-    changes.note(ChangeBatch(counts, ChangeIds(none[:, 0]), rows), FoundNodes(*arrays, none, none, none[:, 0]))
+    changes.note(ChangeBatch(counts, IntegerIds(none[:, 0]), rows), FoundNodes(*arrays, none, none, none[:, 0]))
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
@@ -115,8 +116,8 @@ def test_ids_that_come_and_go_are_those_of_a_dictionary(seed: int, are_texts: bo
 
     def laid_out(wanted: list[str | int]) -> ChangeIds:
         if are_texts:
-            return ChangeIds(None, *lay_out([str(one) for one in wanted]))
-        return ChangeIds(np.array(wanted, np.int64))
+            return TextIds(*lay_out([str(one) for one in wanted]))
+        return IntegerIds(np.array(wanted, np.int64))
 
     while count < 2300:  # the table of integers has been laid out anew twice by then
         fresh = [

@@ -27,10 +27,10 @@ from gnnserve_worker.graph.change_batch import (
     Applied,
     ChangeBatch,
     ChangeCounts,
-    ChangeIds,
     ChangeProblem,
     ChangeRefusal,
 )
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
@@ -254,8 +254,8 @@ def refused(living: LivingRevision, batch: ChangeBatch) -> ChangeRefusal:
 def test_what_is_wrong_is_named_and_changes_nothing(tmp_path: Path) -> None:
     living = opened(tmp_path, PlainGraph(NODES, 11, UNDIRECTED))
     none, one, two = (np.zeros((rows, FEATURES), np.float32) for rows in range(3))
-    text_ids = ChangeIds(None, *lay_out(["tag/x"]))
-    of_types = ChangeBatch(ChangeCounts(new_nodes=1), text_ids, one[:, :3], is_typed=True)
+    text_ids = TextIds(*lay_out(["tag/x"]), TEXTS_WITH_TYPES)
+    of_types = ChangeBatch(ChangeCounts(new_nodes=1), text_ids, one[:, :3])
     for batch, problem, field, words in (
         (batch_of(none, edges=[(1, 2), (3, 99)]), ChangeProblem.UNKNOWN_NODE, "edges[1][1]", "99 is no node"),
         (batch_of(none, removed_edges=[(-4, 2)]), ChangeProblem.UNKNOWN_NODE, "removedEdges[0][0]", "-4 is no node"),
@@ -265,7 +265,7 @@ def test_what_is_wrong_is_named_and_changes_nothing(tmp_path: Path) -> None:
         (batch_of(two, overrides=[4, 4]), ChangeProblem.REPEATED_NODE, "overrides[1].id", "4"),
         (batch_of(two, [100, 5]), ChangeProblem.STORED_NODE, "nodes[1].id", "5 is a node of the graph"),
         (batch_of(one[:, :3], [100]), ChangeProblem.WRONG_LENGTH, "features", "3 features a node"),
-        (of_types, ChangeProblem.INVALID_VALUE, "body", "ids have types"),
+        (of_types, ChangeProblem.INVALID_VALUE, "body", "texts with types, and those of the graph are integers"),
         (batch_of(one * np.nan, [100]), ChangeProblem.INVALID_VALUE, "nodes[0].features[0]", "nan is not finite"),
         (batch_of(one + np.inf, [], [3]), ChangeProblem.INVALID_VALUE, "overrides[0].features[0]", "inf"),
     ):  # fmt: skip

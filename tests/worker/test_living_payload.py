@@ -26,15 +26,14 @@ from gnnserve_worker.compaction import differences
 from gnnserve_worker.compaction.differences import EdgeWriter, edge_differences, names_of, payloads_of
 from gnnserve_worker.compaction.folding import folded_relations
 from gnnserve_worker.graph.change_batch import (
-    BatchFormError,
     ChangeBatch,
     ChangeCounts,
-    ChangeIds,
     ChangeProblem,
     ChangeRefusal,
     decode_batch,
     encode_batch,
 )
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, BatchFormError, IntegerIds, TextIds
 from gnnserve_worker.graph.change_run import join
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun
@@ -184,15 +183,15 @@ def batch_of(
     times = np.array([row[2] for row in rows], np.int64)
     if not kind.has_types:
         numbers = [node for _, node in new] + [end for pair in (*edges, *removed) for end in pair]
-        ids = ChangeIds(np.array(numbers + [node for _, node in gone], np.int64))
+        ids = IntegerIds(np.array(numbers + [node for _, node in gone], np.int64))
     else:
         texts = [f"{(kind.source, kind.target)[of]}/{node}" for of, node in new]
         for source, target in (*edges, *removed):
             texts += [f"{kind.source}/{source}", kind.name, f"{kind.target}/{target}"]
         texts += [f"{(kind.source, kind.target)[of]}/{node}" for of, node in gone]
-        ids = ChangeIds(None, *lay_out(texts))
+        ids = TextIds(*lay_out(texts), TEXTS_WITH_TYPES)
     none = np.zeros((counts.rows, 0), np.float32)
-    return ChangeBatch(counts, ids, none, b"", kind.has_types, features, times)
+    return ChangeBatch(counts, ids, none, b"", features, times)
 
 
 def random_batch(plain: PlainEdges, draw: np.random.Generator, items: int) -> ChangeBatch:
@@ -436,9 +435,9 @@ def test_values_that_the_relation_of_an_edge_has_no_place_for_are_refused(
     features: list[list[float]], times: list[int], field: str, message: str
 ) -> None:
     payloads = [grown("user buys item", ("amount", "distance"), "at"), None, grown("user sees item", ("weight",), "")]
-    none = ChangeIds(None, *lay_out([]))
+    none = TextIds(*lay_out([]), TEXTS_WITH_TYPES)
     batch = ChangeBatch(
-        ChangeCounts(edges=3), none, np.zeros((0, 0), np.float32), b"", True, np.array(features, np.float32),
+        ChangeCounts(edges=3), none, np.zeros((0, 0), np.float32), b"", np.array(features, np.float32),
         np.array(times),
     )  # fmt: skip
     problem = payload_problem(payloads, batch, np.arange(3))
@@ -497,11 +496,11 @@ def test_an_edge_of_several_types_has_the_payload_of_the_relation_that_it_names(
     schema, edges = kind.schema(1, 1), [("user/0", "buys", "item/1"), ("user/0", "knows", "user/1")]
     request = TypedChangesRequest(edges=(*edges, ("user/0", "sells", "item/1")))
     assert TextsWithTypes().relations(request, NamedEnds(), schema).tolist() == [2, 1, -1]  # type: ignore[arg-type]
-    described = [payload_of(schema, edge) for edge in request.edges]
+    described = [payload_of(schema, TEXTS_WITH_TYPES.relation_of(edge)) for edge in request.edges]
     assert described == [PayloadManifest(COLUMNS, "at", 1), None, None]
     batch = ChangeBatch(
-        ChangeCounts(edges=2), ChangeIds(None, *lay_out([text for edge in edges for text in edge])),
-        np.zeros((0, 0), np.float32), b"", True, np.array([[1, 2], [0, 0]], np.float32), np.array([3, 0]),
+        ChangeCounts(edges=2), TextIds(*lay_out([text for edge in edges for text in edge]), TEXTS_WITH_TYPES),
+        np.zeros((0, 0), np.float32), b"", np.array([[1, 2], [0, 0]], np.float32), np.array([3, 0]),
     )  # fmt: skip
     told = content_of(batch, lambda _: None, partial(payload_of, schema))
     assert (told.edge_features, told.edge_times) == (([1.0, 2.0], None), (3, None))

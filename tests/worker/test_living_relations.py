@@ -30,11 +30,11 @@ from gnnserve_worker.graph.change_batch import (
     Applied,
     ChangeBatch,
     ChangeCounts,
-    ChangeIds,
     ChangeRefusal,
     decode_batch,
     encode_batch,
 )
+from gnnserve_worker.graph.change_ids import IntegerIds, TextIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -320,7 +320,7 @@ def test_what_is_wrong_is_told_and_changes_nothing(unchanged: LivingRevision, bo
 def test_a_batch_about_a_graph_of_one_type_is_passed_over(shops: Path) -> None:
     """However wide its rows are: the log has such batches where the source of the service was of one type before."""
     living = opened(shops)
-    batch = ChangeBatch(ChangeCounts(new_nodes=1), ChangeIds(np.array([17])), np.zeros((1, 99), np.float32))
+    batch = ChangeBatch(ChangeCounts(new_nodes=1), IntegerIds(np.array([17])), np.zeros((1, 99), np.float32))
     (refusal,) = living.apply(1, [batch])
     assert isinstance(refusal, ChangeRefusal)
     assert refusal.problem not in OF_THIS_WORKER
@@ -333,7 +333,7 @@ def test_a_batch_about_a_graph_of_one_type_is_passed_over(shops: Path) -> None:
 def test_a_binary_batch_brings_no_node_without_an_id(unchanged: LivingRevision, text: str) -> None:
     served = served_by(unchanged)
     good = batch_of({"nodes": [{"id": "tag/x"}]}, served)
-    bad = msgspec.structs.replace(good, ids=ChangeIds(None, *lay_out([text])))
+    bad = msgspec.structs.replace(good, ids=TextIds(*lay_out([text]), good.ids.form))
     refusal = unchanged.check(read_changes(encode_batch(bad), BINARY, served)[1])
     assert isinstance(refusal, ChangeRefusal)
     assert f"{refusal.field}: {refusal.message}" == f"nodes[0].id: '{text}' has a type and no id"

@@ -16,7 +16,8 @@ from tests.support.living import batch_of
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type, relation_manifest
 from gnnserve_worker.compaction.differences import edge_differences, names_of
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out
@@ -196,8 +197,8 @@ def _typed_batch(added: Edges, removed: Edges) -> ChangeBatch:
         return [text for edge in named for text in edge]
 
     counts = ChangeCounts(edges=2 * len(added), removed_edges=2 * len(removed))
-    ids = ChangeIds(None, *lay_out([*texts(added), *texts(removed)]))
-    return ChangeBatch(counts, ids, np.zeros((0, 0), np.float32), is_typed=True)
+    ids = TextIds(*lay_out([*texts(added), *texts(removed)]), TEXTS_WITH_TYPES)
+    return ChangeBatch(counts, ids, np.zeros((0, 0), np.float32))
 
 
 def test_lists_of_the_only_type_stay_where_they_are_stored_however_many_relations_it_has() -> None:
@@ -221,8 +222,8 @@ def test_lists_of_the_only_type_stay_where_they_are_stored_however_many_relation
         "knows",
         "user/1",
     ]
-    ids = ChangeIds(None, *lay_out(texts))
-    batch = ChangeBatch(ChangeCounts(edges=2, removed_edges=1), ids, np.zeros((0, 0), np.float32), is_typed=True)
+    ids = TextIds(*lay_out(texts), TEXTS_WITH_TYPES)
+    batch = ChangeBatch(ChangeCounts(edges=2, removed_edges=1), ids, np.zeros((0, 0), np.float32))
     assert (_apply(copied, batch), _apply(mapped, batch)) == (0, 0)
     rows = [*_typed_rows(mapped)]
     assert rows == [*_typed_rows(copied)]

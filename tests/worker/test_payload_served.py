@@ -30,7 +30,8 @@ from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.folding import folded_relations
 from gnnserve_worker.compaction.restoring import bring
 from gnnserve_worker.generation import pipeline
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, encode_batch
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, encode_batch
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Graph, GraphData, Relation
@@ -230,8 +231,8 @@ def bytes_of(edges: list[list[str]], rows: list[tuple[float, float, int]], remov
     """Edges that come and leave in the binary form with types and payload."""
     texts = [text for edge in (*edges, *removed) for text in edge]
     return encode_batch(ChangeBatch(
-        ChangeCounts(edges=len(edges), removed_edges=len(removed)), ChangeIds(None, *lay_out(texts)),
-        np.zeros((0, 4), np.float32), is_typed=True,
+        ChangeCounts(edges=len(edges), removed_edges=len(removed)), TextIds(*lay_out(texts), TEXTS_WITH_TYPES),
+        np.zeros((0, 4), np.float32),
         edge_features=np.array([row[:2] for row in rows], np.float32), edge_times=np.array([row[2] for row in rows]),
     ))  # fmt: skip
 

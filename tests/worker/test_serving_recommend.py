@@ -23,7 +23,8 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import IntegerIds
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
@@ -273,7 +274,7 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
     replica = LivingRevision(opened, 1 << 26)
     revision = served_revision(opened, replica)
     counts = ChangeCounts(new_nodes=1, overrides=1, edges=2, removed_nodes=1)
-    ids = ChangeIds(np.array([NODES, 9, 3, NODES, 4, NODES, 5]))
+    ids = IntegerIds(np.array([NODES, 9, 3, NODES, 4, NODES, 5]))
     rows = np.stack([np.full(FEATURES, 0.5), np.full(FEATURES, -3.0)]).astype(np.float32)
 
     async def scenario() -> None:
@@ -321,7 +322,7 @@ def test_what_was_applied_before_the_revision_answers_is_followed_too(repository
     (made,) = repository.revisions()
     opened = load_revision(repository, made.revision, 1 << 26)
     replica = LivingRevision(opened, 1 << 26)
-    ids = ChangeIds(np.array([NODES, NODES, 3]))
+    ids = IntegerIds(np.array([NODES, NODES, 3]))
     replica.apply(1, [ChangeBatch(ChangeCounts(new_nodes=1, edges=1), ids, np.full((1, FEATURES), 0.5, np.float32))])
     revision = served_revision(opened, replica)
 

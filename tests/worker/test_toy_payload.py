@@ -26,11 +26,10 @@ from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures
 from gnnserve_worker.asking.overlay import GraphOverlays, OverlaySupport, StandIn
 from gnnserve_worker.asking.overlay_ids import IdsAlone, IdsWithTypes
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, decode_batch, encode_batch
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, decode_batch, encode_batch
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.found_nodes import FoundNodes
-from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.places import places_of
@@ -83,11 +82,11 @@ class Toy:
         payloads = [relation.payload for relation in self.data.relations]
         living, _ = living_graphs(self.graph, {one.name: None for one in schema.types}, grown, 100, payloads=payloads)
         named = [*new, *itertools.chain(*edges, *removed)]
-        ids = ChangeIds(None, *lay_out(named)) if schema.has_names else ChangeIds(np.array(named, np.int64))
+        ids = living.names.form(living).lay_out(named)
         amounts, times = (np.array(column) for column in zip(*rows, strict=True))
         batch = ChangeBatch(
             ChangeCounts(len(new), 0, 0, len(edges), len(removed)), ids, np.ones((len(new), 1), np.float32),
-            is_typed=schema.has_names, edge_features=amounts[:, None].astype(np.float32), edge_times=times,
+            edge_features=amounts[:, None].astype(np.float32), edge_times=times,
         )  # fmt: skip
         found = living.find(decode_batch(encode_batch(batch)))
         assert isinstance(found, FoundNodes), found

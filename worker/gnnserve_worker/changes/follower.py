@@ -21,12 +21,12 @@ from gnnserve_worker.changes.rules import require_offset
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,
-    BatchFormError,
     ChangeBatch,
     ChangeProblem,
     ChangeRefusal,
     decode_batch,
 )
+from gnnserve_worker.graph.change_ids import BatchFormError
 
 _log = logging.getLogger(__name__)
 

@@ -85,7 +85,7 @@ class BatchWriter:
         features = np.zeros((counts.rows, self.width), np.float32)
         if rows is not None:
             features[:, : rows.shape[1]] = rows
-        return self.names.write(counts, self.names.write_nodes(self.kind, ids, nodes), features)
+        return ChangeBatch(counts, self.names.write_nodes(self.kind, ids, nodes), features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class EdgeWriter:
         come, go, rows = difference
         counts, names = ChangeCounts(edges=len(come), removed_edges=len(go)), self.graph.names
         ids = names.write_edges(self.relation, self.ids, np.concatenate((come, go)))
-        batch = names.write(counts, ids, np.zeros((0, self.width), np.float32))
+        batch = ChangeBatch(counts, ids, np.zeros((0, self.width), np.float32))
         if self.payload is None or not len(come):
             return batch
         columns, have_times = payload_of_edges(self.graph.payloads)

@@ -27,17 +27,17 @@ own columns is not read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 import msgspec
 import numpy as np
+
+from gnnserve_worker.graph.change_ids import FORMS, BatchFormError, ChangeIds, padding
 
 _HEADER = struct.Struct("<10q")
 _PAYLOAD_HEADER = struct.Struct("<2q")
 _HAS_PAYLOAD = 8
 """The bit of the form that says that edges have payload."""
-_UNIT = 8
 _ID_BYTES = 8
 _FEATURE_BYTES = 4
 MOST_ITEMS = 1 << 20
@@ -48,19 +48,6 @@ MOST_FEATURES = 1 << 24
 
 NO_FEATURES, NO_TIMES = np.zeros((0, 0), np.float32), np.zeros(0, np.int64)
 """Features and times of the edges of a batch without."""
-
-
-class BatchFormError(ValueError):
-    """These bytes are no batch of changes; the message says where they are wrong."""
-
-
-class _Form(IntEnum):
-    INTEGERS = 1
-    TEXTS = 2
-    TYPED = 3
-
-
-_FORMS = frozenset(_Form)
 
 
 class ChangeCounts(msgspec.Struct, frozen=True):
@@ -87,31 +74,14 @@ class ChangeCounts(msgspec.Struct, frozen=True):
         return self.new_nodes + self.overrides
 
 
-class ChangeIds(msgspec.Struct, frozen=True):
-    """Ids as the graph's source has them, in the order of the binary form."""
-
-    integers: np.ndarray | None
-    """int64 [ids]; None: they are texts."""
-    texts: np.ndarray | None = None
-    """UTF-8, uint8 [bytes]."""
-    offsets: np.ndarray | None = None
-    """Where each text begins and ends, int64 [ids + 1]."""
-
-    def __len__(self) -> int:
-        if self.integers is not None:
-            return len(self.integers)
-        return 0 if self.offsets is None else len(self.offsets) - 1
-
-
 class ChangeBatch(msgspec.Struct, frozen=True):
     counts: ChangeCounts
     ids: ChangeIds
+    """In the order of the binary form."""
     features: np.ndarray
     """float32 [new nodes + overrides, features], as in the source; NaN: the column stays as it is."""
     labels: bytes = b""
     """JSON, as in the binary form."""
-    is_typed: bool = False
-    """Whether ids are texts with their types (form 3)."""
     edge_features: np.ndarray = msgspec.field(default_factory=lambda: NO_FEATURES)
     """float32 [edges, columns of the relation that has most]; [0, 0]: edges have none."""
     edge_times: np.ndarray = msgspec.field(default_factory=lambda: NO_TIMES)
@@ -124,8 +94,8 @@ class ChangeBatch(msgspec.Struct, frozen=True):
 
     @property
     def per_edge(self) -> int:
-        """Ids of an edge: its ends, and between them its relation where there are several."""
-        return 3 if self.is_typed else 2
+        """Ids of an edge."""
+        return self.ids.form.width
 
 
 class ChangeProblem(StrEnum):
@@ -175,23 +145,18 @@ def encode_batch(batch: ChangeBatch) -> bytes:
             f"{len(batch.edge_features)} rows of edge features and {len(batch.edge_times)} times of edges, expected "
             f"{counts.edges}"
         )
-    texts = _Form.TYPED if batch.is_typed else _Form.TEXTS
-    form = _Form.INTEGERS if ids.integers is not None else texts
-    form_number = form | _HAS_PAYLOAD if batch.has_payload else int(form)
-    text_bytes = 0 if ids.texts is None else len(ids.texts)
-    numbers = (*msgspec.structs.astuple(counts), features.shape[1], text_bytes, len(batch.labels))
+    form = ids.form.number
+    form_number = form | _HAS_PAYLOAD if batch.has_payload else form
+    numbers = (*msgspec.structs.astuple(counts), features.shape[1], ids.text_bytes, len(batch.labels))
     parts = [_HEADER.pack(form_number, *numbers)]
     if batch.has_payload:
         parts.append(_PAYLOAD_HEADER.pack(columns, has_times))
-    if ids.integers is not None:
-        parts.append(np.ascontiguousarray(ids.integers, "<i8").tobytes())
-    elif ids.offsets is not None and ids.texts is not None:
-        parts += [np.ascontiguousarray(ids.offsets, "<i8").tobytes(), ids.texts.tobytes(), _padding(text_bytes)]
+    parts += ids.write()
     rows = np.ascontiguousarray(features, "<f4").tobytes()
-    parts += [rows, _padding(len(rows))]
+    parts += [rows, padding(len(rows))]
     if batch.has_payload:
         rows = np.ascontiguousarray(batch.edge_features, "<f4").tobytes()
-        parts += [rows, _padding(len(rows)), np.ascontiguousarray(batch.edge_times, "<i8").tobytes()]
+        parts += [rows, padding(len(rows)), np.ascontiguousarray(batch.edge_times, "<i8").tobytes()]
     return b"".join([*parts, batch.labels])
 
 
@@ -199,16 +164,18 @@ def decode_batch(body: bytes) -> ChangeBatch:
     """Arrays are views of the body. Raises BatchFormError; texts and labels are not read, but for where they end."""
     if len(body) < _HEADER.size:
         raise BatchFormError(f"{len(body):,} bytes are less than the {_HEADER.size} of its counts")
-    form, *numbers, features, text_bytes, label_bytes = _HEADER.unpack_from(body)
-    if (form_number := form) & _HAS_PAYLOAD and form > 0:
-        form ^= _HAS_PAYLOAD
-    if form not in _FORMS:
+    number, *numbers, features, text_bytes, label_bytes = _HEADER.unpack_from(body)
+    form_number = number
+    if number & _HAS_PAYLOAD and number > 0:
+        number ^= _HAS_PAYLOAD
+    form = FORMS.get(number)
+    if form is None:
         raise BatchFormError(
             f"form {form_number} is neither 1, with integers as ids, nor 2, with texts, nor 3, with types, nor one of "
             f"these and 8, whose edges have features or times"
         )
     columns, has_times, header_bytes = 0, 0, _HEADER.size
-    if form != form_number:
+    if number != form_number:
         header_bytes += _PAYLOAD_HEADER.size
         if len(body) < header_bytes:
             raise BatchFormError(f"{len(body):,} bytes are less than the {header_bytes} of its counts")
@@ -225,42 +192,29 @@ def decode_batch(body: bytes) -> ChangeBatch:
         raise BatchFormError(f"{features:,} features of a node, more than {MOST_FEATURES:,}")
     if counts.items > MOST_ITEMS:
         raise BatchFormError(f"{counts.items:,} changes, more than the {MOST_ITEMS:,} of one batch")
-    is_typed = form == _Form.TYPED
-    ids = counts.count_ids(3 if is_typed else 2)
-    id_bytes = _ID_BYTES * (ids + (form != _Form.INTEGERS))
+    ids = counts.count_ids(form.width)
+    id_bytes = form.count_bytes(ids)
     row_bytes = _FEATURE_BYTES * counts.rows * features
     edge_row_bytes, time_bytes = _FEATURE_BYTES * counts.edges * columns, _ID_BYTES * counts.edges * has_times
     starts = [header_bytes]
     starts.append(starts[-1] + id_bytes)
-    starts.append(starts[-1] + text_bytes + len(_padding(text_bytes)))
-    starts.append(starts[-1] + row_bytes + len(_padding(row_bytes)))
-    starts.append(starts[-1] + edge_row_bytes + len(_padding(edge_row_bytes)))
+    starts.append(starts[-1] + text_bytes + len(padding(text_bytes)))
+    starts.append(starts[-1] + row_bytes + len(padding(row_bytes)))
+    starts.append(starts[-1] + edge_row_bytes + len(padding(edge_row_bytes)))
     starts.append(starts[-1] + time_bytes)
     expected = starts[-1] + label_bytes
-    if len(body) != expected or (form == _Form.INTEGERS and text_bytes):
-        of_edges = f"{edge_row_bytes:,} of edge features, {time_bytes:,} of edge times, " if form != form_number else ""
+    if len(body) != expected:
+        of_edges = (
+            f"{edge_row_bytes:,} of edge features, {time_bytes:,} of edge times, " if number != form_number else ""
+        )
         raise BatchFormError(
             f"{len(body):,} bytes, where its counts make {expected:,}: {header_bytes} of counts, {id_bytes:,} of ids, "
             f"{text_bytes:,} of texts, {row_bytes:,} of features, {of_edges}{label_bytes:,} of labels"
         )
     rows = np.frombuffer(body, "<f4", counts.rows * features, starts[2]).reshape(counts.rows, features)
-    found = _read_ids(body, form, ids, starts, text_bytes)
-    batch = ChangeBatch(counts, found, rows, body[starts[5] :], is_typed)
-    if form == form_number:
+    batch = ChangeBatch(counts, form.read(body, ids, starts, text_bytes), rows, body[starts[5] :])
+    if number == form_number:
         return batch
     edge_rows = np.frombuffer(body, "<f4", counts.edges * columns, starts[3]).reshape(-1 if columns else 0, columns)
     times = np.frombuffer(body, "<i8", counts.edges * has_times, starts[4])
     return msgspec.structs.replace(batch, edge_features=edge_rows, edge_times=times)
-
-
-def _read_ids(body: bytes, form: int, count: int, starts: Sequence[int], text_bytes: int) -> ChangeIds:
-    if form == _Form.INTEGERS:
-        return ChangeIds(np.frombuffer(body, "<i8", count, starts[0]))
-    offsets = np.frombuffer(body, "<i8", count + 1, starts[0])
-    if offsets[0] != 0 or offsets[-1] != text_bytes or (offsets[1:] < offsets[:-1]).any():
-        raise BatchFormError(f"offsets of texts do not ascend from 0 to {text_bytes:,}")
-    return ChangeIds(None, np.frombuffer(body, np.uint8, text_bytes, starts[1]), offsets)
-
-
-def _padding(length: int) -> bytes:
-    return bytes(-length % _UNIT)

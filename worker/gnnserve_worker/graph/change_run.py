@@ -15,8 +15,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
-from gnnserve_worker.graph.ids import texts_of
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 
 _KINDS = 6
 """Kinds of changes, in the order in which a batch has them."""
@@ -36,7 +35,7 @@ class EdgeRecords:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRun:
-    """Batches with ids of one kind."""
+    """Batches with ids of one form."""
 
     batch: ChangeBatch
     """All of them as one. Its overrides may name a node several times, or one that is new."""
@@ -83,7 +82,7 @@ class NamedIds:
 
 
 def join(batches: Sequence[ChangeBatch]) -> ChangeRun:
-    """`batches`: at least one, with ids of one kind; those with rows of features have equally wide ones."""
+    """`batches`: at least one, with ids of one form; those with rows of features have equally wide ones."""
     first = batches[0]
     counts = np.array([msgspec.structs.astuple(batch.counts) for batch in batches], np.int64)
     lengths = counts.copy()
@@ -93,8 +92,8 @@ def join(batches: Sequence[ChangeBatch]) -> ChangeRun:
     rows = [batch.features for batch in batches if len(batch.features)]
     features = np.concatenate(rows)[row_order] if rows else first.features
     batch = ChangeBatch(
-        ChangeCounts(*counts.sum(axis=0).tolist()), _joined_ids([batch.ids for batch in batches], order), features,
-        _joined_labels(batches), first.is_typed, *_joined_payload(batches),
+        ChangeCounts(*counts.sum(axis=0).tolist()), first.ids.joined([batch.ids for batch in batches], order), features,
+        _joined_labels(batches), *_joined_payload(batches),
     )  # fmt: skip
     return ChangeRun(batch, len(batches), records, row_records)
 
@@ -106,16 +105,6 @@ def _by_kind(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     flat = lengths.ravel()
     order = np.argsort(np.repeat(np.tile(np.arange(kinds), count), flat), kind="stable")
     return np.repeat(np.repeat(np.arange(count), kinds), flat)[order], order
-
-
-def _joined_ids(parts: Sequence[ChangeIds], order: np.ndarray) -> ChangeIds:
-    integers = [part.integers for part in parts if part.integers is not None]
-    if len(integers) == len(parts):
-        return ChangeIds(np.concatenate(integers)[order])
-    texts = [part.texts for part in parts if part.texts is not None]
-    lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
-    offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths)))).astype(np.int64)
-    return ChangeIds(None, *texts_of(np.concatenate(texts), offsets, order))
 
 
 def _joined_payload(batches: Sequence[ChangeBatch]) -> tuple[np.ndarray, np.ndarray]:

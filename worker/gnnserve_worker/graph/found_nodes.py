@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch
+from gnnserve_worker.graph.change_ids import ChangeIds
 from gnnserve_worker.graph.change_run import EdgeRecords
 from gnnserve_worker.graph.living_lists import ADDED, MERGED, REMOVED
 

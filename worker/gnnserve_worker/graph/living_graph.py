@@ -19,7 +19,8 @@ import numpy as np
 
 from gnnserve_api.edges import Duplicates, SelfLoops
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_ids import BatchForm, ChangeIds
 from gnnserve_worker.graph.change_run import ChangeRun, NamedIds, fold_rows, place_ids
 from gnnserve_worker.graph.found_nodes import (
     Effect,
@@ -45,16 +46,22 @@ _FIELDS = ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNode
 class Names(Protocol):
     """How batches name the nodes of a graph, and the relations of edges."""
 
-    def reads(self, batch: ChangeBatch) -> bool:
-        """Whether the batch names them so."""
+    @property
+    def forms(self) -> frozenset[BatchForm]:
+        """Forms that batches of such a graph may have, by the ids of its nodes."""
         ...  # pragma: no cover
 
-    def joins(self, graph: LivingGraph, batch: ChangeBatch) -> bool:
-        """Whether the batch can be one of a run: its ids are of the graph's kind."""
+    @property
+    def remedy(self) -> str:
+        """What to do about a batch of another form."""
+        ...  # pragma: no cover
+
+    def form(self, graph: LivingGraph) -> BatchForm:
+        """The form that batches of the graph have."""
         ...  # pragma: no cover
 
     def find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
-        """Find the nodes of the batch; or what is wrong with them."""
+        """Find the nodes of a batch of the graph's form; or what is wrong with them."""
         ...  # pragma: no cover
 
     def name(self, graph: LivingGraph, batch: ChangeBatch) -> NamedIds:
@@ -72,10 +79,6 @@ class Names(Protocol):
     def write_edges(self, relation: int, ids: tuple[NodeIds | None, NodeIds | None], edges: np.ndarray) -> ChangeIds:
         """Edges of a relation (its place) as batches have them: (source, target), int64 [edges, 2], positions by the
         ids of either type."""
-        ...  # pragma: no cover
-
-    def write(self, counts: ChangeCounts, ids: ChangeIds, features: np.ndarray) -> ChangeBatch:
-        """A batch with ids that were written so."""
         ...  # pragma: no cover
 
 
@@ -140,18 +143,22 @@ class LivingGraph:
 
     def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         """Find its nodes; or what is wrong with them, or with the payload of its edges."""
+        form = self.names.form(self)
+        if batch.ids.form is not form:
+            problem = f"its ids are {batch.ids.form.called}, and those of the graph are {form.called}"
+            return ChangeRefusal(ChangeProblem.INVALID_VALUE, "body", problem, self.names.remedy)
         found = self.names.find(self, batch)
         if isinstance(found, ChangeRefusal) or not (self.payloads or batch.has_payload):
             return found
-        if (problem := payload_problem(self.payloads, batch, found.relations)) is not None:
-            return problem.refusal
+        if (misfit := payload_problem(self.payloads, batch, found.relations)) is not None:
+            return misfit.refusal
         return replace(found, edge_features=batch.edge_features, edge_times=batch.edge_times)
 
     def joins(self, batch: ChangeBatch) -> bool:
         """Whether the batch can be one of a run."""
         if (self.payloads or batch.has_payload) and not fits_payload(self.payloads, batch):
             return False
-        return self.names.joins(self, batch)
+        return batch.ids.form is self.names.form(self)
 
     def find_run(self, run: ChangeRun) -> FoundRun | int:
         """Find the nodes of batches that come one after the other; or the first of them that may be refused."""
@@ -316,14 +323,7 @@ def place_in_batch(batch: ChangeBatch, index: int) -> str:
 
 def refused(batch: ChangeBatch, index: int, problem: ChangeProblem, words: str, remedy: str) -> ChangeRefusal:
     """What is wrong with the id that is `index` in their order, which the message begins with."""
-    ids = batch.ids
-    if ids.integers is not None:
-        shown = str(int(ids.integers[index]))
-    else:
-        assert ids.texts is not None and ids.offsets is not None  # noqa: S101
-        start, end = int(ids.offsets[index]), int(ids.offsets[index + 1])
-        shown = repr(ids.texts[start : min(end, start + 64)].tobytes().decode(errors="replace"))
-    return ChangeRefusal(problem, place_in_batch(batch, index), f"{shown} {words}", remedy)
+    return ChangeRefusal(problem, place_in_batch(batch, index), f"{batch.ids.shown(index)} {words}", remedy)
 
 
 def first_repeated(values: np.ndarray) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_worker.graph.change_batch import ChangeIds
+from gnnserve_worker.graph.change_ids import FORM_OF_KIND, ChangeIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids, texts_of
 from gnnserve_worker.growth import GrowingArray, room_for
 from gnnserve_worker.kernel_cache import brief_kernel
@@ -28,6 +28,8 @@ class LivingIds:
         """`stored`: the revision's ids; None: its `nodes` are called by position. `room`: most nodes there may ever
         be. `is_gone`: where to note which have left, bool [room], all False; None: in an array of its own."""
         self.kind = NodeIdKind.INTEGERS if stored is None else stored.kind
+        self.form = FORM_OF_KIND[self.kind]
+        """The form of batches that call nodes by these ids alone."""
         self._stored = stored
         self._stored_nodes = nodes
         self.count = nodes
@@ -109,34 +111,30 @@ class LivingIds:
 
     def find(self, ids: ChangeIds) -> np.ndarray:
         """Positions int64; -1 where there is no such node. ValueError: ids of the other kind."""
-        if (ids.integers is not None) != (self.kind is NodeIdKind.INTEGERS):
+        if ids.kind is not self.kind:
             raise ValueError(f"ids are not {self.kind.lower()}")
-        if ids.integers is not None:
-            return self.find_integers(ids.integers)
-        assert ids.texts is not None and ids.offsets is not None  # noqa: S101
-        # As those of requests are: for texts that can be written to, kernels would be compiled once more.
-        texts = ids.texts.view()
-        texts.flags.writeable = False
-        return self.find_strings(texts, np.array(ids.offsets, np.int64))
+        return ids.find_in(self)
 
     def add(self, ids: ChangeIds, count: int) -> None:
         """Give the first `count` of the ids, which no node has, the next positions."""
-        positions = np.arange(self.count, self.count + count)
-        if ids.integers is not None:
-            came = np.array(ids.integers[:count], np.int64)
-            self._came_integers.extend(came)
-            if 2 * len(self._came_integers) > len(self._integers):
-                slots = np.zeros((4 * room_for(len(self._came_integers)), 2), np.int64)
-                _fill(slots, self._integers[self._integers[:, 1] != 0])
-                self._integers = slots
-            _fill(self._integers, np.stack((came, positions + 1), axis=1))
-        else:
-            assert ids.texts is not None and ids.offsets is not None  # noqa: S101
-            whole, bounds = ids.texts.tobytes(), ids.offsets.tolist()
-            texts = [whole[bounds[i] : bounds[i + 1]].decode() for i in range(count)]
-            self._texts.update(zip(texts, positions.tolist(), strict=True))
-            self._came_texts += texts
-        self.count += count
+        ids.add_to(self, count)
+
+    def add_integers(self, came: np.ndarray) -> None:
+        """As `add`, int64."""
+        positions = np.arange(self.count, self.count + len(came))
+        self._came_integers.extend(came)
+        if 2 * len(self._came_integers) > len(self._integers):
+            slots = np.zeros((4 * room_for(len(self._came_integers)), 2), np.int64)
+            _fill(slots, self._integers[self._integers[:, 1] != 0])
+            self._integers = slots
+        _fill(self._integers, np.stack((came, positions + 1), axis=1))
+        self.count += len(came)
+
+    def add_texts(self, came: Sequence[str]) -> None:
+        """As `add`."""
+        self._texts.update(zip(came, range(self.count, self.count + len(came)), strict=True))
+        self._came_texts += came
+        self.count += len(came)
 
     def remove(self, positions: np.ndarray) -> None:
         """Take away the nodes at these positions (int64), which are there."""

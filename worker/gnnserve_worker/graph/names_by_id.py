@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
-from gnnserve_api.repository import NodeIdKind
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_ids import FORM_OF_KIND, BatchForm, ChangeIds, IntegerIds, TextIds
 from gnnserve_worker.graph.change_run import ChangeRun, NamedIds
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import NodeIds, texts_of
@@ -19,23 +18,18 @@ from gnnserve_worker.graph.living_graph import LivingGraph, first_repeated, no_r
 class NamesById:
     """A `living_graph.Names`."""
 
-    def reads(self, batch: ChangeBatch) -> bool:
-        return not batch.is_typed
+    forms = frozenset(FORM_OF_KIND.values())
+    remedy = "use ids as GET /v1/variants (`nodeIds`) says"
 
-    def joins(self, graph: LivingGraph, batch: ChangeBatch) -> bool:
-        return not batch.is_typed and (batch.ids.integers is not None) == (graph.ids.kind is NodeIdKind.INTEGERS)
+    def form(self, graph: LivingGraph) -> BatchForm:
+        return graph.ids.form
 
     def find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         counts, ids, room = batch.counts, graph.ids, int(graph.places.first_nodes[-1])
-        try:
-            positions = _look_up(graph, batch)
-        except ValueError as error:
-            return ChangeRefusal(
-                ChangeProblem.INVALID_VALUE, "body", f"{error}", "use ids as GET /v1/variants (`nodeIds`) says"
-            )
+        positions = ids.find(batch.ids)
         new = counts.new_nodes
         if new:
-            values = _comparable(batch)
+            values = batch.ids.comparable()
             if (refusal := _check_new(batch, positions, values)) is not None:
                 return refusal
             _place_new(positions, values, new, ids.count)
@@ -62,13 +56,7 @@ class NamesById:
         )
 
     def name(self, graph: LivingGraph, batch: ChangeBatch) -> NamedIds:
-        ids, values = graph.ids, _comparable(batch)
-        none = np.zeros(0, np.int64)
-        if batch.ids.integers is not None:
-            codes = np.unique(values, return_inverse=True)[1]
-        else:
-            known: dict[bytes, int] = {}
-            codes = np.fromiter((known.setdefault(one, len(known)) for one in values), np.int64, len(values))
+        ids, codes, none = graph.ids, batch.ids.codes(), np.zeros(0, np.int64)
         first = np.array([ids.count])
         room = graph.places.first_nodes[-1:] - first
         return NamedIds(codes, ids.find(batch.ids), np.zeros(len(codes), np.int64), first, room, none, none, {})
@@ -85,40 +73,18 @@ class NamesById:
         del relation  # there is one
         return ids_at(ids[0], edges.ravel())
 
-    def write(self, counts: ChangeCounts, ids: ChangeIds, features: np.ndarray) -> ChangeBatch:
-        return ChangeBatch(counts, ids, features)
-
 
 def ids_at(ids: NodeIds | None, nodes: np.ndarray) -> ChangeIds:
     """Ids of nodes at these positions (int64), in their order."""
     if ids is None:
-        return ChangeIds(nodes)
+        return IntegerIds(nodes)
     if not len(ids.offsets):
-        return ChangeIds(np.asarray(ids.values[nodes]))
-    return ChangeIds(None, *texts_of(ids.values, ids.offsets, nodes))
-
-
-def _look_up(graph: LivingGraph, batch: ChangeBatch) -> np.ndarray:
-    """Positions of the nodes with these ids, as `LivingIds.find` returns them."""
-    if batch.is_typed:
-        raise ValueError("ids have types, and nodes of the graph are of one")
-    return graph.ids.find(batch.ids)
-
-
-def _comparable(batch: ChangeBatch) -> np.ndarray:
-    """Ids as an array whose entries can be compared."""
-    ids = batch.ids
-    if ids.integers is not None:
-        return ids.integers
-    assert ids.texts is not None and ids.offsets is not None  # noqa: S101
-    whole, bounds = ids.texts.tobytes(), ids.offsets.tolist()
-    texts = np.empty(len(bounds) - 1, object)
-    texts[:] = [whole[start:end] for start, end in pairwise(bounds)]
-    return texts
+        return IntegerIds(np.asarray(ids.values[nodes]))
+    return TextIds(*texts_of(ids.values, ids.offsets, nodes))
 
 
 def _check_new(batch: ChangeBatch, positions: np.ndarray, values: np.ndarray) -> ChangeRefusal | None:
-    """`values`: ids as `_comparable` has them."""
+    """`values`: ids as `ChangeIds.comparable` has them."""
     new = batch.counts.new_nodes
     if positions[:new].max() >= 0:
         first = int((positions[:new] >= 0).argmax())

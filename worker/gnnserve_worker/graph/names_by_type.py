@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, BatchForm, ChangeIds, TextIds
 from gnnserve_worker.graph.change_run import ChangeRun, NamedIds
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import NodeIds, lay_out
@@ -28,19 +29,17 @@ class NamesByType:
     schema: GraphSchema
     """Types and relations; nodes of each type are as many as there may ever be."""
 
-    def reads(self, batch: ChangeBatch) -> bool:
-        return batch.is_typed
+    forms = frozenset({TEXTS_WITH_TYPES})
 
-    def joins(self, graph: LivingGraph, batch: ChangeBatch) -> bool:
+    def form(self, graph: LivingGraph) -> BatchForm:
         del graph
-        return batch.is_typed
+        return TEXTS_WITH_TYPES
+
+    @property
+    def remedy(self) -> str:
+        return f'name nodes as "{self.schema.target.name}/…", and edges as source, relation, target'
 
     def find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
-        if not batch.is_typed:
-            return ChangeRefusal(
-                ChangeProblem.INVALID_VALUE, "body", "its ids have no types, and nodes of the graph are of several",
-                f'name nodes as "{self.schema.target.name}/…", and edges as source, relation, target',
-            )  # fmt: skip
         return _Finding(self.schema, graph, batch).find()
 
     def name(self, graph: LivingGraph, batch: ChangeBatch) -> NamedIds:
@@ -55,17 +54,15 @@ class NamesByType:
         return replace(found, relations=added, removed_relations=removed, new_ids=_change_ids_of(graph, of_types))
 
     def write_nodes(self, kind: int, ids: NodeIds | None, nodes: np.ndarray) -> ChangeIds:
-        return ChangeIds(None, *lay_out(_called(self.schema.types[kind].name, ids, nodes)))
+        return TextIds(*lay_out(_called(self.schema.types[kind].name, ids, nodes)), TEXTS_WITH_TYPES)
 
     def write_edges(self, relation: int, ids: tuple[NodeIds | None, NodeIds | None], edges: np.ndarray) -> ChangeIds:
         one = self.schema.relations[relation]
         ends = zip((one.source, one.target), ids, edges.T, strict=True)
         sources, targets = (_called(name, own, nodes) for name, own, nodes in ends)
         pairs = zip(sources, targets, strict=True)
-        return ChangeIds(None, *lay_out([text for source, target in pairs for text in (source, one.name, target)]))
-
-    def write(self, counts: ChangeCounts, ids: ChangeIds, features: np.ndarray) -> ChangeBatch:
-        return ChangeBatch(counts, ids, features, is_typed=True)
+        texts = [text for source, target in pairs for text in (source, one.name, target)]
+        return TextIds(*lay_out(texts), TEXTS_WITH_TYPES)
 
 
 class _Wrong(NamedTuple):
@@ -82,7 +79,7 @@ class _Finding:
     """The nodes of one batch: their types and numbers, looked up type by type."""
 
     def __init__(self, schema: GraphSchema, graph: LivingGraph, batch: ChangeBatch) -> None:
-        self._schema, self._graph, self._batch, self._texts = schema, graph, batch, _texts_of(batch.ids)
+        self._schema, self._graph, self._batch, self._texts = schema, graph, batch, batch.ids.as_texts()
         counts = batch.counts
         first = counts.new_nodes + counts.overrides + counts.labelled
         self._ends = np.arange(first, first + 3 * (counts.edges + counts.removed_edges)).reshape(-1, 3)
@@ -196,7 +193,7 @@ class _Finding:
         for kind in np.unique(kinds[kinds >= 0]).tolist():
             own = self._places[kinds == kind]
             ids, values = self._graph.ids_of[kind], [self._values[place] for place in own.tolist()]
-            positions = ids.find(_change_ids(values, are_texts=ids.kind is NodeIdKind.STRINGS))
+            positions = ids.find(ids.form.lay_out(values))
             first = int(self._graph.places.first_nodes[kind])
             self._numbers[own] = np.where(positions < 0, -1, positions + first)
 
@@ -253,27 +250,10 @@ class _Finding:
 
 
 def _called(kind: str, ids: NodeIds | None, nodes: np.ndarray) -> list[str]:
-    """What batches call nodes of a type at these positions (int64)."""
-    found = ids_at(ids, nodes)
-    if found.integers is not None:
-        return [f"{kind}/{id_}" for id_ in found.integers.tolist()]
-    return [f"{kind}/{text}" for text in _texts_of(found)]
+    """Ids by which batches name nodes of a type, at these positions (int64)."""
+    return [f"{kind}/{id_}" for id_ in ids_at(ids, nodes).as_texts()]
 
 
 def _change_ids_of(graph: LivingGraph, values: Sequence[Sequence[int | str]]) -> tuple[ChangeIds, ...]:
     """Ids of nodes of each type."""
-    are_texts = [ids.kind is NodeIdKind.STRINGS for ids in graph.ids_of]
-    return tuple(_change_ids(one, are_texts=texts) for one, texts in zip(values, are_texts, strict=True))
-
-
-def _change_ids(values: Sequence[int | str], *, are_texts: bool) -> ChangeIds:
-    if are_texts:
-        return ChangeIds(None, *lay_out([str(value) for value in values]))
-    return ChangeIds(np.array(values, np.int64))
-
-
-def _texts_of(ids: ChangeIds) -> list[str]:
-    if ids.texts is None or ids.offsets is None:
-        return []
-    whole = ids.texts.tobytes()
-    return [whole[start:end].decode(errors="replace") for start, end in pairwise(ids.offsets.tolist())]
+    return tuple(ids.form.lay_out(own) for ids, own in zip(graph.ids_of, values, strict=True))

@@ -257,9 +257,9 @@ class LivingRevision:
             raise RuntimeError("a batch of changes was applied in part: start the worker anew, which applies all again")
 
     def _find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
-        # The graph refuses a batch of the other kind, whose rows are of another width: the log passes that over, and
+        # The graph refuses a batch of another form, whose rows are of another width: the log passes that over, and
         # stays before a width that does not fit.
-        if graph.names.reads(batch) and (refusal := self._check_features(batch)) is not None:
+        if batch.ids.form in graph.names.forms and (refusal := self._check_features(batch)) is not None:
             return refusal
         found = graph.find(batch)
         if not isinstance(found, ChangeRefusal) and self.delta_bytes >= self.max_delta_bytes:

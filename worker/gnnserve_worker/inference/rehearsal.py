@@ -18,7 +18,8 @@ import numpy as np
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS, Architecture, Model
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, IntegerIds
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
@@ -87,8 +88,8 @@ def _answer(root: Path) -> None:
 
 
 def _change(root: Path) -> None:
-    _infer(_typed_revisions(root))
-    _change_typed_graphs(root)
+    _infer(_revisions_over_types(root))
+    _change_graphs_of_types(root)
     _change_graphs(root)
 
 
@@ -125,24 +126,24 @@ def _change_graph(root: Path, architecture: Architecture, variants: Sequence[Mad
     replica = LivingRevision(loaded, _DELTA_BYTES)
     served_revision(loaded, replica).compute.warm_up()
     counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
-    ids = ChangeIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
+    ids = IntegerIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
     replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
     # As where a list is very long.
     replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
     return replica
 
 
-def _change_typed_graphs(root: Path) -> None:
+def _change_graphs_of_types(root: Path) -> None:
     """The same over graphs of several types."""
     for architecture in RELATIONAL:
-        repository = Repository(root, "rehearsal", _typed_name_of(architecture))
+        repository = Repository(root, "rehearsal", _name_over_types(architecture))
         loaded = load_revision(repository, repository.revisions()[0].revision, _DELTA_BYTES)
         replica = LivingRevision(loaded, _DELTA_BYTES)
         served_revision(loaded, replica).compute.warm_up()
         counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
         edge = ["user/3", "buys", f"item/{_NODES}"]
-        ids = ChangeIds(None, *lay_out([f"item/{_NODES}", "user/2", *edge, *edge, "user/1"]))
-        replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32), is_typed=True)])
+        ids = TEXTS_WITH_TYPES.lay_out([f"item/{_NODES}", "user/2", *edge, *edge, "user/1"])
+        replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
         replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
 
 
@@ -205,13 +206,13 @@ def _publish(
     return repository, publish_made_up(repository, graph, network, able).revision
 
 
-def _typed_revisions(root: Path) -> Iterator[LoadedRevision]:
+def _revisions_over_types(root: Path) -> Iterator[LoadedRevision]:
     """Over graphs of several types, one of each architecture. Stored layers are left out: their rows are read as those
     of projected tables are."""
     data = made_up_types(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     variants = [variant for variant in _variants() if variant.kind == "projected"]
     for architecture in RELATIONAL:
-        repository = Repository(root, "rehearsal", _typed_name_of(architecture))
+        repository = Repository(root, "rehearsal", _name_over_types(architecture))
         network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=_FANOUTS[0]).network(_CLASSES)
         network = _with_several_heads(network)
         # Attention is computed in float32, whatever the storage.
@@ -238,7 +239,7 @@ def _with_several_heads(network: NetworkManifest) -> NetworkManifest:
     )
 
 
-def _typed_name_of(architecture: Architecture) -> str:
+def _name_over_types(architecture: Architecture) -> str:
     return f"typed-{architecture}".lower()
 
 

@@ -21,7 +21,15 @@ from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.naming import POSSIBLE_IDS
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.type_ids import TypedId, TypedIds
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_ids import (
+    INTEGERS,
+    TEXTS,
+    TEXTS_WITH_TYPES,
+    BatchForm,
+    ChangeIds,
+    TextIds,
+)
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST
 from gnnserve_worker.inference.served import ServedRevision
@@ -55,10 +63,6 @@ class BatchIds(Protocol):
         """Its fields, for messages."""
 
     @property
-    def has_types(self) -> bool:
-        """Whether ids are texts with their types."""
-
-    @property
     def padding(self) -> str:
         """What a row of features has beside those of its node, for messages."""
 
@@ -82,7 +86,6 @@ class _Alone:
 
     request = ChangesRequest
     form = CHANGES
-    has_types = False
     padding = ""
 
     def example(self, revision: ServedRevision) -> Any:
@@ -100,7 +103,7 @@ class IntegersAlone(_Alone):
     def read(self, request: ChangesRequest[int], counts: ChangeCounts, ids: TypedIds) -> NamedItems:
         given = _in_order(request)
         try:
-            return NamedItems(ChangeIds(np.array(given, np.int64)), ALL_OF_FIRST)
+            return NamedItems(INTEGERS.lay_out(given), ALL_OF_FIRST)
         except OverflowError:
             first = next(i for i, id_ in enumerate(given) if id_ not in POSSIBLE_IDS)
             raise RequestError(
@@ -111,8 +114,8 @@ class IntegersAlone(_Alone):
             ) from None
 
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
-        if batch.ids.integers is None:
-            raise _other_form("node ids of this graph are integers", 1)
+        if batch.ids.form is not INTEGERS:
+            raise _other_form("node ids of this graph are integers", INTEGERS)
         return ALL_OF_FIRST
 
 
@@ -125,13 +128,13 @@ class TextsAlone(_Alone):
         given = _in_order(request)
         if "" in given:
             raise empty_id(given.index(""), counts)
-        return NamedItems(_laid_out(given, counts), ALL_OF_FIRST)
+        return NamedItems(_laid_out(given, counts, TEXTS), ALL_OF_FIRST)
 
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
-        texts, offsets = batch.ids.texts, batch.ids.offsets
-        if batch.is_typed or texts is None or offsets is None:
-            raise _other_form("node ids of this graph are texts", 2)
-        check_texts(texts, offsets, batch.counts)
+        texts = TEXTS.own(batch.ids)
+        if texts is None:
+            raise _other_form("node ids of this graph are texts", TEXTS)
+        check_texts(texts.texts, texts.offsets, batch.counts)
         return ALL_OF_FIRST
 
 
@@ -141,7 +144,6 @@ class TextsWithTypes:
     request = TypedChangesRequest
     decoder = decoding.decoder(TypedChangesRequest)
     form = RELATION_CHANGES
-    has_types = True
     padding = ", with zeros behind those of its type"
 
     def example(self, revision: ServedRevision) -> Any:
@@ -164,7 +166,7 @@ class TextsWithTypes:
         for place, given in enumerate(request.removed_nodes):
             texts.append(_text(ids.read_named(given, f"removedNodes[{place}]")))
         types = np.array([ids.place_of(id_.type) for id_ in rows], np.int64)
-        return NamedItems(_laid_out(texts, counts), types)
+        return NamedItems(_laid_out(texts, counts, TEXTS_WITH_TYPES), types)
 
     def relations(self, request: TypedChangesRequest, ids: TypedIds, schema: GraphSchema) -> np.ndarray:
         places = {(one.source, one.name, one.target): place for place, one in enumerate(schema.relations)}
@@ -175,11 +177,11 @@ class TextsWithTypes:
         return np.array(found, np.int64)
 
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
-        texts, offsets, counts = batch.ids.texts, batch.ids.offsets, batch.counts
-        if not batch.is_typed or texts is None or offsets is None:
-            raise _other_form("nodes of this graph are of several types", 3)
-        check_texts(texts, offsets, counts, batch.per_edge)
-        whole, bounds = texts.tobytes(), offsets.tolist()
+        texts, counts = TEXTS_WITH_TYPES.own(batch.ids), batch.counts
+        if texts is None:
+            raise _other_form("nodes of this graph are of several types", TEXTS_WITH_TYPES)
+        check_texts(texts.texts, texts.offsets, counts, batch.per_edge)
+        whole, bounds = texts.texts.tobytes(), texts.offsets.tolist()
         named = (whole[bounds[at] : bounds[at + 1]].decode() for at in range(counts.rows))
         return np.array([ids.place_of(text.partition("/")[0]) for text in named], np.int64)
 
@@ -195,10 +197,10 @@ def _in_order(request: ChangesRequest[Any]) -> list[Any]:
     return ids
 
 
-def _laid_out(texts: Sequence[str], counts: ChangeCounts) -> ChangeIds:
+def _laid_out(texts: Sequence[str], counts: ChangeCounts, form: BatchForm) -> TextIds:
     laid_out, offsets = lay_out(texts)
     check_lengths(offsets, counts)
-    return ChangeIds(None, laid_out, offsets)
+    return TextIds(laid_out, offsets, form)
 
 
 def _pair(revision: ServedRevision) -> Any:
@@ -210,5 +212,5 @@ def _text(id_: TypedId) -> str:
     return f"{id_.type}/{id_.id}"
 
 
-def _other_form(problem: str, form: int) -> RequestError:
-    return RequestError(ErrorCode.INVALID_BINARY, "body", problem, f"send form {form} of a batch")
+def _other_form(problem: str, form: BatchForm) -> RequestError:
+    return RequestError(ErrorCode.INVALID_BINARY, "body", problem, f"send form {form.number} of a batch")

@@ -16,11 +16,11 @@ from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 from gnnserve_worker.graph.change_batch import (
     NO_FEATURES,
     NO_TIMES,
-    BatchFormError,
     ChangeBatch,
     ChangeCounts,
     decode_batch,
 )
+from gnnserve_worker.graph.change_ids import BatchFormError
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.batch_ids import AnyRequest, BatchIds
@@ -62,7 +62,7 @@ class Batches:
         _check_labels(labels, new_types, counts, revision)
         has_labels = bool(labelled) or any(label is not None for label in labels)
         encoded = msgspec.json.encode(labels) if has_labels else b""
-        return ChangeBatch(counts, named.ids, rows, encoded, self.ids.has_types, *self._read_payload(request, revision))
+        return ChangeBatch(counts, named.ids, rows, encoded, *self._read_payload(request, revision))
 
     def _read_payload(self, request: AnyRequest, revision: ServedRevision) -> tuple[np.ndarray, np.ndarray]:
         """Features and times of new edges, as `ChangeBatch` has them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -13,7 +12,8 @@ from msgspec import UNSET
 from gnnserve_api.changes import ChangesContent, NodeLabel, TypedNewNode
 from gnnserve_api.graph_schema import GraphSchema, PayloadManifest
 from gnnserve_api.protocol import TypedNodeFeatures
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds
+from gnnserve_worker.graph.change_batch import ChangeBatch
+from gnnserve_worker.graph.change_ids import RelationName
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 
 ColumnsOf = Callable[[Any], FeatureColumns | None]
@@ -22,27 +22,19 @@ ColumnsOf = Callable[[Any], FeatureColumns | None]
 
 ContentOf = Callable[[ChangeBatch], ChangesContent]
 """A batch in JSON, over a graph."""
-PayloadOf = Callable[[Sequence[Any]], PayloadManifest | None]
-"""By an edge, what edges of its relation have; None: nothing."""
+PayloadOf = Callable[[RelationName], PayloadManifest | None]
+"""By a relation, what its edges have; None: nothing."""
 
 
-def payload_of(schema: GraphSchema, edge: Sequence[Any]) -> PayloadManifest | None:
-    """`edge`: as batches name it, with its relation where there are several."""
-    found = schema.relations[0]
-    if len(edge) > 2:
-        source, target = (str(end).partition("/")[0] for end in (edge[0], edge[2]))
-        named = (source, edge[1], target)
-        known = {(one.source, one.name, one.target): one for one in schema.relations}
-        if named not in known:
-            return None
-        found = known[named]
-    return None if found.payload is UNSET else found.payload
+def payload_of(schema: GraphSchema, relation: RelationName) -> PayloadManifest | None:
+    found = next((one for one in schema.relations if (one.source, one.name, one.target) == relation), None)
+    return None if found is None or found.payload is UNSET else found.payload
 
 
 def content_of(batch: ChangeBatch, columns_of: ColumnsOf, payload_of: PayloadOf = lambda _: None) -> ChangesContent:
     """Features of new nodes, and those of overrides that name every column, are lists."""
     counts = batch.counts
-    ids = iter(_ids_of(batch.ids))
+    ids = iter(batch.ids.listed())
     labels = iter(msgspec.json.decode(batch.labels) if batch.labels else [None] * counts.new_nodes)
     new = [next(ids) for _ in range(counts.new_nodes)]
     overridden = [next(ids) for _ in range(counts.overrides)]
@@ -63,10 +55,19 @@ def content_of(batch: ChangeBatch, columns_of: ColumnsOf, payload_of: PayloadOf 
         overrides=tuple(TypedNodeFeatures(id_, row) for id_, row in zip(overridden, others, strict=True)),
         labels=labelled,
         edges=added,
-        **_payload_told(batch, [payload_of(edge) for edge in added] if batch.has_payload else ()),
+        **_payload_told(batch, _payloads_of(batch, added, payload_of) if batch.has_payload else ()),
         removed_edges=edges(counts.removed_edges),
         removed_nodes=tuple(ids),
     )
+
+
+def _payloads_of(
+    batch: ChangeBatch, edges: Sequence[Sequence[Any]], payload_of: PayloadOf
+) -> list[PayloadManifest | None]:
+    """What edges of the relation of each edge have."""
+    relations = [batch.ids.form.relation_of(edge) for edge in edges]
+    found = {relation: payload_of(relation) for relation in set(relations)}
+    return [found[relation] for relation in relations]
 
 
 def _payload_told(batch: ChangeBatch, payloads: Sequence[PayloadManifest | None]) -> dict[str, Any]:
@@ -79,16 +80,6 @@ def _payload_told(batch: ChangeBatch, payloads: Sequence[PayloadManifest | None]
         times = zip(payloads, batch.edge_times.tolist(), strict=True)
         told["edge_times"] = tuple(time if one is not None and one.time else None for one, time in times)
     return told
-
-
-def _ids_of(ids: ChangeIds) -> list[int] | list[str]:
-    if ids.integers is not None:
-        integers: list[int] = ids.integers.tolist()
-        return integers
-    if ids.texts is None or ids.offsets is None:
-        return []
-    text, bounds = ids.texts.tobytes(), ids.offsets.tolist()
-    return [text[low:high].decode("utf-8", "replace") for low, high in pairwise(bounds)]
 
 
 def _given(row: np.ndarray, columns: FeatureColumns) -> list[float] | dict[str, float | list[float]]:
