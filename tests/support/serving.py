@@ -247,6 +247,17 @@ class FakeLog(NoLog):
         return self.updates.applied
 
 
+@dataclass(slots=True, weakref_slot=True)
+class OpenedWorker(FakeWorker):
+    """A worker with a revision that was opened."""
+
+    served: ServedRevision | None = None
+
+    def revision(self) -> ServedRevision:
+        assert self.served is not None
+        return self.served
+
+
 def with_compute(revision: ServedRevision, **parts: Any) -> ServedRevision:
     """The same revision, of which other parts compute."""
     return replace(revision, compute=replace(revision.compute, **parts))

@@ -19,7 +19,7 @@ import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.grpc_worker import listening
 from tests.support.odd_task import known_odd_classes
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving import Client, FakeWorker, OpenedWorker, running
 from tests.support.serving import service as plain_service
 from tests.support.several_types import divided_shop, write_folder
 from tests.support.steps import HeardSteps
@@ -182,17 +182,6 @@ def test_a_task_refuses_what_it_has_no_use_for(tmp_path: Path) -> None:
 # --- what serving makes of it
 
 
-@dataclass(slots=True, weakref_slot=True)
-class OddWorker(FakeWorker):
-    """A worker with the revision that was generated."""
-
-    served: ServedRevision | None = None
-
-    def revision(self) -> ServedRevision:
-        assert self.served is not None
-        return self.served
-
-
 def test_a_task_of_one_file_answers_in_every_protocol(scene: Scene) -> None:
     nodes, variant = [3, 1, 4, 1, 5], scene.variant
     wishes = {"seed": 7, "variant": variant}
@@ -201,7 +190,7 @@ def test_a_task_of_one_file_answers_in_every_protocol(scene: Scene) -> None:
     codes: dict[str, str] = {}
 
     async def scenario() -> None:
-        async with running(OddWorker(served=scene.served())) as client, listening(client) as calls:
+        async with running(OpenedWorker(served=scene.served())) as client, listening(client) as calls:
             http, tensor = client.http, {"name": "nodes", "datatype": "INT64", "shape": [len(nodes)]}
             answer = await http.post("/v1/predict", json={"nodes": nodes, **wishes})
             told["JSON"] = answer.json()["odd"]
@@ -251,7 +240,7 @@ def test_a_task_of_one_file_answers_about_nodes_that_requests_bring(scene: Scene
     source, new = scene.source, len(scene.source.labels)
 
     async def scenario() -> dict[bool, bool]:
-        async with running(OddWorker(served=scene.served())) as client:
+        async with running(OpenedWorker(served=scene.served())) as client:
             return {
                 odd: await ask(client, source.id_of(new), overlay=source.new(new, odd=odd)) for odd in (True, False)
             }
@@ -272,7 +261,7 @@ def test_a_task_of_one_file_follows_changes_and_their_compaction(scene: Scene, t
     revision, updates = followed(scene, path)
 
     async def scenario() -> list[bool]:
-        worker = OddWorker(served=revision, updates=updates)  # type: ignore[arg-type]
+        worker = OpenedWorker(served=revision, updates=updates)  # type: ignore[arg-type]
         async with running(worker, write_access=Access((WRITING,))) as client:
             updates.start()
             revision.changes.log.follow(updates)
@@ -304,7 +293,7 @@ def test_a_task_of_one_file_shares_requests_with_a_revision_of_its_own_task_alon
     named = {name: plain_service().spec.routing_table(name) for name in (FIRST, SECOND)}
 
     async def scenario(second: Callable[[], ServedRevision]) -> tuple[str | None, set[str]]:
-        async with running(OddWorker(served=scene.served())) as client:
+        async with running(OpenedWorker(served=scene.served())) as client:
             canary = ServedCanary(
                 "digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, lambda _: None
             )
