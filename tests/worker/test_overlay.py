@@ -279,7 +279,7 @@ def test_features_of_stored_nodes_are_those_of_the_source(method: Normalization)
     scaling = scaling_of(world.features, method)
     revision = revision_over("GraphSAGE", world.graph, world.features, scaling, Storage.FLOAT32, order)
     maker = revision.variants["x1"].rows
-    assert maker is not None and (features_of := maker.kept_features(FEATURES)) is not None
+    assert maker is not None and (features_of := maker.kept_features([FEATURES])) is not None
     nodes = np.array([5, 0, 5])
     assert np.abs(features_of(nodes) - world.features[nodes]).max() < 1e-5
 
@@ -298,7 +298,7 @@ def test_tables_that_do_not_have_them_say_so(storage: Storage, method: Normaliza
     scaling = scaling_of(world.features, method)
     revision = revision_over("GraphSAGE", world.graph, world.features, scaling, storage, np.arange(FEATURES))
     maker = revision.variants[variant].rows
-    assert maker is not None and maker.kept_features(FEATURES) is None
+    assert maker is not None and maker.kept_features([FEATURES]) is None
 
 
 @pytest.mark.parametrize(("architecture", "made"), [("GraphSAGE", (2, 2)), ("GIN", (3, 3))])

@@ -34,13 +34,21 @@ from tests.worker.test_program_types import (
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
+from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
-from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.batch_view import Part, view_of
+from gnnserve_worker.serving.http.codecs.json import JsonCodec
+from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.security.credentials import Credentials
 
 
@@ -237,6 +245,119 @@ def test_features_of_each_type_are_scaled_by_those_of_its_own(given: Given, mode
     assert revision.row_source is not None
     assert revision.row_source.types is not UNSET
     assert [one.normalization for one in revision.row_source.types] == ["Standardize"] * 2
+
+
+class GrownGraph:
+    """The graph with what requests and changes bring to it, as inputs of the module."""
+
+    def __init__(self) -> None:
+        self.arrays = whole_graph()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: len(self.arrays[f"x_{name}"]) for name in COUNTS}
+
+    def bring(self, overlay: dict[str, Any]) -> None:
+        """Nodes of a type are called by their positions, and new ones come in their order."""
+        for node in (*overlay["nodes"], *overlay.get("overrides", ())):
+            kind, _, place = node["id"].partition("/")
+            rows = self.arrays[f"x_{kind}"]
+            if int(place) == len(rows):
+                rows = np.concatenate([rows, np.zeros((1, COLUMNS[kind]), np.float32)])
+            rows = rows.copy()
+            rows[int(place)] = node["features"]
+            self.arrays[f"x_{kind}"] = rows
+        given = zip(overlay["edges"], overlay["edgeFeatures"], overlay["edgeTimes"], strict=True)
+        for (source, name, target), features, time in given:
+            ends = np.array([[int(end.partition("/")[2])] for end in (source, target)])
+            self.arrays[name] = np.concatenate([self.arrays[name], ends], 1)
+            if features is not None:
+                self.arrays["attr"] = np.concatenate([self.arrays["attr"], np.array([features], np.float32)])
+                self.arrays["time"] = np.concatenate([self.arrays["time"], np.array([time])])
+
+    def scores(self, model: Model) -> np.ndarray:
+        with torch.no_grad():
+            found: np.ndarray = model(**{name: torch.tensor(array) for name, array in self.arrays.items()})[0].numpy()
+        return found
+
+
+def drawn_overlay(counts: dict[str, int], draw: np.random.Generator) -> dict[str, Any]:
+    """New nodes of either type, edges by each relation with what these have, and other features of stored nodes."""
+    more, nodes = dict(counts), []
+    for _ in range(draw.integers(0, 5)):
+        kind = ("user", "item")[draw.integers(2)]
+        nodes.append({"id": f"{kind}/{more[kind]}", "features": draw.normal(size=COLUMNS[kind]).tolist()})
+        more[kind] += 1
+    edges, features, times = list[list[str]](), list[list[float] | None](), list[int | None]()
+    for _ in range(draw.integers(0, 9)):
+        one = RELATIONS[draw.integers(3)]
+        ends = [f"{kind}/{draw.integers(more[kind])}" for kind in (one.source, one.target)]
+        edges.append([ends[0], one.name, ends[1]])
+        has_payload = one.payload is not None
+        features.append(draw.normal(size=2).tolist() if has_payload else None)
+        times.append(int(draw.integers(0, 100)) if has_payload else None)
+    overrides = [
+        {"id": f"{kind}/{node}", "features": draw.normal(size=COLUMNS[kind]).tolist()}
+        for kind in COUNTS
+        for node in draw.choice(counts[kind], draw.integers(0, 3), replace=False).tolist()
+    ]
+    return {"nodes": nodes, "edges": edges, "edgeFeatures": features, "edgeTimes": times, "overrides": overrides}
+
+
+@pytest.fixture(scope="module")
+def published(
+    tmp_path_factory: pytest.TempPathFactory, program: Path, expected: tuple[np.ndarray, np.ndarray]
+) -> tuple[Given, RevisionManifest]:
+    made = Given(tmp_path_factory.mktemp("published"), program, expected[0], hetero_data)
+    return made, made.generate(contract())
+
+
+@pytest.fixture(scope="module")
+def loaded(published: tuple[Given, RevisionManifest]) -> LoadedRevision:
+    return load_revision(published[0].repository, published[1].revision)
+
+
+def read(served: ServedRevision, body: dict[str, Any]) -> Question:
+    return JsonCodec().parse_question(json.dumps(body).encode(), b"", NO_WISHES, served, 1_000, DEFAULT_OVERLAY_LIMITS)
+
+
+def test_requests_that_bring_nodes_and_edges_are_answered_as_torch_does_over_the_grown_graph(
+    loaded: LoadedRevision, model: Model
+) -> None:
+    served, draw = served_revision(loaded), np.random.default_rng(11)
+    warm_up(loaded)
+    for _ in range(10):
+        overlays = [drawn_overlay(COUNTS, draw) for _ in range(3)]
+        grown = [GrownGraph() for _ in overlays]
+        for graph, overlay in zip(grown, overlays, strict=True):
+            graph.bring(overlay)
+        asked = [draw.integers(0, graph.counts["user"], 5).tolist() for graph in grown]
+        named = ([f"user/{node}" for node in nodes] for nodes in asked)
+        questions = [
+            read(served, {"nodes": nodes, "overlay": overlay}) for nodes, overlay in zip(named, overlays, strict=True)
+        ]
+        seeds = np.concatenate([one.nodes for one in questions])
+        view = view_of(loaded.graph.nodes, [Part(len(one.nodes), one.overlay, one.seed) for one in questions], seeds)
+        found = infer_batch(loaded, "x1", seeds, 0, view=view).scores
+        wanted = [graph.scores(model)[nodes] for graph, nodes in zip(grown, asked, strict=True)]
+        assert_close(found, np.concatenate(wanted))
+
+
+@pytest.mark.parametrize(
+    ("overlay", "words"),
+    [
+        ({"nodes": [{"id": "user/90", "features": [1.0]}]}, "overlay.nodes[0].features"),
+        ({"nodes": [{"id": "item/40"}]}, "overlay.nodes[0].features: it is missing"),
+        ({"edges": [["item/3", "bought_by", "user/7"]]}, "overlay.edgeFeatures[0]: it is missing; edges of item bought_by user have 2 features"),
+        ({"edges": [["item/3", "buys", "user/7"]]}, "overlay.edges[0]"),
+    ],
+)
+def test_what_is_wrong_with_what_a_request_brings_is_told_by_its_place(
+    loaded: LoadedRevision, overlay: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(served_revision(loaded), {"nodes": ["user/7"], "overlay": overlay})
+    assert words in str(caught.value)
 
 
 class NormOfAll(Model):

@@ -81,23 +81,23 @@ class GivenFeatures:
 
 
 class LearntFeatures:
-    """A type without features in the source: a new node of it begins with the mean of the type's embeddings."""
+    """A type without features in the source: a new node of it begins with the mean of the type's embeddings, if there
+    are any."""
 
     lists = 0
 
     def __init__(self, name: str, default: np.ndarray) -> None:
-        """`name`: of the type. `default`: that mean, float32."""
+        """`name`: of the type. `default`: that mean, float32; of no column: it has no embeddings."""
         self._name = name
         self._default = default
+        begins = ": a new node begins with the mean of the embeddings of its type" if len(default) else ""
+        self._remedy = f"leave them out{begins}"
         self.width = len(default)
 
     def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
         for place, node in enumerate(nodes, first):
             if node.features is not None:
-                raise self._error(
-                    f"overlay.nodes[{place}].features",
-                    "leave them out: a new node begins with the mean of the embeddings of its type",
-                )
+                raise self._error(f"overlay.nodes[{place}].features", self._remedy)
         rows[:] = self._default
 
     def replace(self, overrides: Sequence[AnyNode], first: int, positions: np.ndarray, rows: np.ndarray) -> None:

@@ -69,12 +69,14 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     if why := _why_none(loaded, manifest):
         return NoOverlays(why, overlay_schemas.NONE if graph.described else form.folded)
     makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
-    features_of = next((kept for one in makers if (kept := one.kept_features(loaded.features)) is not None), None)
+    widths = [one.features for one in loaded.type_rows]
+    features_of = next((kept for one in makers if (kept := one.kept_features(widths)) is not None), None)
     of_types = zip(loaded.graph.schema.types, loaded.type_rows, strict=True)
     types = tuple(_features_of(kind.name, recipe, features_of) for kind, recipe in of_types)
     arranger = overlay_arranger(loaded.graph, loaded.places)
     payloads = EdgePayloads(loaded.graph.schema.relations)
-    support = OverlaySupport(loaded.type_rows[0].columns or _NO_COLUMNS, arranger.arrange, features_of, payloads)
+    asked = loaded.type_rows[0].columns or _NO_COLUMNS
+    support = OverlaySupport(asked, arranger.arrange, _narrowed(features_of, asked), payloads)
 
     def stand_in(node: int) -> StandIn:
         return partial(arranger.stand_in, node, loaded.input_width)
@@ -101,9 +103,16 @@ def changed_features_of(loaded: LoadedRevision, overlays: Overlays, graph: Serve
 
 def _features_of(name: str, recipe: TypeRowRecipe, features_of: FeaturesOf | None) -> TypeFeatures:
     if recipe.columns is not None:
-        return GivenFeatures(recipe.columns, features_of)
+        return GivenFeatures(recipe.columns, _narrowed(features_of, recipe.columns))
     assert recipe.default is not None  # noqa: S101  (nodes come with features, or with a default)
     return LearntFeatures(name, recipe.default)
+
+
+def _narrowed(features_of: FeaturesOf | None, columns: FeatureColumns) -> FeaturesOf | None:
+    """What reads features of nodes of a type alone, as many as these columns."""
+    if features_of is None:
+        return None
+    return lambda nodes: features_of(nodes)[:, : columns.features]
 
 
 def _why_none(loaded: LoadedRevision, manifest: RevisionManifest) -> str:

@@ -77,7 +77,8 @@ class ScaledColumns:
         """As `RowsOfFeatures.make`."""
         # A row's scale is that of all its columns.
         wanted = self.columns if rows.format.has_scales else self.columns[:columns]
-        made[0] = self.scaling.scale(features, made[0], wanted, rows.values.shape[1])
+        (number,) = self.numbers
+        made[number] = self.scaling.scale(features, made[number], wanted, rows.values.shape[1])
 
 
 @dataclass(frozen=True, slots=True)

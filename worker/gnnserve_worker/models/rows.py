@@ -12,7 +12,6 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
@@ -29,7 +28,8 @@ wait longer for it to come back. Of more, numpy and such a kernel would hold up 
 
 
 FeaturesOf = Callable[[np.ndarray], np.ndarray]
-"""By the positions of stored nodes (int64), their features as in the source, float32 [nodes, features]."""
+"""By the positions of stored nodes (int64), their features as in the source, float32 [nodes, columns of the widest
+type]: zeros behind those of a narrower one."""
 
 
 class MakesRows(Protocol):
@@ -45,9 +45,9 @@ class MakesRows(Protocol):
         """Whether samples must name leaves that only gain neighbours."""
         ...  # pragma: no cover
 
-    def kept_features(self, features: int) -> FeaturesOf | None:
-        """What reads features of stored nodes from the table; None: it does not hold all of the source, as many as
-        given, to the precision of float32."""
+    def kept_features(self, features: Sequence[int]) -> FeaturesOf | None:
+        """What reads features of stored nodes from the table; None: it does not hold all of the source, as many of each
+        type as given, to the precision of float32."""
         ...  # pragma: no cover
 
     def behind(
@@ -158,9 +158,10 @@ class RowMaker:
             return None
         return self.make_of(view, self.places.name(view, sample, self.table, apart=apart), columns)
 
-    def kept_features(self, features: int) -> FeaturesOf | None:
+    def kept_features(self, features: Sequence[int]) -> FeaturesOf | None:
         """As `MakesRows.kept_features`."""
-        return self._features_of if self.made_of[0].keeps(self.table.rows, features) else None
+        of_types = zip(self.made_of, features, strict=True)
+        return self._features_of if all(kind.keeps(self.table.rows, own) for kind, own in of_types) else None
 
     def make_of(self, view: BatchView, read: Sequence[np.ndarray], columns: int) -> RowsBehind:
         """Rows of a view's features as of `make`, or of the stored nodes that its nodes stand for."""
@@ -208,10 +209,14 @@ class RowMaker:
             _copy_rows(self.table.own, np.concatenate(rows[relations:]), made.own_values, made.own_scales)
 
     def _features_of(self, nodes: np.ndarray) -> np.ndarray:
-        """Features of stored nodes (int64) as in the source, float32 [nodes, features], where rows keep them."""
-        kind = self.made_of[0]
-        columns = kind.columns_of(self.table.columns)
-        return kind.scaling.undo(self.table.rows.values[nodes, : len(columns)], columns)
+        """Features of stored nodes (int64) as in the source, float32 [nodes, columns], where rows keep them."""
+        kinds = np.searchsorted(self.places.first_nodes, nodes, side="right") - 1
+        features = np.zeros((len(nodes), self.table.columns), np.float32)
+        for place, kind in enumerate(self.made_of):
+            own, columns = np.flatnonzero(kinds == place), kind.columns_of(self.table.columns)
+            rows = self.table.rows.values[nodes[own], : len(columns)]
+            features[own, : len(columns)] = kind.scaling.undo(rows, columns)
+        return features
 
 
 def _together(rows: Rows, parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -323,11 +328,7 @@ def row_maker(
 ) -> RowMaker:
     """`columns`: the source's columns in the order of the table, where it holds features; those beyond the table's own
     are left out. `products`: `first_products`, where it holds products. ValueError: something does not fit."""
-    for name, moment in (("mean", scaling.mean), ("deviation", scaling.deviation)):
-        if moment is not None and (moment.shape != (features,) or moment.dtype != np.float64):
-            raise ValueError(f"{name!r} is {moment.dtype} {list(moment.shape)}, expected float64 {[features]}")
-    if scaling.method is Normalization.STANDARDIZE and (scaling.mean is None or scaling.deviation is None):
-        raise ValueError("features were standardized, and 'mean' or 'deviation' is missing")
+    scaling.check(features)
     if not table.projected:
         # Where no variant reads all columns, the table has the first ones alone.
         read = np.array(columns[: table.columns], np.int64)

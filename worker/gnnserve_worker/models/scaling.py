@@ -24,6 +24,14 @@ class Scaling:
     deviation: np.ndarray | None = None
     """float64 [features], with STANDARDIZE."""
 
+    def check(self, features: int) -> None:
+        """ValueError: moments are missing, or not those of so many features."""
+        for name, moment in (("mean", self.mean), ("deviation", self.deviation)):
+            if moment is not None and (moment.shape != (features,) or moment.dtype != np.float64):
+                raise ValueError(f"{name!r} is {moment.dtype} {list(moment.shape)}, expected float64 {[features]}")
+        if self.method is Normalization.STANDARDIZE and (self.mean is None or self.deviation is None):
+            raise ValueError("features were standardized, and 'mean' or 'deviation' is missing")
+
     def scale(self, features: FeatureRows, read: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
         """The given columns of those rows of the features (int64), scaled: float32 [rows read, width], zeros behind
         them."""

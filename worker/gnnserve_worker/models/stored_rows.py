@@ -57,7 +57,7 @@ class StoredRowMaker:
         """A node that gains neighbours has another output, also where it is a leaf."""
         return True
 
-    def kept_features(self, features: int) -> FeaturesOf | None:
+    def kept_features(self, features: Sequence[int]) -> FeaturesOf | None:
         """As `MakesRows.kept_features`: rows of layers do not tell them."""
         return None
 

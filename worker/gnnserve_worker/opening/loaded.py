@@ -75,7 +75,12 @@ class TypeRowRecipe:
     columns: FeatureColumns | None
     """Features of a node, as in the source; None: its type has none."""
     default: np.ndarray | None
-    """The mean of the type's embeddings, float32, in place of features; None: it has features."""
+    """The mean of the type's embeddings, float32, in place of features; of no column where nodes of it have neither;
+    None: it has features."""
+
+    @property
+    def features(self) -> int:
+        return 0 if self.columns is None else self.columns.features
 
 
 @dataclass(frozen=True, slots=True)

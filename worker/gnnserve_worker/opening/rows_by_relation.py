@@ -14,13 +14,12 @@ from safetensors import SafetensorError
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.build import build_network, table_layer
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
-from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of, moment_key
+from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredRelationMaker
@@ -29,6 +28,7 @@ from gnnserve_worker.opening.followed import followed_of
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
 from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
+from gnnserve_worker.opening.type_recipe import type_recipe
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_table, read_tensors
 from gnnserve_worker.sampling.relations import sample_relations
@@ -118,18 +118,8 @@ def _open_recipe(revision: RevisionFiles, graph: Graph) -> _Recipe | None:
     path = revision.folder / source.tensors
     try:
         tensors = read_tensors(revision, path)
-        types: list[TypeRowRecipe] = []
-        scalings, columns = [], list(source.columns)
-        for place, (kind, rows) in enumerate(zip(graph.schema.types, source.types, strict=True)):
-            moments = [tensors.get(moment_key(place, moment)) for moment in ("mean", "deviation")]
-            if rows.normalization is None:
-                types.append(TypeRowRecipe(None, tensors[default_key(place)]))
-                scalings.append(Scaling(Normalization.DISABLED))
-                continue
-            own, columns = columns[: rows.columns], columns[rows.columns :]
-            scalings.append(Scaling(Normalization(rows.normalization), *moments))
-            types.append(TypeRowRecipe(FeatureColumns(kind.features or 0, tuple(own)), None))
-        return _Recipe(layer_of(0, tensors), tuple(types), tuple(scalings))
+        recipe = type_recipe(source, graph.schema, tensors, lambda place: tensors[default_key(place)])
+        return _Recipe(layer_of(0, tensors), recipe.types, recipe.scalings)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold what rows of its tables are made by: {error}"
         raise DamagedError(path, problem, revision.remedy) from error

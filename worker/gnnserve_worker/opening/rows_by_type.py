@@ -1,51 +1,80 @@
 """Tables in which a node has one row, whichever relation reads it, of a graph of several types: features of nodes, for
-programs. A row is as wide as the widest type; a narrower type has its columns first.
+programs, and what makes such rows. A row is as wide as the widest type; a narrower type has its columns first.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+from safetensors import SafetensorError
+
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.models.network import VariantNetwork
-from gnnserve_worker.models.rows import MakesRows
+from gnnserve_worker.models.rows import MakesRows, RowMaker
+from gnnserve_worker.models.type_rows import type_row_maker
 from gnnserve_worker.opening.changes import FollowedRows
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks
+from gnnserve_worker.opening.type_recipe import TypeRecipe, type_recipe
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.revision_files import RevisionFiles, open_table
+from gnnserve_worker.repository.revision_files import RevisionFiles, open_table, read_tensors
 from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
 
+_NO_DEFAULT = np.zeros(0, np.float32)
+"""What new nodes of a type without features begin with: no input of a program reads anything of it."""
+
 
 class RowsByType:
-    """A `variants.TableRows`. Rows of nodes that the graph does not have are not made."""
+    """A `variants.TableRows`."""
 
     mapped_nodes = 0
 
     def __init__(self, revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks) -> None:
-        self._revision, self._networks = revision, networks
+        self._revision, self._graph, self._networks = revision, graph, networks
         self.sample: Sampler = partial(sample_relations, layout=graph.seen.layout)
         self.tables = {name: self.open_table(name) for name in revision.tables}
-        self.type_rows: tuple[TypeRowRecipe, ...] = ()
+        self._recipe = _open_recipe(revision, graph)
+        self.type_rows: tuple[TypeRowRecipe, ...] = () if self._recipe is None else self._recipe.types
+        self._makers: dict[str, RowMaker] = {}
+        """Makers of rows, by table."""
 
     def open_table(self, name: str) -> Table:
         return open_table(self._revision, self._revision.tables[name])
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         table = self.tables[variant.table]
-        wanted = max((kind.features or 0 for kind in self._networks.schema.types), default=0)
-        if not variant.columns == table.columns == wanted:
+        widths = [kind.features or 0 for kind in self._networks.schema.types]
+        if not variant.columns == table.columns == max(widths):
             raise DamagedError(
                 self._revision.folder / paths.rows_of(variant.table),
-                f"holds {table.columns} columns, and {variant.name} is to read {variant.columns}, expected {wanted}: "
-                "the features of the widest type",
+                f"holds {table.columns} columns, and {variant.name} is to read {variant.columns}, expected "
+                f"{max(widths)}: the features of the widest type",
                 self._revision.remedy,
             )
-        return self._networks.open(variant, table), None
+        network = self._networks.open(variant, table)
+        if self._recipe is not None and variant.table not in self._makers:
+            maker = type_row_maker(table, self._graph.seen.layout, self._recipe.scalings, widths)
+            self._makers[variant.table] = maker
+        return network, self._makers.get(variant.table)
 
     def followed(self) -> FollowedRows:
         return FollowedRows((), ())
+
+
+def _open_recipe(revision: RevisionFiles, graph: OpenedGraph) -> TypeRecipe | None:
+    """None: the revision is staged, and its new nodes are not measured."""
+    source = None if revision.manifest is None else revision.manifest.row_source
+    if source is None or not source.types:
+        return None
+    path = revision.folder / (source.tensors or paths.REVISION_COMMIT)
+    try:
+        tensors = {} if source.tensors is None else read_tensors(revision, path)
+        return type_recipe(source, graph.stored.schema, tensors, lambda _place: _NO_DEFAULT)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        problem = f"does not hold what rows of its tables are made by: {error}"
+        raise DamagedError(path, problem, revision.remedy) from error

@@ -116,6 +116,7 @@ class OpenedVariants:
         )
         mapped = MappedItems(rows.mapped_nodes, self._mapped_entries)
         memory = DeltaMemory(draft, followed.makers, followed.layers, drafted.tables, mapped)
-        kept = (maker.kept_features(self._revision.graph.features) for maker in followed.makers)
+        widths = [one.features for one in rows.type_rows]
+        kept = (maker.kept_features(widths) for maker in followed.makers)
         features_of = next((one for one in kept if one is not None), None)
         return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, features_of)
