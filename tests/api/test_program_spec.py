@@ -105,8 +105,9 @@ def test_scores_of_a_program_are_held_to_what_float32_leaves() -> None:
 TYPED: dict[str, Any] = {"graph": {"source": {"typed": {"npz": {"uri": "data/shop"}}}}}
 
 
-def test_a_program_over_several_types_has_storages_and_smaller_fanouts() -> None:
-    spec = spec_with(**TYPED, variants={"storage": ["float32", "int8"], "fanouts": [[5, 5]]})
+def test_a_program_over_several_types_has_storages_and_smaller_fanouts_and_follows_changes() -> None:
+    updates = {"log": {"sqlite": {}}}
+    spec = spec_with(**TYPED, variants={"storage": ["float32", "int8"], "fanouts": [[5, 5]]}, updates=updates)
     assert {*spec.possible_variants()} == {"x1", "x1-int8", "x1-f5x5", "x1-int8-f5x5"}
     assert not spec.trains_networks
 
@@ -114,7 +115,6 @@ def test_a_program_over_several_types_has_storages_and_smaller_fanouts() -> None
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"updates": {"log": {"sqlite": {}}}}, "updates must not be given with model.program and graph.source.typed"),
         (
             {"variants": {"oneRow": [{"hops": 0}]}},
             "variants.oneRow must be left out with model.program and graph.sourc",
@@ -125,5 +125,3 @@ def test_a_program_over_several_types_has_storages_and_smaller_fanouts() -> None
 def test_what_a_program_over_several_types_excludes_is_said(parts: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         spec_with(**TYPED, **parts)
-    if "updates" in parts:
-        spec_with(**parts)

@@ -74,12 +74,6 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5]}},
     },
-    "updates must not be given with model.program and graph.source.typed: programs follow changes of graphs of one "
-    "type alone so far": {
-        **TYPED,
-        "model": PROGRAM,
-        "updates": {"log": {"sqlite": {}}},
-    },
     "variants.oneRow and cascades must be left out with model.program and graph.source.typed: one-row variants read "
     "nodes of one type; storage and fanouts are there": {
         **TYPED,

@@ -189,9 +189,9 @@ def test_nodes_are_scored_as_over_the_whole_graph(loaded: LoadedRevision, model:
             np.testing.assert_allclose(answer.embeddings, hidden[seeds], rtol=0, atol=1e-5 * np.abs(hidden).max())
 
 
-def test_changes_of_the_graph_are_refused_by_name(tmp_path: Path, model: Model) -> None:
+def test_changes_of_a_revision_that_keeps_nothing_of_rows_are_refused(tmp_path: Path, model: Model) -> None:
     repository, revision = published(tmp_path, model)
-    with pytest.raises(RepositoryError, match=r"changes of the graph cannot follow; leave spec\.updates out"):
+    with pytest.raises(RepositoryError, match=r"kept nothing of how rows of new nodes are made; generate it again"):
         load_revision(repository, revision, max_delta_bytes=1 << 20)
 
 

@@ -13,6 +13,7 @@ import torch
 import torch_geometric.nn as pyg
 from msgspec import UNSET
 from tests.support.graphs import service_of
+from tests.support.living import ROOM_BYTES
 from tests.support.programs import export
 from tests.support.secured_worker import started
 from tests.support.several_types import TypedParts, write_hetero, write_tables
@@ -32,21 +33,30 @@ from tests.worker.test_program_types import (
     whole_graph,
 )
 
+from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.changes.follower import catch_up
+from gnnserve_worker.changes.log import Entry
+from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_worker.changes.registry import opened_log
+from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.graph.change_batch import Applied, encode_batch
 from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
+from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.security.credentials import Credentials
@@ -248,60 +258,85 @@ def test_features_of_each_type_are_scaled_by_those_of_its_own(given: Given, mode
 
 
 class GrownGraph:
-    """The graph with what requests and changes bring to it, as inputs of the module."""
+    """The graph with what requests and changes bring to it, by the ids of its nodes."""
 
     def __init__(self) -> None:
-        self.arrays = whole_graph()
+        self.rows = {name: dict(enumerate(FEATURES[name])) for name in COUNTS}
+        self.edges: dict[str, list[tuple[int, int, list[float] | None, int | None]]] = {}
+        arrays = whole_graph()
+        for one in RELATIONS:
+            ends = arrays[one.name].T.tolist()
+            having = zip(arrays["attr"].tolist(), arrays["time"].tolist(), strict=True)
+            own = having if one.payload is not None else ((None, None) for _ in ends)
+            self.edges[one.name] = [(*pair, *each) for pair, each in zip(ends, own, strict=True)]
+        self._fresh = 1000
 
     @property
-    def counts(self) -> dict[str, int]:
-        return {name: len(self.arrays[f"x_{name}"]) for name in COUNTS}
+    def users(self) -> list[int]:
+        return [*self.rows["user"]]
 
-    def bring(self, overlay: dict[str, Any]) -> None:
-        """Nodes of a type are called by their positions, and new ones come in their order."""
-        for node in (*overlay["nodes"], *overlay.get("overrides", ())):
+    def drawn(self, draw: np.random.Generator) -> dict[str, Any]:
+        """New nodes of either type, edges by each relation with what these have, and other features of stored nodes,
+        which are in the graph from then on."""
+        nodes = []
+        for _ in range(draw.integers(0, 5)):
+            kind = ("user", "item")[draw.integers(2)]
+            nodes.append({"id": f"{kind}/{self._fresh}", "features": draw.normal(size=COLUMNS[kind]).tolist()})
+            self._fresh += 1
+        overrides = [
+            {"id": f"{kind}/{node}", "features": draw.normal(size=COLUMNS[kind]).tolist()}
+            for kind in COUNTS
+            for node in draw.choice([*self.rows[kind]], draw.integers(0, 3), replace=False).tolist()
+        ]
+        for node in (*nodes, *overrides):
             kind, _, place = node["id"].partition("/")
-            rows = self.arrays[f"x_{kind}"]
-            if int(place) == len(rows):
-                rows = np.concatenate([rows, np.zeros((1, COLUMNS[kind]), np.float32)])
-            rows = rows.copy()
-            rows[int(place)] = node["features"]
-            self.arrays[f"x_{kind}"] = rows
-        given = zip(overlay["edges"], overlay["edgeFeatures"], overlay["edgeTimes"], strict=True)
-        for (source, name, target), features, time in given:
-            ends = np.array([[int(end.partition("/")[2])] for end in (source, target)])
-            self.arrays[name] = np.concatenate([self.arrays[name], ends], 1)
-            if features is not None:
-                self.arrays["attr"] = np.concatenate([self.arrays["attr"], np.array([features], np.float32)])
-                self.arrays["time"] = np.concatenate([self.arrays["time"], np.array([time])])
+            self.rows[kind][int(place)] = np.array(node["features"], np.float32)
+        edges, features, times = list[list[str]](), list[list[float] | None](), list[int | None]()
+        for _ in range(draw.integers(0, 9)):
+            one = RELATIONS[draw.integers(3)]
+            source, target = (int(draw.choice([*self.rows[kind]])) for kind in (one.source, one.target))
+            edges.append([f"{one.source}/{source}", one.name, f"{one.target}/{target}"])
+            has_payload = one.payload is not None
+            features.append(draw.normal(size=2).tolist() if has_payload else None)
+            times.append(int(draw.integers(0, 100)) if has_payload else None)
+            self.edges[one.name].append((source, target, features[-1], times[-1]))
+        return {"nodes": nodes, "edges": edges, "edgeFeatures": features, "edgeTimes": times, "overrides": overrides}
+
+    def drawn_changes(self, draw: np.random.Generator) -> dict[str, Any]:
+        """As of `drawn`, with edges and nodes that leave the graph."""
+        body, removed = self.drawn(draw), []
+        for one in RELATIONS:
+            edges = self.edges[one.name]
+            pairs = [edge[:2] for edge in edges]
+            edge = edges[draw.integers(len(edges))]
+            if pairs.count(edge[:2]) == 1:  # of equal ones it is not said which leaves
+                edges.remove(edge)
+                removed.append([f"{one.source}/{edge[0]}", one.name, f"{one.target}/{edge[1]}"])
+        body |= {"removedEdges": removed, "removedNodes": []}
+        for kind in COUNTS:
+            (node,) = draw.choice([*self.rows[kind]], 1).tolist()
+            del self.rows[kind][node]
+            body["removedNodes"].append(f"{kind}/{node}")
+            for one in RELATIONS:
+                left = [end for end, name in enumerate((one.source, one.target)) if name == kind]
+                edges = self.edges[one.name]
+                self.edges[one.name] = [edge for edge in edges if all(edge[end] != node for end in left)]
+        return body
 
     def scores(self, model: Model) -> np.ndarray:
+        """Those of `users`."""
+        places = {kind: {node: place for place, node in enumerate(rows)} for kind, rows in self.rows.items()}
+        arrays = {f"x_{kind}": np.stack([*rows.values()]) for kind, rows in self.rows.items()}
+        for one in RELATIONS:
+            edges = self.edges[one.name]
+            pairs = [[places[one.source][edge[0]], places[one.target][edge[1]]] for edge in edges]
+            arrays[one.name] = np.array(pairs, np.int64).T
+            if one.payload is not None:
+                arrays["attr"] = np.array([edge[2] for edge in edges], np.float32)
+                arrays["time"] = np.array([edge[3] for edge in edges], np.int64)
         with torch.no_grad():
-            found: np.ndarray = model(**{name: torch.tensor(array) for name, array in self.arrays.items()})[0].numpy()
+            found: np.ndarray = model(**{name: torch.tensor(array) for name, array in arrays.items()})[0].numpy()
         return found
-
-
-def drawn_overlay(counts: dict[str, int], draw: np.random.Generator) -> dict[str, Any]:
-    """New nodes of either type, edges by each relation with what these have, and other features of stored nodes."""
-    more, nodes = dict(counts), []
-    for _ in range(draw.integers(0, 5)):
-        kind = ("user", "item")[draw.integers(2)]
-        nodes.append({"id": f"{kind}/{more[kind]}", "features": draw.normal(size=COLUMNS[kind]).tolist()})
-        more[kind] += 1
-    edges, features, times = list[list[str]](), list[list[float] | None](), list[int | None]()
-    for _ in range(draw.integers(0, 9)):
-        one = RELATIONS[draw.integers(3)]
-        ends = [f"{kind}/{draw.integers(more[kind])}" for kind in (one.source, one.target)]
-        edges.append([ends[0], one.name, ends[1]])
-        has_payload = one.payload is not None
-        features.append(draw.normal(size=2).tolist() if has_payload else None)
-        times.append(int(draw.integers(0, 100)) if has_payload else None)
-    overrides = [
-        {"id": f"{kind}/{node}", "features": draw.normal(size=COLUMNS[kind]).tolist()}
-        for kind in COUNTS
-        for node in draw.choice(counts[kind], draw.integers(0, 3), replace=False).tolist()
-    ]
-    return {"nodes": nodes, "edges": edges, "edgeFeatures": features, "edgeTimes": times, "overrides": overrides}
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +344,10 @@ def published(
     tmp_path_factory: pytest.TempPathFactory, program: Path, expected: tuple[np.ndarray, np.ndarray]
 ) -> tuple[Given, RevisionManifest]:
     made = Given(tmp_path_factory.mktemp("published"), program, expected[0], hetero_data)
-    return made, made.generate(contract())
+    return made, made.generate(contract(), updates=UPDATES, variants=STORED)
+
+
+STORED = {"storage": ["float32", "int8"]}
 
 
 @pytest.fixture(scope="module")
@@ -327,20 +365,16 @@ def test_requests_that_bring_nodes_and_edges_are_answered_as_torch_does_over_the
     served, draw = served_revision(loaded), np.random.default_rng(11)
     warm_up(loaded)
     for _ in range(10):
-        overlays = [drawn_overlay(COUNTS, draw) for _ in range(3)]
-        grown = [GrownGraph() for _ in overlays]
-        for graph, overlay in zip(grown, overlays, strict=True):
-            graph.bring(overlay)
-        asked = [draw.integers(0, graph.counts["user"], 5).tolist() for graph in grown]
-        named = ([f"user/{node}" for node in nodes] for nodes in asked)
-        questions = [
-            read(served, {"nodes": nodes, "overlay": overlay}) for nodes, overlay in zip(named, overlays, strict=True)
-        ]
+        grown, wanted, questions = [GrownGraph() for _ in range(3)], [], []
+        for graph in grown:
+            overlay = graph.drawn(draw)
+            places = draw.integers(0, len(graph.users), 5)
+            nodes = [f"user/{graph.users[place]}" for place in places]
+            questions.append(read(served, {"nodes": nodes, "overlay": overlay}))
+            wanted.append(graph.scores(model)[places])
         seeds = np.concatenate([one.nodes for one in questions])
         view = view_of(loaded.graph.nodes, [Part(len(one.nodes), one.overlay, one.seed) for one in questions], seeds)
-        found = infer_batch(loaded, "x1", seeds, 0, view=view).scores
-        wanted = [graph.scores(model)[nodes] for graph, nodes in zip(grown, asked, strict=True)]
-        assert_close(found, np.concatenate(wanted))
+        assert_close(infer_batch(loaded, "x1", seeds, 0, view=view).scores, np.concatenate(wanted))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +382,10 @@ def test_requests_that_bring_nodes_and_edges_are_answered_as_torch_does_over_the
     [
         ({"nodes": [{"id": "user/90", "features": [1.0]}]}, "overlay.nodes[0].features"),
         ({"nodes": [{"id": "item/40"}]}, "overlay.nodes[0].features: it is missing"),
-        ({"edges": [["item/3", "bought_by", "user/7"]]}, "overlay.edgeFeatures[0]: it is missing; edges of item bought_by user have 2 features"),
+        (
+            {"edges": [["item/3", "bought_by", "user/7"]]},
+            "edgeFeatures[0]: it is missing; edges of item bought_by user have 2 ",
+        ),
         ({"edges": [["item/3", "buys", "user/7"]]}, "overlay.edges[0]"),
     ],
 )
@@ -358,6 +395,75 @@ def test_what_is_wrong_with_what_a_request_brings_is_told_by_its_place(
     with pytest.raises(RequestError) as caught:
         read(served_revision(loaded), {"nodes": ["user/7"], "overlay": overlay})
     assert words in str(caught.value)
+
+
+UPDATES = {"log": {"sqlite": {}}}
+JSON, BINARY = b"application/json", CHANGES_TYPE.encode()
+UID = "f7b4c2a0-0000-4000-8000-000000000003"
+
+
+class Follower:
+    """A worker over a service that has a log of changes, and what the graph should be."""
+
+    def __init__(self, folder: Path, made: Given, revision: RevisionManifest) -> None:
+        self.repository, self.revision = made.repository, revision
+        self.service = made.service(contract(), updates=UPDATES, variants=STORED)
+        self.updates = UpdatesOptions(SqliteFile(folder / "log.sqlite"), UID, ROOM_BYTES)
+        self.plain, self.draw, self._sequence = GrownGraph(), np.random.default_rng(5), 0
+        self.start()
+
+    def start(self) -> None:
+        """Open the newest revision, and apply what the log has beyond it."""
+        loaded = load_revision(self.repository, self.revision.revision, ROOM_BYTES)
+        self.living = LivingRevision(loaded, ROOM_BYTES)
+        with opened_log(self.updates.log, UID) as log:
+            catch_up(log, self.living, lambda _: None)
+        self.served = served_revision(loaded, self.living)
+
+    def change(self, count: int) -> None:
+        batches = []
+        for _ in range(count):
+            body = json.dumps(self.plain.drawn_changes(self.draw)).encode()
+            payload, batch = read_changes(body, JSON, self.served)
+            assert encode_batch(read_changes(payload, BINARY, self.served)[1]) == payload
+            batches.append(batch)
+        with opened_log(self.updates.log, UID) as log:
+            for batch in batches:
+                self._sequence += 1
+                log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
+        said = self.living.apply(self.living.offset + 1, batches)
+        assert all(isinstance(one, Applied) for one in said), said
+
+    def assert_it_answers(self, model: Model) -> None:
+        wanted = self.plain.scores(model)
+        question = read(self.served, {"nodes": [f"user/{node}" for node in self.plain.users]})
+        assert_close(self.served.compute.infer("x1", question.nodes.copy(), 0).scores, wanted)
+        rounded = self.served.compute.infer("x1-int8", question.nodes.copy(), 0).scores
+        assert 0 < np.abs(rounded - wanted).max() < 0.1 * np.abs(wanted).max()
+
+
+def test_changes_are_followed_and_folded_into_the_graph_and_found_again_by_a_worker_that_starts(
+    tmp_path: Path, published: tuple[Given, RevisionManifest], model: Model
+) -> None:
+    follower = Follower(tmp_path, *published)
+    follower.change(4)
+    follower.assert_it_answers(model)
+    follower.start()
+    follower.assert_it_answers(model)
+    for _ in range(2):
+        follower.revision = compact(follower.service, follower.repository, follower.updates)
+        follower.start()
+        assert follower.living.offset == follower.living.base_offset
+        follower.assert_it_answers(model)
+        follower.change(3)
+        follower.assert_it_answers(model)
+    overlay = follower.plain.drawn(follower.draw)
+    nodes = [f"user/{node}" for node in follower.plain.users]
+    question = read(follower.served, {"nodes": nodes, "overlay": overlay})
+    seeds = question.nodes.copy()
+    view = view_of(follower.served.graph.first_new, [Part(len(seeds), question.overlay, None)], seeds)
+    found = follower.served.compute.infer("x1", seeds, 0, view=view).scores
+    assert_close(found, follower.plain.scores(model))
 
 
 class NormOfAll(Model):

@@ -9,7 +9,6 @@ from gnnserve_api.spec.model import Model, ScoreKind
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.source_kinds import SEVERAL_TYPES
 from gnnserve_api.spec.task import Decoder, Task
-from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Variants
 
 _PROGRAM = "has(self.model.program)"
@@ -22,16 +21,6 @@ class _Spec(Protocol):
     model: Model
     variants: Variants
     task: Task
-    updates: UpdatesSpec | None
-
-
-@SEVERAL_TYPES.rule(
-    f"!{_PROGRAM} || !has(self.updates)",
-    "updates must not be given with model.program and graph.source.typed: programs follow changes of graphs of one "
-    "type alone so far",
-)
-def programs_over_types_stay(spec: _Spec) -> bool:
-    return spec.model.program is None or spec.updates is None
 
 
 _OF_ONE_TYPE = " && ".join(

@@ -49,13 +49,7 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     ids = open_names(manifest, mapped) or type_ids[schema.target.name]
     if revision.room is None:
         return OpenedGraph(stored, stored, ids, type_ids, payloads)
-    if revision.row_layout is RowLayout.BY_TYPE:
-        raise RepositoryError(
-            revision.folder,
-            "a program over several types reads features that changes of the graph cannot follow",
-            "leave spec.updates out",
-        )
-    if revision.has_rows_by_relation and not revision.makes_rows_by_type:
+    if revision.row_layout is not RowLayout.BY_NODE and not revision.makes_rows_by_type:
         raise _unchangeable(revision, "how rows of new nodes are made")
     if not manifest.keeps_rules(rules):
         raise _unchangeable(revision, "how edges become neighbour lists")

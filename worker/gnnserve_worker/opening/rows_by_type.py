@@ -4,6 +4,7 @@ programs, and what makes such rows. A row is as wide as the widest type; a narro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,7 @@ from gnnserve_worker.opening.changes import FollowedRows
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks
+from gnnserve_worker.opening.spread_tables import spread_types
 from gnnserve_worker.opening.type_recipe import TypeRecipe, type_recipe
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_table, read_tensors
@@ -44,7 +46,12 @@ class RowsByType:
         """Makers of rows, by table."""
 
     def open_table(self, name: str) -> Table:
-        return open_table(self._revision, self._revision.tables[name])
+        """With room for new nodes of each type, where the graph has it."""
+        revision, stored, seen = self._revision, self._graph.stored, self._graph.seen
+        if seen is stored:
+            return open_table(revision, revision.tables[name])
+        table = open_table(replace(revision, room=None), revision.tables[name])
+        return spread_types(table, stored.schema, seen.schema)
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         table = self.tables[variant.table]
@@ -63,7 +70,7 @@ class RowsByType:
         return network, self._makers.get(variant.table)
 
     def followed(self) -> FollowedRows:
-        return FollowedRows((), ())
+        return FollowedRows(tuple(self._makers.values()), ())
 
 
 def _open_recipe(revision: RevisionFiles, graph: OpenedGraph) -> TypeRecipe | None:

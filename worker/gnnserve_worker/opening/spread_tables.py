@@ -1,4 +1,4 @@
-"""Tables with room for the rows of new nodes behind those of each type, and of each relation.
+"""Tables with room for the rows of new nodes behind those of each type, or of each relation that reads it.
 
 Files have them without room between them, so what changes are written into are copies in the worker's memory.
 """
@@ -43,6 +43,16 @@ def spread_table(table: Table, described: RowsByRelation, schema: GraphSchema, g
         _spread_rows(table.own, own_blocks, moved.own_rows),
     )
     return SpreadTable(spread, moved.first_rows)
+
+
+def spread_types(table: Table, schema: GraphSchema, grown: GraphSchema) -> Table:
+    """A copy of a table that has one row of each node, with room for those of new nodes behind each type."""
+    blocks = [
+        (first, to, kind.nodes)
+        for first, to, kind in zip(schema.first_nodes, grown.first_nodes, schema.types, strict=False)
+    ]
+    rows = _spread_rows(table.rows, blocks, grown.first_nodes[-1])
+    return Table(table.kind, table.columns, rows, rows)
 
 
 def laid_out(

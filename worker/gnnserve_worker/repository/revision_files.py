@@ -99,7 +99,8 @@ class RevisionFiles:
     def makes_rows_by_type(self) -> bool:
         """Whether it keeps what rows of new nodes of each type are made by."""
         source = None if self.manifest is None else self.manifest.row_source
-        return source is not None and source.tensors is not None and bool(source.types)
+        has_products = source is not None and source.tensors is not None
+        return source is not None and bool(source.types) and (has_products or not self.has_rows_by_relation)
 
     @property
     def remedy(self) -> str:
