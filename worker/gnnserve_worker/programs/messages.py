@@ -5,6 +5,7 @@ Numbers go through memory that both map; a message says where in it they are.
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from itertools import accumulate
@@ -33,11 +34,11 @@ class Placed(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def of(self, memory: memoryview) -> np.ndarray:
         """The array itself."""
-        count = int(np.prod(self.shape, dtype=np.int64))
+        count = math.prod(self.shape)
         return np.frombuffer(memory, self.dtype, count, self.offset).reshape(self.shape)
 
 
