@@ -74,19 +74,19 @@ MODES: Mapping[str, Mode] = {
 
 def run_neighbours(run: Run) -> dict[str, Any]:
     os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0")
-    duration_s, rounds = (2.0, 1) if run.quick else (8.0, 5)
-    with _prepared(prepare(QUICK_SHAPE if run.quick else SHAPES["arxiv"])) as bench:
+    duration_s, rounds, others = (0.5, 1, OTHERS[:1]) if run.quick else (8.0, 5, OTHERS)
+    with _prepared(prepare(QUICK_SHAPE if run.quick else SHAPES["arxiv"]), others) as bench:
         generate(bench, anew=False)
-        with serving(bench, bench.all_cores, (*OTHERS, PROGRAM)) as served:
+        with serving(bench, bench.all_cores, (*others, PROGRAM)) as served:
             return {"neighbours": measure(bench, served, duration_s, rounds)}
 
 
 @contextmanager
-def _prepared(files: ShapeFiles) -> Iterator[Bench]:
+def _prepared(files: ShapeFiles, others: Sequence[str]) -> Iterator[Bench]:
     cores = sorted(os.sched_getaffinity(0))
     with TemporaryDirectory(prefix="gnnserve-neighbours-") as folder:
         scratch = Path(folder)
-        manifests = {name: described_manifest(files, name) for name in OTHERS}
+        manifests = {name: described_manifest(files, name) for name in others}
         manifests[PROGRAM] = program_manifest(scratch)
         written = {name: scratch / f"{name}.yaml" for name in manifests}
         for name, manifest in manifests.items():
@@ -166,7 +166,8 @@ def _capacity_per_s(bench: Bench, served: Served, duration_s: float) -> float:
 
 def _loads(bench: Bench, served: Served, rate_per_s: float, duration_s: float) -> list[Report]:
     options = ("--seeds-per-request", str(SEEDS), "--rate", f"{rate_per_s:.2f}")
-    loads = [bench.load(bench.generator_core, served.urls[name], duration_s, *options) for name in OTHERS]
+    others = [url for name, url in served.urls.items() if name != PROGRAM]
+    loads = [bench.load(bench.generator_core, url, duration_s, *options) for url in others]
     return [report_of(load, duration_s) for load in loads]
 
 
