@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,13 +25,15 @@ from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.opening.changes import OpenedChanges
-from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.sampling.repeats import effective_nodes
 from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
+
+if TYPE_CHECKING:  # only a server that has a program imports what runs one
+    from gnnserve_worker.programs.runner import ProgramRunner
 
 
 class NetworkBuilder(Protocol):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 from msgspec import UNSET
 from safetensors import SafetensorError
 
@@ -26,12 +27,12 @@ from gnnserve_worker.opening.living_graphs import roots_with_room
 from gnnserve_worker.opening.loaded import LoadedVariant, NetworkBuilder, TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.opening.rows_by_node import RowsByNode
-from gnnserve_worker.opening.rows_by_relation import RowsByRelation
-from gnnserve_worker.opening.rows_by_type import RowsByType
-from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowLayout
 from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
+
+if TYPE_CHECKING:  # only a server that has a program imports what runs one
+    from gnnserve_worker.programs.runner import ProgramRunner
 
 
 class TableRows(Protocol):
@@ -76,12 +77,7 @@ class OpenedVariants:
         self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
         """`inverse_roots` of the graph, where variants weigh neighbours."""
         self._networks = networks = VariantNetworks(revision, graph.seen.schema, build)
-        rows: Mapping[RowLayout, Callable[[], TableRows]] = {
-            RowLayout.BY_NODE: lambda: RowsByNode(revision, graph, networks, self.roots),
-            RowLayout.BY_RELATION: lambda: RowsByRelation(revision, graph),
-            RowLayout.BY_TYPE: lambda: RowsByType(revision, graph, networks),
-        }
-        self._rows = rows[revision.row_layout]()
+        self._rows = _ROWS[revision.row_layout](revision, graph, networks, self.roots)
         self.tables = self._rows.tables
         self.type_rows = self._rows.type_rows
         self.sample = self._rows.sample
@@ -89,7 +85,7 @@ class OpenedVariants:
     @property
     def programs(self) -> tuple[ProgramRunner, ...]:
         """As `LoadedRevision.programs`, once all variants are open."""
-        return self._networks.runners
+        return tuple(self._networks.runners.values())
 
     def open(self, variant: VariantManifest) -> LoadedVariant:
         revision = self._revision
@@ -120,3 +116,34 @@ class OpenedVariants:
         kept = (maker.kept_features(widths) for maker in followed.makers)
         features_of = next((one for one in kept if one is not None), None)
         return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, features_of)
+
+
+_Roots = Callable[[], np.ndarray]
+
+
+def _rows_by_node(revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots) -> TableRows:
+    return RowsByNode(revision, graph, networks, roots)
+
+
+# Only a server of several types imports what opens them.
+
+
+def _rows_by_relation(
+    revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots
+) -> TableRows:
+    from gnnserve_worker.opening.rows_by_relation import RowsByRelation  # noqa: PLC0415
+
+    return RowsByRelation(revision, graph)
+
+
+def _rows_by_type(revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots) -> TableRows:
+    from gnnserve_worker.opening.rows_by_type import RowsByType  # noqa: PLC0415
+
+    return RowsByType(revision, graph, networks)
+
+
+_ROWS: Mapping[RowLayout, Callable[[RevisionFiles, OpenedGraph, VariantNetworks, _Roots], TableRows]] = {
+    RowLayout.BY_NODE: _rows_by_node,
+    RowLayout.BY_RELATION: _rows_by_relation,
+    RowLayout.BY_TYPE: _rows_by_type,
+}

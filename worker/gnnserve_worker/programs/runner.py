@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,10 +26,24 @@ from gnnserve_worker.programs.started import GivenUpError, ProgramFile, StartedP
 from gnnserve_worker.programs.stats import ProgramStats, RunCounts
 
 _DEFAULT_LIMITS = ProgramLimits()
-_MOST_DELAY_S = 30.0
-"""Longest time between starts of a program that cannot be read."""
-_MOST_DELAY_AFTER_RUN_S = 2.0
-"""Longest time between starts after runs that failed: others may not, and a start takes a hundredth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Delays:
+    """Times between starts of processes that give no answer, which double from the second one on."""
+
+    first_s: float
+    most_s: float
+
+    def after(self, in_a_row: int) -> float:
+        """Delay after so many processes."""
+        return min(self.most_s, self.first_s * 2.0 ** (in_a_row - 2)) if in_a_row > 1 else 0.0
+
+
+_AFTER_START = _Delays(1.0, 30.0)
+"""A program that could not be read most likely cannot be read again."""
+_AFTER_RUN = _Delays(0.1, 2.0)
+"""Other requests may not fail, and a start takes hundredths of a second."""
 
 
 class ProgramRunner:
@@ -142,7 +157,7 @@ class ProgramRunner:
             try:
                 process = StartedProcess(self._server, self._program, self._lanes, self.limits)
             except ProgramFailedError as error:
-                self._note_given_up(error.failure, _MOST_DELAY_S)
+                self._note_given_up(error.failure, _AFTER_START)
                 raise
             with self._lock:
                 self._held.process = process
@@ -163,12 +178,12 @@ class ProgramRunner:
             if is_first:
                 self._held.process = None
         if is_first:
-            self._note_given_up(failure, _MOST_DELAY_AFTER_RUN_S)
+            self._note_given_up(failure, _AFTER_RUN)
         return process.end(has_ended=failure is Failure.CRASH)
 
-    def _note_given_up(self, failure: Failure, most_delay_s: float) -> None:
+    def _note_given_up(self, failure: Failure, delays: _Delays) -> None:
         self._counts.note_restart(failure)
-        self._starts.note_given_up(failure, most_delay_s)
+        self._starts.note_given_up(failure, delays)
 
 
 def _replace(runner: weakref.ref[ProgramRunner], process: StartedProcess) -> None:
@@ -205,12 +220,11 @@ class _Starts:
         with self._lock:
             self._in_a_row = 0
 
-    def note_given_up(self, failure: Failure, most_delay_s: float) -> None:
+    def note_given_up(self, failure: Failure, delays: _Delays) -> None:
         with self._lock:
             self._failure = failure
-            delay_s = min(most_delay_s, 2.0 ** (self._in_a_row - 1)) if self._in_a_row else 0.0
             self._in_a_row += 1
-            self._due_s = self._clock_s() + delay_s
+            self._due_s = self._clock_s() + delays.after(self._in_a_row)
 
     def require_due(self) -> None:
         with self._lock:

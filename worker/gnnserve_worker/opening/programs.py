@@ -1,0 +1,41 @@
+"""The network of a variant that is a program. Only a server that has one imports this (`networks.py`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnnserve_api.errors import DamagedError
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.programs import ProgramLimits, contract_problems
+from gnnserve_api.repository import VariantManifest
+from gnnserve_worker.models.program import ProgramNetwork
+from gnnserve_worker.parallel import thread_count
+from gnnserve_worker.programs.runner import ProgramRunner
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.revision_files import RevisionFiles
+from gnnserve_worker.tables.table import Table
+
+Runners = dict[tuple[Path, ProgramLimits], ProgramRunner]
+"""Programs of a revision that were opened, by their files and limits."""
+
+
+def open_program(
+    revision: RevisionFiles, schema: GraphSchema, runners: Runners, variant: VariantManifest, table: Table
+) -> ProgramNetwork:
+    """DamagedError: the revision does not have what its program wants."""
+    program = variant.network.program
+    assert program  # noqa: S101 - its kind says so
+    problems = contract_problems(program, schema)
+    if len(variant.fanouts) != max(1, program.sampled_hops):
+        problems.append(f"{len(variant.fanouts)} fan-outs, expected one for each of {program.sampled_hops} hops")
+    if table.projected:
+        problems.append(f"the table {variant.table} of products, expected one of features")
+    if problems:
+        problem = f"has for the program of {variant.name}: {'; '.join(problems)}"
+        raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
+    # A table has the columns of the widest type, of which a narrower one has its own first.
+    columns = tuple(min(kind.features or 0, variant.columns) for kind in schema.types)
+    file = revision.folder / variant.weights, program.limits
+    if file not in runners:
+        runners[file] = ProgramRunner(file[0], thread_count(), program.limits)
+    return ProgramNetwork(program, schema, runners[file], columns)
