@@ -45,6 +45,14 @@ def parser(prog: str = "gnnserve-describe") -> argparse.ArgumentParser:
     made.add_argument("--seed", metavar="N", type=int, default=0, help="for the nodes that are drawn (default 0)")
     made.add_argument("--name", metavar="NAME", default="", help="of the service in the manifest; absent: the folder's")
     made.add_argument(
+        "--output", metavar="NAME", default="",
+        help="output of forward to serve, by its name or its place from 0; absent: the likely one",
+    )  # fmt: skip
+    made.add_argument("--links", action="store_true", help="forward gives rows of nodes, whose pairs are scored")
+    made.add_argument(
+        "--decoder", metavar="DECODER", help="file.py:object that scores two rows, for links; absent: their dot product"
+    )
+    made.add_argument(
         "--trust", dest="is_trusted", action="store_true", help="read Python objects in a .pt file, which may run code"
     )
     return made

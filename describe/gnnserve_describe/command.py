@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gnnserve_api.errors import InputError
 from gnnserve_describe.description import Description, Wishes, describe
-from gnnserve_describe.load import load_graph, load_model, load_object
+from gnnserve_describe.load import load_decoder, load_graph, load_model, load_object
 from gnnserve_describe.write import MANIFEST, check_new
 
 
@@ -25,6 +25,9 @@ class DescribeCommand:
     seed: int = 0
     name: str = ""
     is_trusted: bool = False
+    output: str = ""
+    links: bool = False
+    decoder: str | None = None
 
 
 def run(command: DescribeCommand) -> None:
@@ -38,7 +41,11 @@ def run(command: DescribeCommand) -> None:
         )  # fmt: skip
     inputs = tuple(filter(None, command.inputs.split(",")))
     ids = None if command.ids is None else load_object("--ids", command.ids)
-    wishes = Wishes(command.hops, command.target, inputs, ids, command.nodes, command.seed, command.name)
+    decoder = None if command.decoder is None else load_decoder(command.decoder)
+    wishes = Wishes(
+        command.hops, command.target, inputs, ids, command.nodes, command.seed, command.name, command.output,
+        command.links or decoder is not None, decoder,
+    )  # fmt: skip
     _print(describe(module, graph, command.out, wishes, lambda step: print(f"{step} …", file=sys.stderr)))
 
 

@@ -15,8 +15,9 @@ from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of
 from gnnserve_describe.calling import Part
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
+from gnnserve_describe.decoder import decoder_of
 from gnnserve_describe.example import Example, example_of
-from gnnserve_describe.expected import expected_scores
+from gnnserve_describe.expected import expected_scores, score_pairs
 from gnnserve_describe.export import export_program
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
@@ -28,6 +29,7 @@ from gnnserve_describe.reach import Reach, measure_reach
 from gnnserve_describe.scoring import Outputs, Scorer, outputs_of, tensors_of
 from gnnserve_describe.steadiness import check_steady, in_evaluation
 from gnnserve_describe.write import (
+    DECODER,
     EXPECTED,
     MANIFEST,
     PROGRAM,
@@ -37,6 +39,7 @@ from gnnserve_describe.write import (
     sha256_of,
     write_expected,
     write_manifest,
+    write_tensors,
     write_weights,
 )
 
@@ -74,6 +77,12 @@ class Wishes:
     seed: int = 0
     name: str = ""
     """Name of the service in the manifest; empty: the folder's."""
+    output: str = ""
+    """Output of `forward` that scores are, by its name or place; empty: the likely one."""
+    scores_links: bool = False
+    """Whether its output are rows of nodes, whose pairs are scored."""
+    decoder: torch.nn.Module | None = None
+    """Module that scores two rows; None: their dot product."""
 
 
 def describe(
@@ -86,7 +95,9 @@ def describe(
         step("call the module")
         module = in_evaluation(module, findings)
         example = example_of(module, graph, wishes.target, wishes.inputs)
-        scorer, example, probe = _called(module, example, wishes.seed, findings)
+        if wishes.scores_links:
+            example = replace(example, labels=None)
+        scorer, example, probe = _called(module, example, wishes, findings)
         shape = shape_of(example.graph)
 
         step("measure how far it reads")
@@ -108,15 +119,23 @@ def describe(
         ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
         program = _manifest(scorer, layout, probe.graph, reach, sha256_of(made / PROGRAM))
         _tell_inputs(layout, findings)
-        write_expected(expected, ids, made / EXPECTED)
+        decoder = decoder_of(wishes.decoder, program.scores.columns) if wishes.scores_links else None
+        pairs = None if decoder is None else score_pairs(decoder, expected, wishes.seed)
+        write_expected(expected, ids, pairs, made / EXPECTED)
+        if decoder is not None and decoder.weights:
+            write_tensors(decoder.weights, made / DECODER)
         write_weights(module, made / WEIGHTS)
         # Its nodes are positions.
-        source = None if ids is not None else write_graph(example, layout, made, wishes.seed)
-        write_manifest(program, wishes.name or folder.name, source, list(findings), made / MANIFEST)
+        source = (
+            None if ids is not None else write_graph(example, layout, made, wishes.seed, has_classes=decoder is None)
+        )
+        write_manifest(program, decoder, wishes.name or folder.name, source, list(findings), made / MANIFEST)
     return Description(folder, program, check, tuple(findings), source is not None, example)
 
 
-def _called(module: torch.nn.Module, example: Example, seed: int, findings: Findings) -> tuple[Scorer, Example, Probe]:
+def _called(
+    module: torch.nn.Module, example: Example, wishes: Wishes, findings: Findings
+) -> tuple[Scorer, Example, Probe]:
     """How the module is called over graphs of any size. InputError: it is not."""
 
     def outputs() -> list[torch.Tensor]:
@@ -125,14 +144,14 @@ def _called(module: torch.nn.Module, example: Example, seed: int, findings: Find
 
     forget_kept_tensors(module, outputs, findings)
     try:
-        return _probed(module, example, seed, findings)
+        return _probed(module, example, wishes, findings)
     except InputError as error:
         told = Findings()
         moved = with_rows_as_features(module, example, told)
         if moved is None:
             raise
         try:
-            found = _probed(*moved, seed, told)
+            found = _probed(*moved, wishes, told)
         except InputError:
             raise error from None
         for sentence in told:
@@ -140,13 +159,15 @@ def _called(module: torch.nn.Module, example: Example, seed: int, findings: Find
         return found
 
 
-def _probed(module: torch.nn.Module, example: Example, seed: int, findings: Findings) -> tuple[Scorer, Example, Probe]:
-    probe = make_probe(example.graph, example.target, shape_of(example.graph), seed)
-    scorer = _scorer(module, example, probe, findings)
+def _probed(
+    module: torch.nn.Module, example: Example, wishes: Wishes, findings: Findings
+) -> tuple[Scorer, Example, Probe]:
+    probe = make_probe(example.graph, example.target, shape_of(example.graph), wishes.seed)
+    scorer = _scorer(module, example, probe, wishes, findings)
     return scorer, *_without_unread(scorer, example, probe)
 
 
-def _scorer(module: torch.nn.Module, example: Example, probe: Probe, findings: Findings) -> Scorer:
+def _scorer(module: torch.nn.Module, example: Example, probe: Probe, wishes: Wishes, findings: Findings) -> Scorer:
     """InputError: the module cannot be called, or not twice alike."""
     words = ", ".join(each.words for each in example.call.arguments)
     try:
@@ -157,7 +178,10 @@ def _scorer(module: torch.nn.Module, example: Example, probe: Probe, findings: F
     except Exception as error:
         raise _not_called(error, module, example, words) from error
     check_steady(module, example.call, probe.graph)
-    outputs = outputs_of(module, example.call, probe.graph, example.target, example.labels)
+    outputs = outputs_of(
+        module, example.call, probe.graph, example.target, example.labels, wishes.output,
+        gives_rows=wishes.scores_links,
+    )  # fmt: skip
     findings.tell(f"forward is called with {words}")
     _tell_outputs(outputs, findings)
     return Scorer(module, example.call, outputs)

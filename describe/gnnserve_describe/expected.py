@@ -9,6 +9,7 @@ import torch
 
 from gnnserve_api.errors import InputError
 from gnnserve_describe.blame import blame_of
+from gnnserve_describe.decoder import FoundDecoder, draw_pairs
 from gnnserve_describe.example import Example
 from gnnserve_describe.graph import NeighbourLists
 from gnnserve_describe.scoring import Scorer
@@ -25,6 +26,21 @@ class Expected:
     def scale(self) -> float:
         """Largest absolute score, or 1 where all are 0."""
         return float(np.abs(self.scores).max()) or 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpectedPairs:
+    ends: np.ndarray
+    """int64 [pairs, 2]: positions of first and of second nodes."""
+    scores: np.ndarray
+    """float32 [pairs]"""
+
+
+def score_pairs(decoder: FoundDecoder, expected: Expected, seed: int) -> ExpectedPairs:
+    """Scores of pairs of the nodes whose rows are expected."""
+    ends = draw_pairs(expected.nodes, seed)
+    first, second = (torch.from_numpy(expected.scores[np.searchsorted(expected.nodes, each)]) for each in ends.T)
+    return ExpectedPairs(ends, decoder.score(first, second).float().numpy())
 
 
 def draw_nodes(degrees: np.ndarray, count: int, seed: int) -> np.ndarray:

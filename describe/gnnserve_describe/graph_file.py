@@ -20,10 +20,15 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 _SHARES = (0.6, 0.2)
 
 
-def write_graph(example: Example, layout: Layout, folder: Path, seed: int) -> dict[str, Any] | None:
+def write_graph(
+    example: Example, layout: Layout, folder: Path, seed: int, *, has_classes: bool = True
+) -> dict[str, Any] | None:
     """Write the graph, and return `spec.graph.source`. None: it has several types or no labels that are classes, or is
-    too large."""
+    too large. `has_classes`: whether its labels are read; without, those of the file say nothing, which it must have
+    all the same."""
     labels = None if example.labels is None else _classes(example.labels)
+    if not has_classes:
+        labels = np.arange(example.graph.nodes(example.target)) % 2
     if example.call.has_types or labels is None:
         return None
     key = RelationKey()

@@ -31,6 +31,16 @@ def load_model(named: str) -> tuple[torch.nn.Module, Any]:
     return module, example
 
 
+def load_decoder(named: str) -> torch.nn.Module:
+    found = load_object("--decoder", named)
+    if not isinstance(found, torch.nn.Module):
+        raise InputError(
+            "--decoder", f"{named} is a {type(found).__name__}, no torch.nn.Module",
+            "name a module, or a function without arguments that makes it; for a dot product give --links alone",
+        )  # fmt: skip
+    return found
+
+
 def load_object(where: str, named: str) -> Any:
     """An object, or what a function without arguments returns."""
     return _called(where, named, _object(where, named))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -64,9 +64,12 @@ class Scorer:
 
 
 def outputs_of(
-    module: torch.nn.Module, call: Call, graph: GraphTensors, target: str, labels: torch.Tensor | None
-) -> Outputs:
-    """`graph`: one with other numbers of nodes than of edges. InputError: none of the outputs is of nodes."""
+    module: torch.nn.Module, call: Call, graph: GraphTensors, target: str, labels: torch.Tensor | None,
+    named: str = "", *, gives_rows: bool = False,
+) -> Outputs:  # fmt: skip
+    """`graph`: one with other numbers of nodes than of edges. `named`: which output scores are, by its name or place in
+    what `forward` returns; empty: the likely one. `gives_rows`: scores are rows of nodes, which are taken as they are.
+    InputError: none of the outputs is of nodes."""
     seen = _SeenEnds()
     with torch.no_grad(), seen:
         found = call(module, graph)
@@ -79,6 +82,9 @@ def outputs_of(
     ]
     if not of_nodes:
         raise _no_scores(tensors, graph, nodes)
+    of_nodes = _named(of_nodes, named)
+    if gives_rows:
+        return Outputs(of_nodes[0][0], None, None)
     scores = _chosen(of_nodes, labels)
     others = [path for path, tensor in of_nodes if path != scores[0] and tensor.dim() == 2]
     end = seen.end_of(scores[1])
@@ -94,6 +100,15 @@ def outputs_of(
 def _is_of(path: Path, target: str) -> bool:
     """Whether a tensor of a dictionary by types is of the target's."""
     return not target or not any(isinstance(step, str) for step in path) or target in path
+
+
+def _named(found: list[tuple[Path, torch.Tensor]], named: str) -> list[tuple[Path, torch.Tensor]]:
+    """The outputs of that name; all of them where it is empty."""
+    kept = [each for each in found if not named or named in map(str, each[0])]
+    if not kept:
+        there = ", ".join(".".join(map(str, path)) or "the only one" for path, _ in found)
+        raise InputError("--output", f"no output of nodes is called {named!r}", f"name one of: {there}")
+    return kept
 
 
 def _chosen(found: Sequence[tuple[Path, torch.Tensor]], labels: torch.Tensor | None) -> tuple[Path, torch.Tensor]:
@@ -156,6 +171,22 @@ def _no_scores(tensors: Sequence[tuple[Path, torch.Tensor]], graph: GraphTensors
             "return a matrix with a row for each",
         )
     return InputError("forward", f"it returns {shapes}: {problem}", remedy)
+
+
+def without_end(call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A call whose last function, where that makes probabilities, passes its input on."""
+
+    def called(*given: torch.Tensor) -> torch.Tensor:
+        seen = _SeenEnds()
+        with torch.no_grad(), seen:
+            found = call(*given)
+        end = seen.end_of(found)
+        if end is None:
+            return found
+        with torch.no_grad(), _WithoutEnd(end):
+            return call(*given)
+
+    return called
 
 
 class _SeenEnds(TorchFunctionMode):

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from safetensors.torch import save_file
 
 from gnnserve_api.errors import InputError, StorageError
 from gnnserve_api.programs import ProgramManifest
-from gnnserve_describe.expected import Expected
+from gnnserve_describe.decoder import FoundDecoder
+from gnnserve_describe.expected import Expected, ExpectedPairs
 
 PROGRAM, EXPECTED, WEIGHTS, MANIFEST = "model.onnx", "expected.npz", "model.safetensors", "manifest.yaml"
+DECODER = "decoder.safetensors"
 TOLERANCE_PERMILLE = 0.01
 
 
@@ -86,29 +88,32 @@ def ids_of(given: Any, nodes: int) -> np.ndarray:
     return found if found.dtype.kind == "U" else found.astype(np.int64)
 
 
-def write_expected(expected: Expected, ids: np.ndarray | None, path: Path) -> None:
-    np.savez(path, nodes=expected.nodes if ids is None else ids[expected.nodes], scores=expected.scores)
+def write_expected(expected: Expected, ids: np.ndarray | None, pairs: ExpectedPairs | None, path: Path) -> None:
+    arrays = {"nodes": expected.nodes if ids is None else ids[expected.nodes], "scores": expected.scores}
+    if pairs is not None:
+        arrays |= {"pairs": pairs.ends if ids is None else ids[pairs.ends], "pair_scores": pairs.scores}
+    np.savez(path, allow_pickle=False, **arrays)
 
 
 def write_weights(module: torch.nn.Module, path: Path) -> None:
     """All tensors of the module's state; those that share memory each by themselves."""
-    tensors = {
-        name: tensor.detach().cpu().clone().contiguous()
-        for name, tensor in module.state_dict().items()
-        if torch.is_tensor(tensor)
-    }
-    save_file(tensors, path)
+    write_tensors({name: each for name, each in module.state_dict().items() if torch.is_tensor(each)}, path)
 
 
-def model_block(program: ProgramManifest) -> dict[str, Any]:
+def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
+
+
+def model_block(program: ProgramManifest, decoder: FoundDecoder | None) -> dict[str, Any]:
     """`spec.model` of a manifest, whose relative paths begin in its folder."""
     told = msgspec.to_builtins(program)
     file = told.pop("file")
     told["inputs"] = [
         {name: value for name, value in each.items() if name != "relation" or value["name"]} for each in told["inputs"]
     ]
+    weights = {"decoder": {"uri": DECODER}} if decoder is not None and decoder.weights else {}
     return {
-        "program": {"uri": file, **told},
+        "program": {"uri": file, **told, **weights},
         "expected": {"uri": EXPECTED, "scores": "Logits", "tolerancePermille": TOLERANCE_PERMILLE},
     }
 
@@ -119,10 +124,14 @@ def name_of_service(name: str) -> str:
 
 
 def write_manifest(
-    program: ProgramManifest, name: str, source: dict[str, Any] | None, told: list[str], path: Path
-) -> None:
+    program: ProgramManifest, decoder: FoundDecoder | None, name: str, source: dict[str, Any] | None, told: list[str],
+    path: Path,
+) -> None:  # fmt: skip
+    """`decoder`: what scores pairs of its rows; None: nodes are classified."""
     spec: dict[str, Any] = {} if source is None else {"graph": {"source": source}}
-    spec["model"] = model_block(program)
+    if decoder is not None:
+        spec["task"] = {"links": {"decoder": decoder.kind, "dimensions": program.scores.columns}}
+    spec["model"] = model_block(program, decoder)
     document = {
         "apiVersion": "gnnserve.dev/v1alpha1",
         "kind": "GNNService",

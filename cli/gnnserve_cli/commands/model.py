@@ -73,10 +73,33 @@ def describe(
     trust: Annotated[
         bool, typer.Option("--trust", help="Read Python objects in a .pt file, which may run code.", metavar="")
     ] = False,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            metavar="NAME",
+            help="Output of forward to serve, by its name or its place from 0. Unset: the likely one.",
+            show_default=False,
+        ),
+    ] = "",
+    links: Annotated[
+        bool, typer.Option("--links", help="forward gives rows of nodes, whose pairs are scored.", metavar="")
+    ] = False,
+    decoder: Annotated[
+        str | None,
+        typer.Option(
+            "--decoder",
+            metavar="DECODER",
+            help="Module that scores two rows, for links: file.py:object. Unset: their dot product.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write a model of yours as a program that is served, with expected scores and a manifest."""
     require_describing()
     # Imported here: it brings torch.
     from gnnserve_describe.command import DescribeCommand, run  # noqa: PLC0415
 
-    run(DescribeCommand(module, out, graph, inputs, target, hops, ids, nodes, seed, name, trust))
+    run(
+        DescribeCommand(module, out, graph, inputs, target, hops, ids, nodes, seed, name, trust, output, links, decoder)
+    )

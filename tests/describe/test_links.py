@@ -1,0 +1,137 @@
+"""Encoders whose rows are read in pairs: described with the decoder, and served as they are by the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as pyg
+import yaml
+from safetensors.torch import load_file
+from tests.support.described import CLASSES, GRAPH, Net
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.manifest import load_manifest
+from gnnserve_api.spec.task import Decoder
+from gnnserve_describe import Wishes, describe, write
+from gnnserve_describe.decoder import DIST_MULT, DOT, MLP, decoder_of
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.score_links.links import served_links
+
+ROWS = 8
+
+
+class Encoder(Net):
+    """Gives classes and rows."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        hidden = torch.nn.functional.elu(self.norm(self.first(x, edge_index)))
+        rows = self.second(hidden, edge_index)
+        return self.head(rows), {"rows": rows}
+
+
+class Beside(torch.nn.Module):
+    """A perceptron over both rows, as torch's own tutorials write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.hidden, self.last = torch.nn.Linear(2 * ROWS, 12), torch.nn.Linear(12, 1)
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        hidden = self.hidden(torch.cat([first, second], dim=-1)).relu()
+        return torch.sigmoid(self.last(hidden)).view(-1)
+
+
+class Weighed(torch.nn.Module):
+    """Rows and an edge_index of pairs, as torch_geometric's decoders take them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 2, ROWS))
+
+    def forward(self, z: torch.Tensor, edge_label_index: torch.Tensor) -> torch.Tensor:
+        return (z[edge_label_index[0]] * self.weight * z[edge_label_index[1]]).sum(dim=-1)
+
+
+class Product(torch.nn.Module):
+    """A perceptron over the product of both rows, which servers do not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Sequential(torch.nn.Linear(ROWS, ROWS), torch.nn.ReLU(), torch.nn.Linear(ROWS, 1))
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(first * second)
+        return found
+
+
+def test_an_encoder_is_served_by_its_manifest_with_the_scores_of_its_decoder(tmp_path: Path) -> None:
+    encoder, decoder, folder = Encoder(pyg.SAGEConv).eval(), Beside(), tmp_path / "described"
+    made = describe(encoder, GRAPH, folder, Wishes(output="rows", scores_links=True, decoder=decoder))
+    assert (made.program.scores.columns, made.program.embeddings, made.has_graph) == (ROWS, None, True)
+    document = yaml.safe_load((folder / write.MANIFEST).read_text())["spec"]
+    assert document["task"] == {"links": {"decoder": "MLP", "dimensions": ROWS}}
+    assert set(load_file(folder / write.DECODER)) == set(decoder.state_dict())
+    service = load_manifest(folder / write.MANIFEST)
+    repository = Repository(tmp_path / "repository", "default", "described")
+    revision = generate(service, repository)
+    loaded = load_revision(repository, revision.revision)
+    ends = np.random.default_rng(3).integers(0, len(GRAPH.x), (30, 2))
+    nodes, places = np.unique(ends, return_inverse=True)
+    rows = infer_batch(loaded, "x1", nodes, 0).scores
+    found = served_links(revision, loaded.folder).score(rows, *places.reshape(ends.shape).T)
+    for one in loaded.programs:
+        one.close()
+    with torch.no_grad():
+        whole = encoder(GRAPH.x, GRAPH.edge_index)[1]["rows"]
+        wanted = torch.logit(decoder(whole[ends[:, 0]], whole[ends[:, 1]]).double()).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [(None, DOT), (pyg.InnerProductDecoder, DOT), (Weighed, DIST_MULT), (Beside, MLP)]
+)
+def test_a_decoder_is_told_by_what_it_computes(module: Callable[[], torch.nn.Module] | None, kind: str) -> None:
+    found = decoder_of(None if module is None else module(), ROWS)
+    assert (found.kind, bool(found.weights)) == (kind, kind != DOT)
+    assert kind in [*Decoder]
+
+
+def test_decoders_that_servers_do_not_know_are_refused() -> None:
+    with pytest.raises(InputError, match=r"a Product with last.0.weight \[8, 8\], .* computes neither a dot product"):
+        decoder_of(Product(), ROWS)
+    with pytest.raises(InputError, match="can be called neither with rows of first and of second nodes, nor"):
+        decoder_of(torch.nn.Linear(3, 1), ROWS)
+
+
+def test_an_output_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    wishes = Wishes(output="embeddings", scores_links=True)
+    with pytest.raises(
+        InputError, match=r"--output: no output of nodes is called 'embeddings'; name one of: 0, 1.rows"
+    ):
+        describe(Encoder(pyg.SAGEConv), GRAPH, tmp_path / "described", wishes)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_rows_are_taken_as_they_are_and_the_first_ones_are_meant(tmp_path: Path) -> None:
+    class Bounded(Net):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return super().forward(x, edge_index).softmax(dim=-1)
+
+    module = Bounded(pyg.SAGEConv).eval()
+    made = describe(module, GRAPH, tmp_path / "described", Wishes(scores_links=True))
+    assert made.program.scores.columns == CLASSES
+    with np.load(tmp_path / "described" / write.EXPECTED) as arrays:
+        np.testing.assert_allclose(arrays["scores"].sum(axis=1), 1, rtol=1e-5)
+        first, second = np.searchsorted(arrays["nodes"], arrays["pairs"].T)
+        wanted = (arrays["scores"][first] * arrays["scores"][second]).sum(axis=1)
+        np.testing.assert_allclose(arrays["pair_scores"], wanted, rtol=1e-5)
+    assert not (tmp_path / "described" / write.DECODER).exists()
