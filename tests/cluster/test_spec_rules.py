@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
+from tests.api.test_schema import BREAKS_RULE
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.session import running_api_server
 from tests.support.api_contract import Api, OverHttp, client_of, made, refusal
 from tests.support.observed import make_service, make_settings
 
 from gnnserve_api.schema import crd
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
 from gnnserve_operator.desired.labels import STATUS_FIELD_MANAGER
 from gnnserve_operator.desired.metadata import Parent
@@ -21,6 +25,8 @@ pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GNNSERVICES = "/apis/gnnserve.dev/v1alpha1/gnnservices"
 GRAPH: dict[str, Any] = {"source": {"builtin": "Digits"}}
+TYPED: dict[str, Any] = {"source": {"typed": {"npz": {"uri": "file:///graph"}}}}
+PROGRAM: dict[str, Any] = {"program": {"uri": "file:///model"}, "expected": {"uri": "file:///expected.npz"}}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +48,56 @@ def stored(api: Api, name: str, storage: str | None, repository: dict[str, Any])
     if storage is not None:
         status = {"observedGeneration": 1, "repositoryStorage": storage}
         made(api.apply(api.object("GNNService", name, status=status), STATUS_FIELD_MANAGER, "status"))
+
+
+KINDS_OF_GRAPHS: dict[str, Any] = {
+    "program-over-one-type": {"model": PROGRAM, "variants": {"oneRow": [{"hops": 0}]}},
+    "program-over-types": {"graph": TYPED, "model": PROGRAM, "variants": {"storage": ["float32", "int8"]}},
+    "products-over-types": {"graph": TYPED, "model": {"architecture": "RGCN"}, "variants": {"stored": [1]}},
+    "batches-over-types": {"graph": TYPED, "model": {"training": {"batches": "WholeGraph"}}},
+}
+"""Specs that a rule about another kind of graph, or about models that are no programs, would refuse."""
+
+
+@pytest.mark.parametrize("case", KINDS_OF_GRAPHS)
+def test_rules_of_one_kind_of_graph_leave_others_alone(case: str, api: Api) -> None:
+    GNNServiceSpec.model_validate({"graph": GRAPH, **KINDS_OF_GRAPHS[case]})
+    made(applied(api, case, **KINDS_OF_GRAPHS[case]))
+
+
+MODELS: list[dict[str, Any]] = [
+    {}, {"architecture": "GIN"}, {"architecture": "RGCN"}, {"training": {"batches": "Sampled"}},
+    {"relationFanouts": [{"relation": "buys", "fanouts": [5, 5]}]}, PROGRAM,
+]  # fmt: skip
+VARIANTS: list[dict[str, Any]] = [
+    {}, {"oneRow": [{"hops": 0}]}, {"stored": [2]}, {"stored": [1], "storedFollowChanges": True},
+]  # fmt: skip
+BESIDE: list[dict[str, Any]] = [{}, {"task": {"links": {}}}, {"updates": {"log": {"sqlite": {}}}}]
+
+
+@pytest.mark.parametrize("graph", [GRAPH, TYPED], ids=["one type", "several types"])
+def test_what_goes_with_a_kind_of_graph_is_the_same_for_the_api_server_and_pydantic(
+    graph: dict[str, Any], api: Api
+) -> None:
+    taken = 0
+    for model, variants, beside in itertools.product(MODELS, VARIANTS, BESIDE):
+        spec = {"graph": graph, "model": model, "variants": variants, **beside}
+        try:
+            GNNServiceSpec.model_validate(spec)
+            problems = 0
+        except ValidationError as error:
+            problems = error.error_count()
+        answer = applied(api, "any-kind", **spec)
+        assert (problems > 0) == (answer.code >= 400), (spec, answer.body)
+        taken += problems == 0
+    assert taken > 10
+
+
+@pytest.mark.parametrize("message", BREAKS_RULE)
+def test_a_spec_that_breaks_a_rule_is_refused_as_pydantic_refuses_it(message: str, api: Api) -> None:
+    code, _, said = refusal(applied(api, "broken", **BREAKS_RULE[message]))
+    assert code == 422
+    assert message in said
 
 
 def claim(storage: str, **more: str) -> dict[str, Any]:
