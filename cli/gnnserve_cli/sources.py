@@ -34,7 +34,7 @@ def parse_spec(text: str) -> GNNServiceSpec:
 def parse_source(text: str) -> GraphSource:
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
-    from gnnserve_api.spec.heterogeneous import TypedFolder, TypedSource  # noqa: PLC0415
+    from gnnserve_api.spec.heterogeneous import HeterogeneousSource, NpzFolder  # noqa: PLC0415
     from gnnserve_api.spec.paths import DataPath  # noqa: PLC0415
     from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
 
@@ -44,7 +44,7 @@ def parse_source(text: str) -> GraphSource:
     if path.suffix == ".npz":
         return GraphSource(npz=NpzSource(uri=DataPath(path.absolute().as_uri())))
     if path.is_dir():
-        return GraphSource(typed=TypedSource(npz=TypedFolder(uri=DataPath(path.absolute().as_uri()))))
+        return GraphSource(typed=HeterogeneousSource(npz=NpzFolder(uri=DataPath(path.absolute().as_uri()))))
     if text in list(Builtin):
         return GraphSource(builtin=Builtin(text))
     if text in list(OgbName):

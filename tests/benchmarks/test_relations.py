@@ -15,7 +15,7 @@ from benchmarks.shapes import FANOUTS
 from tests.support.several_types import load_types
 from torch_geometric.nn import HeteroConv, SAGEConv
 
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.graph.store import GraphData
 
@@ -29,7 +29,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TypedFiles:
 
 @pytest.fixture(scope="module")
 def data(files: TypedFiles) -> GraphData:
-    return load_types(TypedSource.model_validate(files.source))
+    return load_types(HeterogeneousSource.model_validate(files.source))
 
 
 def test_probes_scores_are_those_of_torch_geometric_over_all_neighbours(files: TypedFiles, data: GraphData) -> None:

@@ -13,7 +13,7 @@ import safetensors.numpy
 from tests.support.tables import write_table
 
 from gnnserve_api.spec.graph import GraphSource
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 
@@ -151,9 +151,9 @@ def _beside_ends(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if name not in {"src", "dst", "split"}}
 
 
-def load_types(source: TypedSource) -> GraphData:
+def load_types(source: HeterogeneousSource) -> GraphData:
     return load_source(GraphSource(typed=source), Path("unused"))
 
 
-def typed_source(given: Mapping[str, Any], **options: Any) -> TypedSource:
-    return TypedSource.model_validate({**given, **options})
+def typed_source(given: Mapping[str, Any], **options: Any) -> HeterogeneousSource:
+    return HeterogeneousSource.model_validate({**given, **options})

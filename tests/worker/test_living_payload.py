@@ -21,7 +21,7 @@ from gnnserve_api.graph_schema import GraphSchema, PayloadManifest, TypeManifest
 from gnnserve_client import Changes
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import RequestError
-from gnnserve_worker.asking.type_ids import TypedId
+from gnnserve_worker.asking.type_ids import QualifiedId
 from gnnserve_worker.compaction import differences
 from gnnserve_worker.compaction.differences import EdgeWriter, edge_differences, names_of, payloads_of
 from gnnserve_worker.compaction.folding import folded_relations
@@ -486,9 +486,9 @@ def test_features_and_times_of_edges_in_json_become_those_of_the_batch_and_are_l
 class NamedEnds:
     """Ids of the shop's types, as far as edges ask for them."""
 
-    def read_named(self, given: str, where: str) -> TypedId:
+    def read_named(self, given: str, where: str) -> QualifiedId:
         assert where.startswith("edges[")
-        return TypedId(*given.split("/"))
+        return QualifiedId(*given.split("/"))
 
 
 def test_an_edge_of_several_types_has_the_payload_of_the_relation_that_it_names() -> None:

@@ -12,7 +12,7 @@ from tests.support.samplers import sampler_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.repository import ChangedSource
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.table_nodes import Labelled
@@ -21,7 +21,7 @@ from gnnserve_worker.sampling.neighbours import Scratch
 
 NODES = 7
 EDGES = ((0, 1), (0, 1), (1, 0), (2, 2), (3, 5), (5, 3), (6, 0), (4, 4), (3, 1))
-SOURCE = TypedSource.model_validate({"npz": {"uri": "/a/folder"}, "reverse": "Disabled"})
+SOURCE = HeterogeneousSource.model_validate({"npz": {"uri": "/a/folder"}, "reverse": "Disabled"})
 RULES = [EdgeRules(way, repeats, loops) for way in Direction for repeats in Duplicates for loops in SelfLoops]
 
 

@@ -25,7 +25,7 @@ from tests.support.tables import edges_of, import_tables, nodes_of, table_source
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GivenSource, GraphSource, NpzSource
-from gnnserve_api.spec.heterogeneous import GivenTyped
+from gnnserve_api.spec.heterogeneous import HeterogeneousFiles
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.inspection import inspect
 from gnnserve_worker.graph.sources.load import KINDS, load_source, source_digest
@@ -282,7 +282,7 @@ def test_classes_with_fractions_of_a_csv_are_told(tmp_path: Path, labels: list[s
     assert found == ([(3, "1.5, 2, 2.5")] if count else [])
 
 
-@pytest.mark.parametrize(("given", "registry"), [(GivenSource, KINDS), (GivenTyped, LAYOUTS_OF_TYPES)])
+@pytest.mark.parametrize(("given", "registry"), [(GivenSource, KINDS), (HeterogeneousFiles, LAYOUTS_OF_TYPES)])
 def test_whatever_a_manifest_may_name_as_its_source_is_loaded_by_a_row_of_the_registry(
     given: UnionType, registry: Mapping[type, Callable[[], object]]
 ) -> None:

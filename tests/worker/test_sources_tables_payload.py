@@ -13,7 +13,7 @@ from tests.support.tables import edges_of, import_tables, nodes_of, write_table
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_worker.graph.inspection import inspect, inspect_by_type
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
@@ -128,7 +128,7 @@ def test_a_reverse_relation_of_several_types_shares_the_payload(tmp_path: Path, 
              "features": ["amount"], "time": "at"}
         ],
     }  # fmt: skip
-    source = GraphSource(typed=TypedSource.model_validate({suffix[1:]: tables}))
+    source = GraphSource(typed=HeterogeneousSource.model_validate({suffix[1:]: tables}))
     data = load_source(source, Path("unused"))
 
     by_name = {one.name: place for place, one in enumerate(data.relations)}

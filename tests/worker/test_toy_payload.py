@@ -20,7 +20,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.protocol import RequestOverlay, TypedOverlay
 from gnnserve_api.repository import SourceColumn
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES, GraphTypes
 from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures
@@ -151,7 +151,7 @@ def assembled(kinds: list[tuple[str, int]], relations: list[GivenRelation], *, r
         GivenType(NodeType(name, nodes, np.ones((nodes, 1), np.float32)), None if place else labelled, "a test")
         for place, (name, nodes) in enumerate(kinds)
     ]
-    source = TypedSource.model_validate({"npz": {"uri": "/a/folder"}, "reverse": reverse})
+    source = HeterogeneousSource.model_validate({"npz": {"uri": "/a/folder"}, "reverse": reverse})
     return assemble(source, "0123abcd", types, relations)
 
 

@@ -115,12 +115,12 @@ def request_of(batch: Batch, kinds: TextKinds) -> ChangesRequest[Any]:
     """Raises InputError where a text is no integer, and has to be one."""
 
     def node(change: Change, given: int | str | None) -> int | str:
-        return _typed(given, kinds.are_ids_integers, f"row {change.number:,}", "node id")
+        return _parsed(given, kinds.are_ids_integers, f"row {change.number:,}", "node id")
 
     def label(change: Change) -> Label | None:
         if change.label is None or isinstance(change.label, list):
             return change.label
-        return _typed(change.label, kinds.are_labels_integers, f"row {change.number:,}", "label")
+        return _parsed(change.label, kinds.are_labels_integers, f"row {change.number:,}", "label")
 
     def edges(kind: Kind) -> tuple[Any, ...]:
         """Pairs, or with the relation between the ends."""
@@ -160,7 +160,7 @@ def may_be_integers(batch: Batch) -> TextKinds:
     )
 
 
-def _typed(given: int | str | None, is_integer: bool, where: str, what: str) -> int | str:
+def _parsed(given: int | str | None, is_integer: bool, where: str, what: str) -> int | str:
     assert given is not None  # noqa: S101  (rows were checked)
     if isinstance(given, int) or not is_integer:
         return given

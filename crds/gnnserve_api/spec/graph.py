@@ -9,7 +9,7 @@ from typing import Annotated, assert_never
 from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_api.spec.paths import SourcePath
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.rules import rule
@@ -49,7 +49,7 @@ class NpzSource(ApiModel):
     in the order of `indices`."""
 
 
-GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | TypedSource
+GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | HeterogeneousSource
 _KINDS: Mapping[type, SourceKind] = {
     Builtin: ONE_TYPE,
     NpzSource: ONE_TYPE,
@@ -57,7 +57,7 @@ _KINDS: Mapping[type, SourceKind] = {
     PygSource: ONE_TYPE,
     ParquetSource: ONE_TYPE,
     CsvSource: ONE_TYPE,
-    TypedSource: SEVERAL_TYPES,
+    HeterogeneousSource: SEVERAL_TYPES,
 }
 
 
@@ -76,7 +76,7 @@ class GraphSource(ApiModel):
     """Your own tables of nodes and edges, as Parquet."""
     csv: CsvSource | None = None
     """Your own tables of nodes and edges, as CSV."""
-    typed: TypedSource | None = None
+    typed: HeterogeneousSource | None = None
     """A graph of several types of nodes and relations."""
 
     @rule(
@@ -111,7 +111,7 @@ class GraphSource(ApiModel):
                 return f"{given.name}, {given.direction}"
             case ParquetSource() | CsvSource():
                 return f"{given.nodes.uri} and {given.edges.uri}, {given.edges.direction}"
-            case TypedSource():
+            case HeterogeneousSource():
                 return given.described()
             case _:
                 assert_never(given)

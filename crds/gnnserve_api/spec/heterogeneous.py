@@ -28,7 +28,7 @@ class ReverseRelations(StrEnum):
     """Relations as they are listed: the target reads the source, and nothing the other way round."""
 
 
-class TypedFolder(ApiModel):
+class NpzFolder(ApiModel):
     """A folder of `.npz` files: `nodes_TYPE.npz` and `edges_SOURCE__RELATION__TARGET.npz`."""
 
     uri: FolderPath
@@ -54,7 +54,7 @@ class HeteroDataFile(ApiModel):
         return str(self.uri)
 
 
-class TypedNodeTable(NodeColumns):
+class TypeNodeTable(NodeColumns):
     type: TypeName
     """Name of the nodes' type, which stands before a slash in requests: `user/17`."""
 
@@ -65,7 +65,7 @@ class TypedNodeTable(NodeColumns):
         return self.label is None or not self.labels
 
 
-class TypedEdgeTable(ApiModel):
+class RelationEdgeTable(ApiModel):
     uri: TablePath
     """Path of the table of edges: a file, or a folder of files, read in the order of names."""
     source_type: TypeName
@@ -90,22 +90,22 @@ class TypedEdgeTable(ApiModel):
     edges have no time."""
 
 
-class TypedCsvNodeTable(TypedNodeTable):
+class CsvTypeNodeTable(TypeNodeTable):
     delimiter: Delimiter | None = None
     """Single character between the values of this table. Absent: the source's `delimiter`."""
 
 
-class TypedCsvEdgeTable(TypedEdgeTable):
+class CsvRelationEdgeTable(RelationEdgeTable):
     delimiter: Delimiter | None = None
     """Single character between the values of this table. Absent: the source's `delimiter`."""
 
 
-class TypedParquet(ApiModel):
+class ParquetByType(ApiModel):
     """Parquet files: a table of nodes for each type, one of edges for each relation."""
 
-    nodes: Annotated[tuple[TypedNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
+    nodes: Annotated[tuple[TypeNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
     """Tables of nodes, one for each type."""
-    edges: Annotated[tuple[TypedEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
+    edges: Annotated[tuple[RelationEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
     """Tables of edges, one for each relation."""
 
     def described(self) -> str:
@@ -113,13 +113,13 @@ class TypedParquet(ApiModel):
         return _described(self.nodes, self.edges)
 
 
-class TypedCsv(ApiModel):
+class CsvByType(ApiModel):
     """CSV files with a header line, compressed or not: a table of nodes for each type, one of edges for each
     relation."""
 
-    nodes: Annotated[tuple[TypedCsvNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
+    nodes: Annotated[tuple[CsvTypeNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
     """Tables of nodes, one for each type."""
-    edges: Annotated[tuple[TypedCsvEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
+    edges: Annotated[tuple[CsvRelationEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
     """Tables of edges, one for each relation."""
     delimiter: Delimiter = ","
     """Single character between the values of a table; a tab is written "\\t"."""
@@ -131,25 +131,25 @@ class TypedCsv(ApiModel):
         return _described(self.nodes, self.edges)
 
 
-def _described(nodes: Sequence[TypedNodeTable], edges: Sequence[TypedEdgeTable]) -> str:
+def _described(nodes: Sequence[TypeNodeTable], edges: Sequence[RelationEdgeTable]) -> str:
     relations = "relation" if len(edges) == 1 else "relations"
     return f"{len(nodes)} types, {nodes[0].uri} …, {len(edges)} {relations}"
 
 
-GivenTyped = TypedFolder | HeteroDataFile | TypedParquet | TypedCsv
+HeterogeneousFiles = NpzFolder | HeteroDataFile | ParquetByType | CsvByType
 
 
-class TypedSource(ApiModel):
+class HeterogeneousSource(ApiModel):
     """A graph of several types of nodes and relations. Where it comes from: exactly one of npz, heteroData, parquet and
     csv."""
 
-    npz: TypedFolder | None = None
+    npz: NpzFolder | None = None
     """A folder of `.npz` files, one for each type and each relation."""
     hetero_data: HeteroDataFile | None = None
     """torch_geometric's HeteroData, as safetensors and JSON."""
-    parquet: TypedParquet | None = None
+    parquet: ParquetByType | None = None
     """Your own tables as Parquet, one for each type and each relation."""
-    csv: TypedCsv | None = None
+    csv: CsvByType | None = None
     """Your own tables as CSV, one for each type and each relation."""
     target: TypeName | None = None
     """Type whose nodes are classified. Absent: the one that has labels."""
@@ -166,11 +166,11 @@ class TypedSource(ApiModel):
     def _exactly_one(self) -> bool:
         return len(self._members()) == 1
 
-    def given(self) -> GivenTyped:
+    def given(self) -> HeterogeneousFiles:
         """The member that is set."""
         return self._members()[0]
 
-    def _members(self) -> list[GivenTyped]:
+    def _members(self) -> list[HeterogeneousFiles]:
         members = (self.npz, self.hetero_data, self.parquet, self.csv)
         return [member for member in members if member is not None]
 

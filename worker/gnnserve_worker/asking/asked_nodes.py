@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames, TypeManifest
 from gnnserve_worker.asking.naming import NodeNaming, TargetNaming, TextsWithTypesNaming, naming_of
-from gnnserve_worker.asking.type_ids import TargetIds, TypedIds
+from gnnserve_worker.asking.type_ids import QualifiedIds, TargetIds
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 
@@ -33,7 +33,7 @@ class CalledNodes:
     """How the nodes of a graph are called."""
 
     naming: NodeNaming
-    ids: TypedIds
+    ids: QualifiedIds
     described: tuple[TypeManifest, ...]
     """Types that ids name, or leave out; empty: ids are without a type, or texts that name one."""
 
@@ -49,7 +49,7 @@ class _TargetNodes:
 
 
 def _by_ids(naming: NodeNaming, graph: GraphTypes) -> CalledNodes:
-    return CalledNodes(naming, TypedIds(graph.types, graph.numbered, graph.ids), ())
+    return CalledNodes(naming, QualifiedIds(graph.types, graph.numbered, graph.ids), ())
 
 
 def _by_types(naming: NodeNaming, graph: GraphTypes) -> CalledNodes:
@@ -68,7 +68,7 @@ class _AllNodes:
     def call(self, own: AnyIds, nodes: int, graph: GraphTypes) -> CalledNodes:
         assert own is not None  # noqa: S101  (nodes of several types in one numbering have texts)
         naming = TextsWithTypesNaming(own, nodes)
-        return CalledNodes(naming, TypedIds(graph.types, graph.numbered, graph.ids), ())
+        return CalledNodes(naming, QualifiedIds(graph.types, graph.numbered, graph.ids), ())
 
 
 TARGET_NODES: AskedNodes = _TargetNodes()

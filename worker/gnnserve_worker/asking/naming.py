@@ -17,7 +17,7 @@ from gnnserve_api.live_accuracy import TypedNodeId
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.asking.id_schemas import IdSchemas, IdsOfTarget, PlainIds, TextsWithTypes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.asking.type_ids import TypedIds, as_text
+from gnnserve_worker.asking.type_ids import QualifiedIds, as_text
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.overlay import number_overlay
@@ -369,7 +369,7 @@ class TargetNaming:
     takes_texts = True
     members = 1
 
-    def __init__(self, target: NodeNaming, ids: TypedIds) -> None:
+    def __init__(self, target: NodeNaming, ids: QualifiedIds) -> None:
         """`target`: ids within the type that is answered for. `ids`: of all types."""
         self._target = target
         self._ids = ids

@@ -19,7 +19,7 @@ from gnnserve_api.graph_schema import GraphSchema, RelationManifest
 from gnnserve_api.protocol import RequestOverlay, TypedEdge, TypedOverlay
 from gnnserve_worker.asking.naming import NodeNaming
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.asking.type_ids import TypedId, TypedIds
+from gnnserve_worker.asking.type_ids import QualifiedId, QualifiedIds
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST
 
 BRING_IT = "a new node goes into overlay.nodes, with its features"
@@ -124,7 +124,7 @@ def _check_unseen(found: list[int], new: Sequence[Any]) -> None:
 class IdsWithTypes:
     """Ids that name their type; an edge is `[source, relation, target]`."""
 
-    def __init__(self, ids: TypedIds) -> None:
+    def __init__(self, ids: QualifiedIds) -> None:
         self._ids = ids
         self._relations = _by_name(ids.numbered)
 
@@ -152,11 +152,11 @@ class IdsWithTypes:
 class _Reader:
     """Numbers of nodes that a request names: those of the graph, and behind them its new ones."""
 
-    def __init__(self, ids: TypedIds, relations: _RelationsByName) -> None:
+    def __init__(self, ids: QualifiedIds, relations: _RelationsByName) -> None:
         self._ids = ids
         self._graph = ids.numbered
         self._relations = relations
-        self._new: dict[TypedId, int] = {}
+        self._new: dict[QualifiedId, int] = {}
         self.kinds: list[int] = []
         """Places of the types of new nodes."""
 
@@ -197,7 +197,7 @@ class _Reader:
             raise RequestError(ErrorCode.INVALID_VALUE, f"{where}[1]", problem, f"relations are {', '.join(own)}")
         return found, self._number(source, edge[0], f"{where}[0]"), self._number(target, edge[2], f"{where}[2]")
 
-    def _number(self, id_: TypedId, given: Any, where: str) -> int:
+    def _number(self, id_: QualifiedId, given: Any, where: str) -> int:
         if (place := self._new.get(id_)) is not None:
             return self._graph.first_nodes[-1] + place
         number = self._ids.number(id_)

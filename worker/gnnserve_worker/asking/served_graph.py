@@ -12,7 +12,7 @@ from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES, AskedNodes, GraphTypes
 from gnnserve_worker.asking.naming import NodeNaming
 from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists, OneList, RelationLists
-from gnnserve_worker.asking.type_ids import TypedIds
+from gnnserve_worker.asking.type_ids import QualifiedIds
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 
@@ -23,7 +23,7 @@ class ServedGraph:
     """How requests and answers call the nodes that are answered for."""
     types: GraphSchema
     """Types of nodes and relations, as the revision has them. A graph of one type has one of each, without names."""
-    ids: TypedIds
+    ids: QualifiedIds
     """Ids of each of `types`."""
     described: tuple[TypeManifest, ...]
     """Types by which nodes are called; empty: they are called without, or by texts that name them."""

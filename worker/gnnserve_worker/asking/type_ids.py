@@ -22,13 +22,13 @@ _MOST_LOOKED_AT = 100
 """Nodes among which an example is looked for: the first ones may have left."""
 
 
-class TypedId(NamedTuple):
+class QualifiedId(NamedTuple):
     type: str
     id: int | str
     """As the type has its ids: an integer, or a text."""
 
 
-class TypedIds:
+class QualifiedIds:
     """Ids of all types of a graph. Each names its type."""
 
     def __init__(
@@ -42,11 +42,11 @@ class TypedIds:
         self._places = {kind.name: place for place, kind in enumerate(types.types)}
         self._first_nodes = numbered.first_nodes
 
-    def read(self, given: Any, where: str) -> TypedId:
+    def read(self, given: Any, where: str) -> QualifiedId:
         """An id in JSON, of a node of whichever type. RequestError: it is none."""
         return self.read_named(given, where)
 
-    def read_named(self, given: Any, where: str) -> TypedId:
+    def read_named(self, given: Any, where: str) -> QualifiedId:
         """An id that names its type."""
         name = given.partition("/")[0] if isinstance(given, str) and "/" in given else None
         if isinstance(given, dict) or name in self._places:
@@ -58,7 +58,7 @@ class TypedIds:
             self._remedy(self.types.target),
         )  # fmt: skip
 
-    def read_asked(self, given: Any, where: str) -> TypedId:
+    def read_asked(self, given: Any, where: str) -> QualifiedId:
         """The id of a node that is asked about."""
         return self.read(given, where)
 
@@ -66,7 +66,7 @@ class TypedIds:
         """The place of a type; -1: there is no such type."""
         return self._places.get(name, -1)
 
-    def number(self, id_: TypedId) -> int:
+    def number(self, id_: QualifiedId) -> int:
         """The number of a node of the graph; -1: there is no such node."""
         kind, ids = self.numbered.place_of(id_.type), self._of_type[id_.type]
         if ids is None:
@@ -120,7 +120,7 @@ class TypedIds:
             raise self._not_asked_about(given, id_.type, where)
         return id_.id
 
-    def _read(self, given: Any, where: str) -> TypedId:
+    def _read(self, given: Any, where: str) -> QualifiedId:
         name, id_ = self._parted(given, where)
         target = self.types.target
         kind = next((one for one in self.types.types if one.name == (name or target.name)), None)
@@ -130,11 +130,11 @@ class TypedIds:
             raise RequestError(ErrorCode.UNKNOWN_NODE, where, problem, self._remedy(target))
         if kind.node_ids == "Strings":
             if isinstance(id_, str) and id_:
-                return TypedId(kind.name, id_)
+                return QualifiedId(kind.name, id_)
         elif type(id_) is int:
-            return TypedId(kind.name, id_)
+            return QualifiedId(kind.name, id_)
         elif isinstance(id_, str) and name is not None and _is_integer(id_):
-            return TypedId(kind.name, int(id_))  # a text of digits behind a type
+            return QualifiedId(kind.name, int(id_))  # a text of digits behind a type
         said = "texts" if kind.node_ids == "Strings" else "integers"
         problem = f"ids of type {kind.name} are {said}, got {shown_value(id_)}"
         raise RequestError(ErrorCode.INVALID_TYPE, where, problem, self._remedy(kind))
@@ -166,13 +166,13 @@ class TypedIds:
         return f"name nodes as {forms}"
 
 
-class TargetIds(TypedIds):
+class TargetIds(QualifiedIds):
     """Ids of which those without a type are of the type that is answered for, the only one that answers are about."""
 
-    def read(self, given: Any, where: str) -> TypedId:
+    def read(self, given: Any, where: str) -> QualifiedId:
         return self._read(given, where)
 
-    def read_asked(self, given: Any, where: str) -> TypedId:
+    def read_asked(self, given: Any, where: str) -> QualifiedId:
         id_ = self._read(given, where)
         if id_.type != self.types.target.name:
             raise self._not_asked_about(given, id_.type, where)

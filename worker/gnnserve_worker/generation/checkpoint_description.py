@@ -72,7 +72,7 @@ OTHERS: Sequence[LayerKind] = (
 _OWNERS: Mapping[str, Architecture] = {
     kind.name: architecture for architecture, spec in OF_ONE_TYPE.items() for kind in spec.layer_kinds
 }
-_TYPED_OWNERS: Mapping[str, Architecture] = {
+_RELATIONAL_OWNERS: Mapping[str, Architecture] = {
     kind.name: architecture for architecture, spec in RELATIONAL.items() for kind in spec.layer_kinds
 }
 _PERCEPTRONS = tuple(architecture for architecture, spec in OF_ONE_TYPE.items() if LINEAR in spec.layer_kinds)
@@ -227,9 +227,9 @@ def architecture_of(description: Description) -> Architecture | None:
     return found.pop() if len(found) == 1 and not description.others else None
 
 
-def typed_architecture_of(layer: Layer) -> Architecture | None:
+def relational_architecture_of(layer: Layer) -> Architecture | None:
     """The architecture over several types that reads the layer as it stands."""
-    return _TYPED_OWNERS.get(layer.kind.name)
+    return _RELATIONAL_OWNERS.get(layer.kind.name)
 
 
 def _read_by(layer: Layer) -> Architecture | None:

@@ -14,8 +14,8 @@ from gnnserve_worker.generation.checkpoint_description import (
     looks,
     refused_layers,
     relation_of,
+    relational_architecture_of,
     steps_of,
-    typed_architecture_of,
 )
 from gnnserve_worker.generation.checkpoint_layout import LayoutError, MisfitError, in_order
 from gnnserve_worker.generation.tensors import Tensors
@@ -59,12 +59,12 @@ def _misfit(
     unread = [
         layer
         for layer in description.layers
-        if typed_architecture_of(layer) is None
+        if relational_architecture_of(layer) is None
         and not {names.get(key, key) for key in layer.tensors} <= expected_names
         and not _is_input(layer.name)
     ]
     others = tuple(key for key in description.others if names.get(key, key) not in expected_names)
-    owners = {typed_architecture_of(layer) for layer in description.layers}
+    owners = {relational_architecture_of(layer) for layer in description.layers}
     kinds = [one for one in owners if one is not None]
     if unread or others or len(kinds) > 1:
         refusal = refused_layers(replace(description, others=others), unread)
@@ -164,7 +164,7 @@ def _attention(found: Shapes, layers: int, shape: RelationalShape, settings: lis
 def _names_here(description: Description) -> Mapping[str, str]:
     """The name that each tensor has here: without a prefix, `convs.0` in place of `conv1`, and relations as HeteroConv
     writes them in place of to_hetero. LayoutError: the order of the layers is unclear."""
-    convolutions = [layer for layer in description.layers if typed_architecture_of(layer) is not None]
+    convolutions = [layer for layer in description.layers if relational_architecture_of(layer) is not None]
     layers, relations = {}, {}
     for layer in convolutions:
         steps = steps_of(layer.name)
@@ -182,7 +182,7 @@ def _names_here(description: Description) -> Mapping[str, str]:
         new = ".".join([f"convs.{order.index(layers[layer.name])}", *of_relation])
         names |= {f"{layer.name}.{name}": f"{new}.{name}" for name in layer.shapes}
     for layer in description.layers:
-        if typed_architecture_of(layer) is None and (
+        if relational_architecture_of(layer) is None and (
             match := re.fullmatch(r"(?:.*\.)?((?:encoders|embeddings)\..+)", layer.name)
         ):
             names |= {f"{layer.name}.{name}": f"{match[1]}.{name}" for name in layer.shapes}

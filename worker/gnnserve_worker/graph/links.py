@@ -238,13 +238,13 @@ def part_relation(data: GraphData, links: Links, *, reads_features: bool = True)
         classes=(),
         splits=data.splits,
         edge_rules=EdgeRules(direction),
-        ids=typed_ids(data.types),
+        ids=qualified_ids(data.types),
         findings=(*data.findings, *(() if reads_features else _unread(data.types))),
     )
     return PartedLinks(_link_graph(graph, parted), parted, data)
 
 
-def typed_ids(types: Sequence[NodeType]) -> NodeIds:
+def qualified_ids(types: Sequence[NodeType]) -> NodeIds:
     """What nodes are called: their type, a slash, and their id within it."""
     texts = []
     for kind in types:

@@ -24,7 +24,7 @@ from gnnserve_worker.asking.overlay import (
 from gnnserve_worker.asking.overlay_ids import BRING_IT, IdsAlone, IdsWithTypes, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.served_graph import ServedGraph
-from gnnserve_worker.asking.type_ids import TypedIds
+from gnnserve_worker.asking.type_ids import QualifiedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.models.rows import FeaturesOf
@@ -43,7 +43,7 @@ class _Form:
     """In place of `schemas` where nothing can be brought, and ids of all types are in one numbering."""
     no_arrays: str
     """As of `GraphOverlays`."""
-    place_of: Callable[[TypedIds, Any], int]
+    place_of: Callable[[QualifiedIds, Any], int]
     """The place of a node's type, by the node's id in a batch of changes, whatever that is; -1: there is none."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.graph_schema import AS_LISTED
-from gnnserve_api.spec.heterogeneous import ReverseRelations, TypedSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource, ReverseRelations
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import without_unused_payload
@@ -68,7 +68,7 @@ class NoLabelsError(InputError):
 
 
 def assemble(
-    source: TypedSource,
+    source: HeterogeneousSource,
     digest: str,
     types: Sequence[GivenType],
     relations: Sequence[GivenRelation],
@@ -153,7 +153,9 @@ def _check_ends(where: str, positions: np.ndarray, kind: NodeType) -> None:
         )  # fmt: skip
 
 
-def _target(source: TypedSource, types: Mapping[str, GivenType], findings: list[Finding]) -> tuple[str, Labelled]:
+def _target(
+    source: HeterogeneousSource, types: Mapping[str, GivenType], findings: list[Finding]
+) -> tuple[str, Labelled]:
     """The type that is classified, and its labels."""
     with_labels = {name: given.labelled for name, given in types.items() if given.labelled is not None}
     field, there = f"{FIELD}.target", ", ".join(with_labels) or "none"
@@ -176,7 +178,7 @@ def _target(source: TypedSource, types: Mapping[str, GivenType], findings: list[
     return name, labelled
 
 
-def _unlabelled(source: TypedSource, types: Sequence[GivenType]) -> tuple[str, Labelled]:
+def _unlabelled(source: HeterogeneousSource, types: Sequence[GivenType]) -> tuple[str, Labelled]:
     """The type that comes first where none is classified."""
     if source.target is not None:
         raise InputError(f"{FIELD}.target", f"is {source.target!r}, and nothing is classified", "leave it out")
@@ -186,7 +188,7 @@ def _unlabelled(source: TypedSource, types: Sequence[GivenType]) -> tuple[str, L
 
 
 def _without_features(
-    source: TypedSource, types: Mapping[str, GivenType], given: GivenType, findings: list[Finding]
+    source: HeterogeneousSource, types: Mapping[str, GivenType], given: GivenType, findings: list[Finding]
 ) -> GivenType:
     for place, name in enumerate(source.without_features):
         if name not in types:
@@ -202,7 +204,10 @@ def _without_features(
 
 
 def _with_reverses(
-    source: TypedSource, types: Mapping[str, GivenType], relations: Sequence[GivenRelation], findings: list[Finding]
+    source: HeterogeneousSource,
+    types: Mapping[str, GivenType],
+    relations: Sequence[GivenRelation],
+    findings: list[Finding],
 ) -> list[Relation]:
     adds = source.reverse is ReverseRelations.ADD
     built = []

@@ -17,7 +17,7 @@ import safetensors
 from gnnserve_api import decoding
 from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.heterogeneous import HeteroDataFile, TypedSource
+from gnnserve_api.spec.heterogeneous import HeteroDataFile, HeterogeneousSource
 from gnnserve_worker.graph.sources.archive import Header
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, CheckedArrays, reading
@@ -47,7 +47,12 @@ def identity(given: HeteroDataFile) -> str:
 
 
 def load(
-    source: TypedSource, given: HeteroDataFile, digest: str, progress: ProgressListener, *, needs_labels: bool = True
+    source: HeterogeneousSource,
+    given: HeteroDataFile,
+    digest: str,
+    progress: ProgressListener,
+    *,
+    needs_labels: bool = True,
 ) -> GraphData:
     path, beside = _paths(given)
     counts = _read_counts(beside)

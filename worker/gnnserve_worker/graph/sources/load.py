@@ -11,7 +11,7 @@ from typing import Any
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
-from gnnserve_api.spec.heterogeneous import HeteroDataFile, TypedCsv, TypedFolder, TypedParquet, TypedSource
+from gnnserve_api.spec.heterogeneous import CsvByType, HeteroDataFile, HeterogeneousSource, NpzFolder, ParquetByType
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
@@ -140,12 +140,12 @@ def _tables() -> SourceKind:
 def _several_types() -> SourceKind:
     """Graphs of named types and relations, in one of several layouts."""
 
-    def identity(source: TypedSource) -> str:
+    def identity(source: HeterogeneousSource) -> str:
         given = source.given()
         options = source.model_dump_json(include={"target", "without_features", "reverse"})
         return f"typed {type(given).__name__} {options}\n{LAYOUTS[type(given)]().identity(given)}"
 
-    def load(source: TypedSource, reading: Reading) -> GraphData:
+    def load(source: HeterogeneousSource, reading: Reading) -> GraphData:
         layout, needs_labels = LAYOUTS[type(source.given())](), reading.learns_labels
         return layout.load(source, source.given(), reading.digest, reading.progress, needs_labels=needs_labels)
 
@@ -167,14 +167,14 @@ KINDS: Mapping[type, Callable[[], SourceKind]] = {
     PygSource: _published,
     ParquetSource: _tables,
     CsvSource: _tables,
-    TypedSource: _several_types,
+    HeterogeneousSource: _several_types,
 }
 """By the type of what `GraphSource.given` returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Files that a graph of several types may be in, by what `TypedSource.given` returns."""
+    """Files that a graph of several types may be in, by what `HeterogeneousSource.given` returns."""
 
     identity: Callable[[Any], str]
     load: Callable[..., GraphData]
@@ -200,9 +200,9 @@ def _tables_by_type() -> Layout:
 
 
 LAYOUTS: Mapping[type, Callable[[], Layout]] = {
-    TypedFolder: _npz_folder,
+    NpzFolder: _npz_folder,
     HeteroDataFile: _hetero_data,
-    TypedParquet: _tables_by_type,
-    TypedCsv: _tables_by_type,
+    ParquetByType: _tables_by_type,
+    CsvByType: _tables_by_type,
 }
-"""By the type of what `TypedSource.given` returns."""
+"""By the type of what `HeterogeneousSource.given` returns."""

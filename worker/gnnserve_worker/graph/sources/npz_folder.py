@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.heterogeneous import TYPE_PATTERN, TypedFolder, TypedSource
+from gnnserve_api.spec.heterogeneous import TYPE_PATTERN, HeterogeneousSource, NpzFolder
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, MASKS, CheckedArrays, reading
@@ -28,14 +28,19 @@ _NODES, _EDGES, _SUFFIX = "nodes_", "edges_", ".npz"
 _EDGE_ARRAYS = {"src", "dst", "split"}
 
 
-def identity(folder: TypedFolder) -> str:
+def identity(folder: NpzFolder) -> str:
     """Names and content of the files."""
     files = [f"{path.name} {digest_of(_FIELD, path)}" for path in _files(folder)]
     return "\n".join([*files, *(["edge columns"] if folder.edge_columns is EdgeColumns.READ else [])])
 
 
 def load(
-    source: TypedSource, folder: TypedFolder, digest: str, progress: ProgressListener, *, needs_labels: bool = True
+    source: HeterogeneousSource,
+    folder: NpzFolder,
+    digest: str,
+    progress: ProgressListener,
+    *,
+    needs_labels: bool = True,
 ) -> GraphData:
     paths = _files(folder)
     types, relations, findings = [], [], []
@@ -59,7 +64,7 @@ def load(
     return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
 
 
-def _files(folder: TypedFolder) -> list[Path]:
+def _files(folder: NpzFolder) -> list[Path]:
     """Files of nodes, then those of edges, by name."""
     path = folder.uri.path
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, assert_never
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.heterogeneous import TypedCsv, TypedParquet
+from gnnserve_api.spec.heterogeneous import CsvByType, ParquetByType
 from gnnserve_api.spec.paths import DataPath
 from gnnserve_api.spec.tables import CsvSource, DecimalMark, ParquetSource
 from gnnserve_worker.graph.sources.files import digest_of
@@ -75,12 +75,12 @@ class _Csv:
         return delimiter
 
 
-def format_of(field: str, source: ParquetSource | CsvSource | TypedParquet | TypedCsv) -> TableFormat:
+def format_of(field: str, source: ParquetSource | CsvSource | ParquetByType | CsvByType) -> TableFormat:
     """`field`: of the source's kind, as `spec.graph.source`."""
     match source:
-        case ParquetSource() | TypedParquet():
+        case ParquetSource() | ParquetByType():
             return _Parquet(f"{field}.parquet")
-        case CsvSource() | TypedCsv():
+        case CsvSource() | CsvByType():
             return _Csv(f"{field}.csv", source.delimiter, source.decimal)
         case _:
             assert_never(source)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.heterogeneous import TypedCsv, TypedEdgeTable, TypedParquet, TypedSource
+from gnnserve_api.spec.heterogeneous import CsvByType, HeterogeneousSource, ParquetByType, RelationEdgeTable
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.table_edges import End, EndPairs, payload_columns, read_ends, unread_columns
 from gnnserve_worker.graph.sources.table_files import SourceTable
@@ -20,7 +20,7 @@ from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.progress import ProgressListener
 
 
-def identity(given: TypedParquet | TypedCsv) -> str:
+def identity(given: ParquetByType | CsvByType) -> str:
     """Identity of the files' content and of every option, independent of the files' location."""
     tables: list[tuple[str, TableOptions]] = [(f"nodes[{place}]", table) for place, table in enumerate(given.nodes)]
     tables += [(f"edges[{place}]", table) for place, table in enumerate(given.edges)]
@@ -30,8 +30,8 @@ def identity(given: TypedParquet | TypedCsv) -> str:
 
 
 def load(
-    source: TypedSource,
-    given: TypedParquet | TypedCsv,
+    source: HeterogeneousSource,
+    given: ParquetByType | CsvByType,
     digest: str,
     progress: ProgressListener,
     *,
@@ -63,7 +63,7 @@ def load(
 
 
 def _read_relation(
-    table: SourceTable, options: TypedEdgeTable, orders: Mapping[str, NodeOrder], progress: ProgressListener
+    table: SourceTable, options: RelationEdgeTable, orders: Mapping[str, NodeOrder], progress: ProgressListener
 ) -> tuple[GivenRelation, list[Finding]]:
     for option, name in (("sourceType", options.source_type), ("targetType", options.target_type)):
         if name not in orders:

@@ -20,7 +20,7 @@ from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.naming import POSSIBLE_IDS
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.asking.type_ids import TypedId, TypedIds
+from gnnserve_worker.asking.type_ids import QualifiedId, QualifiedIds
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import (
     INTEGERS,
@@ -69,14 +69,14 @@ class BatchIds(Protocol):
     def example(self, revision: ServedRevision) -> Any:
         """A batch that the graph permits."""
 
-    def read(self, request: Any, counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+    def read(self, request: Any, counts: ChangeCounts, ids: QualifiedIds) -> NamedItems:
         """Ids of a batch in JSON, laid out. `ids`: of the graph."""
 
-    def relations(self, request: Any, ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+    def relations(self, request: Any, ids: QualifiedIds, schema: GraphSchema) -> np.ndarray:
         """The place of each new edge's relation: int64, -1 where the graph has no such relation; empty: all are of the
         first one. To be called for ids that were read."""
 
-    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+    def check(self, batch: ChangeBatch, ids: QualifiedIds) -> np.ndarray:
         """Check the ids of a batch in the binary form; types as of `NamedItems`, -1 where the graph has no such
         type."""
 
@@ -91,7 +91,7 @@ class _Alone:
     def example(self, revision: ServedRevision) -> Any:
         return _pair(revision)
 
-    def relations(self, request: ChangesRequest[Any], ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+    def relations(self, request: ChangesRequest[Any], ids: QualifiedIds, schema: GraphSchema) -> np.ndarray:
         return ALL_OF_FIRST
 
 
@@ -100,7 +100,7 @@ class IntegersAlone(_Alone):
 
     decoder = decoding.decoder(ChangesRequest[int])
 
-    def read(self, request: ChangesRequest[int], counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+    def read(self, request: ChangesRequest[int], counts: ChangeCounts, ids: QualifiedIds) -> NamedItems:
         given = _in_order(request)
         try:
             return NamedItems(INTEGERS.lay_out(given), ALL_OF_FIRST)
@@ -113,7 +113,7 @@ class IntegersAlone(_Alone):
                 f"give an integer from {POSSIBLE_IDS[0]} to {POSSIBLE_IDS[-1]}",
             ) from None
 
-    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+    def check(self, batch: ChangeBatch, ids: QualifiedIds) -> np.ndarray:
         if batch.ids.form is not INTEGERS:
             raise _other_form("node ids of this graph are integers", INTEGERS)
         return ALL_OF_FIRST
@@ -124,13 +124,13 @@ class TextsAlone(_Alone):
 
     decoder = decoding.decoder(ChangesRequest[str])
 
-    def read(self, request: ChangesRequest[str], counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+    def read(self, request: ChangesRequest[str], counts: ChangeCounts, ids: QualifiedIds) -> NamedItems:
         given = _in_order(request)
         if "" in given:
             raise empty_id(given.index(""), counts)
         return NamedItems(_laid_out(given, counts, TEXTS), ALL_OF_FIRST)
 
-    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+    def check(self, batch: ChangeBatch, ids: QualifiedIds) -> np.ndarray:
         texts = TEXTS.own(batch.ids)
         if texts is None:
             raise _other_form("node ids of this graph are texts", TEXTS)
@@ -149,7 +149,7 @@ class TextsWithTypes:
     def example(self, revision: ServedRevision) -> Any:
         return msgspec.json.decode(RELATION_CHANGES.example(revision))
 
-    def read(self, request: TypedChangesRequest, counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+    def read(self, request: TypedChangesRequest, counts: ChangeCounts, ids: QualifiedIds) -> NamedItems:
         rows = [ids.read_named(node.id, f"nodes[{place}].id") for place, node in enumerate(request.nodes)]
         rows += [ids.read_named(node.id, f"overrides[{place}].id") for place, node in enumerate(request.overrides)]
         texts = [_text(id_) for id_ in rows]
@@ -168,7 +168,7 @@ class TextsWithTypes:
         types = np.array([ids.place_of(id_.type) for id_ in rows], np.int64)
         return NamedItems(_laid_out(texts, counts, TEXTS_WITH_TYPES), types)
 
-    def relations(self, request: TypedChangesRequest, ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+    def relations(self, request: TypedChangesRequest, ids: QualifiedIds, schema: GraphSchema) -> np.ndarray:
         places = {(one.source, one.name, one.target): place for place, one in enumerate(schema.relations)}
         found = []
         for place, (source, relation, target) in enumerate(request.edges):
@@ -176,7 +176,7 @@ class TextsWithTypes:
             found.append(places.get((next(ends), relation, next(ends)), -1))
         return np.array(found, np.int64)
 
-    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+    def check(self, batch: ChangeBatch, ids: QualifiedIds) -> np.ndarray:
         texts, counts = TEXTS_WITH_TYPES.own(batch.ids), batch.counts
         if texts is None:
             raise _other_form("nodes of this graph are of several types", TEXTS_WITH_TYPES)
@@ -208,7 +208,7 @@ def _pair(revision: ServedRevision) -> Any:
     return {"edges": [[ids[0], ids[-1]]]}
 
 
-def _text(id_: TypedId) -> str:
+def _text(id_: QualifiedId) -> str:
     return f"{id_.type}/{id_.id}"
 
 
