@@ -41,6 +41,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "failures": ("test_failure.py", "test_switch.py", "test_waiting.py", "test_device_errors.py"),
     "requests": ("test_overlay.py",),
     "changes": ("test_living.py",),
+    "programs": ("test_program_device.py",),
     "training": ("../worker/test_training_gpu.py",),
     "compiled": ("test_kernels_compile.py",),
 }  # fmt: skip

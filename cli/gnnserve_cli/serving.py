@@ -331,7 +331,9 @@ def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
     own = {part: size for part, size in stats.memory_bytes.items() if part != _LENT}
     parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in own.items())
     lent = f", and {format_bytes(stats.memory_bytes[_LENT])} of other GPUs'" if _LENT in stats.memory_bytes else ""
-    note(f"computing on {stats.device}: {parts} of {format_bytes(stats.memory_budget_bytes)} of its memory{lent}")
+    # What ONNX Runtime takes for a program is not told.
+    taken = f": {parts} of {format_bytes(stats.memory_budget_bytes)} of its memory{lent}" if stats.memory_bytes else ""
+    note(f"computing on {stats.device}{taken}")
     note("latencies of the table above are the profile's; `gnnserve variants URL` shows those of this GPU")
     if stats.problem is not None:
         note(stats.problem)

@@ -7,6 +7,7 @@ Each function looks for itself whether the thing is missing, so that no test is 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import NoReturn
@@ -16,8 +17,10 @@ from tests.cluster.harness.session import users_kubeconfig
 from tests.support.missing_data import DATASETS, REASON
 
 from gnnserve_worker.pods.device import why_no_gpu
+from gnnserve_worker.programs.providers import CUDA
 
 NO_GPU = "torch sees no GPU on this machine"
+NO_CUDA_PROVIDER = "there is no GPU that ONNX Runtime can use on this machine"
 needs_graphs = pytest.mark.skipif(not DATASETS.is_dir(), reason=REASON)
 
 
@@ -29,6 +32,19 @@ def sees_gpu() -> bool:
 
 def needs_gpu() -> pytest.MarkDecorator:
     return pytest.mark.skipif(not sees_gpu(), reason=NO_GPU)
+
+
+def needs_cuda_provider() -> pytest.MarkDecorator:
+    """A GPU, and an ONNX Runtime that can use it."""
+    return pytest.mark.skipif(not (sees_gpu() and _has_cuda_provider()), reason=NO_CUDA_PROVIDER)
+
+
+def _has_cuda_provider() -> bool:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return False
+    import onnxruntime
+
+    return CUDA in onnxruntime.get_available_providers()
 
 
 def needs_no_gpu(why: str) -> pytest.MarkDecorator:

@@ -65,11 +65,6 @@ def serve_on_gpu(
     serve it."""
     if trust.lost is not None:
         raise DeviceLostError(trust.lost, START_ANEW)
-    if not all(variant.network.layers for variant in loaded.variants.values()):
-        raise DeviceError(
-            "a program is run by ONNX Runtime on the CPU, whatever its layers are",
-            "use spec.worker.device: CPU (--device CPU), or give the model as a checkpoint of an architecture",
-        )
     if any(FULL_NEIGHBOURHOOD in variant.fanouts for variant in loaded.variants.values()):
         raise DeviceError(
             "fan-outs of -1 read whole neighbourhoods, which the GPU does not sample",

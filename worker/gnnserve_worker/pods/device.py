@@ -83,6 +83,11 @@ def _on_gpu(
 ) -> ServedRevision:
     if absent is not None:
         raise _absence(absent)
+    if loaded.programs:
+        # Imported here: only servers of programs need it.
+        from gnnserve_worker.inference.program_device import programs_on_gpu  # noqa: PLC0415
+
+        return programs_on_gpu(loaded, served, settings.memory_bytes)
     from gnnserve_worker.models.network import Layer  # noqa: PLC0415
 
     # Layers by relation have no kernels there.

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
@@ -85,10 +84,11 @@ class ForkServer:
         process = self._held.process
         return None if process is None else process.pid
 
-    def fork(self, file: Path, memory_bytes: int, kept_bytes: int, descriptors: list[int]) -> Fork:
-        """`descriptors`: those of `process.main`, which this process may close afterwards."""
+    def fork(self, start: Start, descriptors: list[int]) -> Fork:
+        """`start`: without the number of descriptors. `descriptors`: those of `process.main`; this process may close
+        them afterwards."""
         status, told = os.pipe()
-        message = msgspec.json.encode(Start(str(file), memory_bytes, kept_bytes, len(descriptors) + 1))
+        message = msgspec.json.encode(msgspec.structs.replace(start, descriptors=len(descriptors) + 1))
         try:
             with self._lock:
                 pid, descriptor = self._ask(message, [told, *descriptors])

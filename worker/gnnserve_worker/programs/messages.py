@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.providers import ON_CPU, ProgramDevice
 
 STATUS = struct.Struct("<i")
 """Number of a process, and how one ended: its exit status; negative: the signal that ended it."""
@@ -54,8 +55,9 @@ class Start(msgspec.Struct, frozen=True):
     memory_bytes: int
     kept_bytes: int
     """As an earlier process answered; 0: none did."""
-    descriptors: int
+    descriptors: int = 0
     """How many come along, in several messages where they are many."""
+    device: ProgramDevice = ON_CPU
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -72,6 +74,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of the thread that runs the next question of this lane."""
     kept_bytes: int = 0
     """Size of the rewritten form of the file, in the answer that the program is read; 0: there is none."""
+    provider: str = ""
+    """Execution provider of the session, in the same answer."""
 
 
 def place(arrays: list[tuple[str, str, tuple[int, ...]]], first: int = 0) -> tuple[Placed, ...]:

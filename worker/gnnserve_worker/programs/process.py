@@ -25,6 +25,7 @@ from gnnserve_api import decoding
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.messages import NAME, Answer, Placed, Question, Start, receive, send
 from gnnserve_worker.programs.priority import is_lowered, yield_to_others
+from gnnserve_worker.programs.providers import limited_resource, prepare, providers
 from gnnserve_worker.programs.rewriting import rewritten
 
 _MOST_REASON = 600
@@ -48,7 +49,7 @@ def main(start: Start, descriptors: list[int]) -> None:
         send(connection, _answer_of(error))
         return
     threading.Thread(target=_end_with_worker, args=(connection,)).start()
-    send(connection, Answer(kept_bytes=kept_bytes))
+    send(connection, Answer(kept_bytes=kept_bytes, provider=session.get_providers()[0]))
     for asked, memory in zip(of_lanes[::2], of_lanes[1::2], strict=True):
         waiting.put(_Lane(socket.socket(fileno=asked), memory))
     while True:
@@ -91,10 +92,11 @@ def _open(start: Start, kept: int) -> tuple[Any, int]:
     """A session, and the size of the file's rewritten form, which the next process need not make; 0: it has none."""
     onnxruntime = import_runtime()
     onnxruntime.set_default_logger_severity(4)
+    chosen = providers(start.device, onnxruntime.get_available_providers())
     # Beyond what the process holds before it reads the program.
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = pages * resource.getpagesize() + start.memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limited, held = limited_resource(start.device)
+    limit = _held_bytes(held) + start.memory_bytes
+    resource.setrlimit(limited, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -104,12 +106,18 @@ def _open(start: Start, kept: int) -> tuple[Any, int]:
     # The file stays as it is, and what is made of it finds the weights beside it.
     file = Path(start.file)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(file.parent))
+    prepare(onnxruntime, start.device, options)
     program = _kept(kept, start.kept_bytes) or rewritten(file, start.memory_bytes // _MOST_COPIES)
     if program is None:
-        return onnxruntime.InferenceSession(start.file, options, providers=["CPUExecutionProvider"]), 0
+        return onnxruntime.InferenceSession(start.file, options, providers=chosen), 0
     if not start.kept_bytes:
         _keep(kept, program)
-    return onnxruntime.InferenceSession(program, options, providers=["CPUExecutionProvider"]), len(program)
+    return onnxruntime.InferenceSession(program, options, providers=chosen), len(program)
+
+
+def _held_bytes(column: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{column}:"))
 
 
 def _kept(descriptor: int, size: int) -> bytes | None:

@@ -22,6 +22,7 @@ from gnnserve_api.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer, fork_server
 from gnnserve_worker.programs.messages import NotReadError
+from gnnserve_worker.programs.providers import ON_CPU, ProgramDevice
 from gnnserve_worker.programs.started import GivenUpError, ProgramFile, StartedProcess, with_status
 from gnnserve_worker.programs.stats import ProgramStats, RunCounts
 
@@ -62,6 +63,7 @@ class ProgramRunner:
         self._program = ProgramFile(file)
         self._server = fork_server() if server is None else server
         self._lanes = lanes
+        self._device = ON_CPU
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._held = _Held()
@@ -93,6 +95,16 @@ class ProgramRunner:
             except GivenUpError as error:
                 problem = "was ended twice, by what other requests did or from outside"
                 raise ProgramFailedError(Failure.CRASH, problem) from error
+
+    def move(self, device: ProgramDevice) -> str:
+        """Run it there from now on, by a new process; the name of the execution provider that this has.
+        ProgramFailedError: it does not run there, and is still moved."""
+        with self._starting, self._lock:
+            self._device = device
+            moved, self._held.process = self._held.process, None
+        if moved is not None:
+            moved.end()
+        return self._started().provider
 
     def close(self) -> None:
         with self._starting, self._lock:
@@ -155,7 +167,7 @@ class ProgramRunner:
                     return self._held.process
             self._starts.require_due()
             try:
-                process = StartedProcess(self._server, self._program, self._lanes, self.limits)
+                process = StartedProcess(self._server, self._program, self._lanes, self.limits, self._device)
             except ProgramFailedError as error:
                 self._note_given_up(error.failure, _AFTER_START)
                 raise

@@ -21,8 +21,9 @@ from gnnserve_api.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.growth import room_for
 from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer
-from gnnserve_worker.programs.messages import Answer, Question, end_of, place, receive, send
+from gnnserve_worker.programs.messages import Answer, Question, Start, end_of, place, receive, send
 from gnnserve_worker.programs.priority import yield_to_others
+from gnnserve_worker.programs.providers import ProgramDevice
 
 _SLOW_S = 0.1
 """Time from which on a run goes on at a lower priority: most requests are answered in less."""
@@ -98,7 +99,9 @@ class Lane:
 class StartedProcess:
     """A started process, ready to be asked. ProgramFailedError: it does not get that far."""
 
-    def __init__(self, server: ForkServer, program: ProgramFile, lanes: int, limits: ProgramLimits) -> None:
+    def __init__(
+        self, server: ForkServer, program: ProgramFile, lanes: int, limits: ProgramLimits, device: ProgramDevice
+    ) -> None:
         self._lock = threading.Lock()
         self.is_given_up = False
         self.is_ended_here = False
@@ -109,9 +112,8 @@ class StartedProcess:
         passed = [number for lane in made for number in (lane.other_end.fileno(), lane.descriptor)]
         deadline = time.monotonic() + limits.start_seconds
         try:
-            self._fork = server.fork(
-                program.path, limits.memory_bytes, program.kept_bytes, [control.fileno(), program.kept, *passed]
-            )
+            start = Start(str(program.path), limits.memory_bytes, program.kept_bytes, device=device)
+            self._fork = server.fork(start, [control.fileno(), program.kept, *passed])
         except OSError as error:
             self._control.close()
             for lane in made:
@@ -122,10 +124,13 @@ class StartedProcess:
                 end.close()
         for lane in made:
             self._free.put(lane)
-        program.kept_bytes = self._ready(limits.start_seconds, made, deadline)
+        read = self._ready(limits.start_seconds, made, deadline)
+        program.kept_bytes = read.kept_bytes
+        self.provider = read.provider
+        """Execution provider of ONNX Runtime that it runs by."""
 
-    def _ready(self, start_s: float, lanes: Sequence[Lane], deadline: float) -> int:
-        """Size of the form that is kept, once all lanes can be asked."""
+    def _ready(self, start_s: float, lanes: Sequence[Lane], deadline: float) -> Answer:
+        """The answer that the program is read, once all lanes can be asked."""
         self._control.settimeout(max(1e-3, deadline - time.monotonic()))
         try:
             answer = decoding.decode(receive(self._control), Answer)
@@ -142,7 +147,7 @@ class StartedProcess:
         if answer.failure is not None:
             self.end()
             raise ProgramFailedError(answer.failure, f"cannot be read: {answer.reason}")
-        return answer.kept_bytes
+        return answer
 
     @property
     def pid(self) -> int:
