@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 
 from gnnserve_worker.compile_kernels import of_changes
-from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.made_up import table_of
 from gnnserve_worker.kernel_cache import EVERYTHING, can_be_kept, is_compiled
+from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL
 from gnnserve_worker.opening.loaded import LoadedRevision
 
 _TRIES = 2
@@ -23,19 +23,22 @@ _TRIES = 2
 
 
 def compile_for_changes(loaded: LoadedRevision, say: Callable[[str], None]) -> None:
-    """Begin to compile in another process, and say so, where that has not been done; not for graphs of several
-    types."""
-    manifest = loaded.manifest
-    if manifest is None or not isinstance(loaded.graph, Graph):
+    """Begin to compile in another process, and say so, where that has not been done; not for a program, whose process
+    has no kernels."""
+    manifest, has_types = loaded.manifest, not loaded.places.has_one_list_each
+    if manifest is None:
         return
     architecture = manifest.variants[0].network.architecture
+    if architecture not in (RELATIONAL if has_types else OF_ONE_TYPE):
+        return
     tables = sorted({table_of(variant, manifest.tables[variant.table]) for variant in manifest.variants})
-    if not can_be_kept() or is_compiled(EVERYTHING) or is_compiled(of_changes(architecture, tables)):
+    wanted = of_changes(architecture, tables, has_types=has_types)
+    if not can_be_kept() or is_compiled(EVERYTHING) or is_compiled(wanted):
         return
     # -P: not with modules of the folder that the server was started in, such as a user's random.py.
     command = [
         sys.executable, "-P", "-m", "gnnserve_worker.compile_kernels", "--changes",
-        architecture, *tables,
+        architecture, *tables, *(["--types"] if has_types else []),
     ]  # fmt: skip
 
     def run() -> None:

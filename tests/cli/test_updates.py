@@ -11,13 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-import numpy as np
+import msgspec
 import pytest
 from tests.support.kernel_source import kernel_root, see_other_sources
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.repository import PROGRAM
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling
 from gnnserve_cli.server_options import choose_credentials, choose_device
@@ -25,10 +26,10 @@ from gnnserve_cli.updates import log_uid, own_uid, updates_of
 from gnnserve_worker import compile_kernels
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
 from gnnserve_worker.graph import living_lists
-from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference import rehearsal
 from gnnserve_worker.kernel_cache import EVERYTHING, is_compiled, note_compiled
 from gnnserve_worker.models import living_sums
+from gnnserve_worker.models.registry import RELATIONAL
 from gnnserve_worker.repository.repository import Repository
 
 __all__ = ["kernel_root"]
@@ -152,9 +153,14 @@ class Processes:
         self.commands.put(command)
         return SimpleNamespace(returncode=self.statuses.pop(0))
 
-    def start_server(self) -> None:
-        graph = Graph(np.zeros(1, np.int64), np.zeros(0, np.int32))
-        loaded: Any = SimpleNamespace(manifest=revision_manifest(), graph=graph)
+    def start_server(self, architecture: str = "GraphSAGE", *, has_types: bool = False) -> None:
+        manifest = revision_manifest()
+        network = msgspec.structs.replace(manifest.variants[0].network, architecture=architecture)
+        variants = tuple(msgspec.structs.replace(one, network=network) for one in manifest.variants)
+        loaded: Any = SimpleNamespace(
+            manifest=msgspec.structs.replace(manifest, variants=variants),
+            places=SimpleNamespace(has_one_list_each=not has_types),
+        )
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(compiling.subprocess, "run", self.run)
             compiling.compile_for_changes(loaded, self.said.put)
@@ -165,7 +171,10 @@ class Processes:
 CHANGES = ["gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "features-float32"]
 
 
-@pytest.mark.parametrize("what", [None, EVERYTHING, compile_kernels.of_changes("GraphSAGE", ["features-float32"])])
+OF_CHANGES = compile_kernels.of_changes("GraphSAGE", ["features-float32"], has_types=False)
+
+
+@pytest.mark.parametrize("what", [None, EVERYTHING, OF_CHANGES])
 @pytest.mark.usefixtures("kernel_root")
 def test_what_changes_need_is_compiled_beside_the_server_where_it_is_not(what: str | None) -> None:
     processes = Processes([0])
@@ -194,19 +203,18 @@ def test_a_compile_that_was_killed_is_begun_again_and_then_by_the_next_start() -
 def test_a_compile_that_ends_before_its_end_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda _: None)
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise SystemExit(137)
 
     monkeypatch.setattr(rehearsal, "rehearse_changes", die)
     with pytest.raises(SystemExit):
         compile_kernels.main(CHANGES[1:])
-    what = compile_kernels.of_changes("GraphSAGE", ["features-float32"])
-    assert not is_compiled(what)
-    monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *_: None)
+    assert not is_compiled(OF_CHANGES)
+    monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *_, **__: None)
     assert compile_kernels.main(CHANGES[1:]) == 0
-    assert is_compiled(what)
+    assert is_compiled(OF_CHANGES)
     see_other_sources(monkeypatch)
-    assert not is_compiled(what)
+    assert not is_compiled(OF_CHANGES)
 
 
 def test_the_process_beside_a_server_compiles_what_changes_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,4 +225,25 @@ def test_the_process_beside_a_server_compiles_what_changes_need(monkeypatch: pyt
     assert compile_kernels.main(["--changes", "GraphSAGE", "stored-float32"]) == 0
     assert niceness == [10]
     assert all(kernel.signatures for kernel in ran)  # type: ignore[attr-defined]
-    assert is_compiled(compile_kernels.of_changes("GraphSAGE", ["stored-float32"]))
+    assert is_compiled(compile_kernels.of_changes("GraphSAGE", ["stored-float32"], has_types=False))
+
+
+@pytest.mark.parametrize("architecture", RELATIONAL)
+def test_it_compiles_what_changes_of_several_types_need(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    processes = Processes([0])
+    processes.start_server(architecture, has_types=True)
+    if processes.commands.empty():
+        pytest.skip("the kernels of this machine are all compiled")
+    command = processes.commands.get()[4:]
+    assert command[-1] == "--types"
+    assert compile_kernels.main(command) == 0
+
+
+@pytest.mark.usefixtures("kernel_root")
+@pytest.mark.parametrize("has_types", [False, True], ids=["one type", "several types"])
+def test_nothing_is_compiled_beside_a_program(has_types: bool) -> None:
+    processes = Processes([])
+    processes.start_server(PROGRAM, has_types=has_types)
+    assert processes.commands.empty()
+    assert processes.said.empty()

@@ -68,14 +68,17 @@ def rehearse(*halves: Half) -> None:
             _HALVES[half](Path(folder))
 
 
-def rehearse_changes(architecture: Architecture, tables: Collection[str]) -> None:
+def rehearse_changes(architecture: Architecture, tables: Collection[str], *, has_types: bool) -> None:
     """What changes of the graph do to a revision of that architecture. `tables`: of its variants, as
-    `MadeUpVariant.table` names them."""
+    `MadeUpVariant.table` names them. `has_types`: over a graph of several types."""
     # What rows of the others are made of.
     needed = {*tables, f"features-{Storage.FLOAT32}", f"projected-{Storage.FLOAT32}"}
     variants = [variant for variant in _variants() if variant.table in needed and variant.compute == "float32"]
     with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
-        _change_graph(Path(folder), architecture, variants)
+        if has_types:
+            _change_graph_of_types(*_publish_over_types(Path(folder), architecture, variants))
+        else:
+            _change_graph(Path(folder), architecture, variants)
 
 
 def _answer(root: Path) -> None:
@@ -137,14 +140,18 @@ def _change_graphs_of_types(root: Path) -> None:
     """The same over graphs of several types."""
     for architecture in RELATIONAL:
         repository = Repository(root, "rehearsal", _name_over_types(architecture))
-        loaded = load_revision(repository, repository.revisions()[0].revision, _DELTA_BYTES)
-        replica = LivingRevision(loaded, _DELTA_BYTES)
-        served_revision(loaded, replica).compute.warm_up()
-        counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
-        edge = ["user/3", "buys", f"item/{_NODES}"]
-        ids = TEXTS_WITH_TYPES.lay_out([f"item/{_NODES}", "user/2", *edge, *edge, "user/1"])
-        replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
-        replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
+        _change_graph_of_types(repository, repository.revisions()[0].revision)
+
+
+def _change_graph_of_types(repository: Repository, revision: str) -> None:
+    loaded = load_revision(repository, revision, _DELTA_BYTES)
+    replica = LivingRevision(loaded, _DELTA_BYTES)
+    served_revision(loaded, replica).compute.warm_up()
+    counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
+    edge = ["user/3", "buys", f"item/{_NODES}"]
+    ids = TEXTS_WITH_TYPES.lay_out([f"item/{_NODES}", "user/2", *edge, *edge, "user/1"])
+    replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
+    replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
 
 
 def _sample_for_training() -> None:
@@ -207,17 +214,27 @@ def _publish(
 
 
 def _revisions_over_types(root: Path) -> Iterator[LoadedRevision]:
-    """Over graphs of several types, one of each architecture. Stored layers are left out: their rows are read as those
-    of projected tables are."""
-    data = made_up_types(_NODES, _DEGREE, _COLUMNS, _CLASSES)
-    variants = [variant for variant in _variants() if variant.kind == "projected"]
+    """Over graphs of several types, one of each architecture."""
     for architecture in RELATIONAL:
-        repository = Repository(root, "rehearsal", _name_over_types(architecture))
-        network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=_FANOUTS[0]).network(_CLASSES)
-        network = _with_several_heads(network)
-        # Attention is computed in float32, whatever the storage.
-        able = [variant for variant in variants if variant.compute == "float32" or network.attention is None]
-        yield load_revision(repository, publish_made_up_types(repository, data, network, able).revision)
+        yield load_revision(*_publish_over_types(root, architecture, _variants()))
+
+
+def _publish_over_types(
+    root: Path, architecture: Architecture, variants: Sequence[MadeUpVariant]
+) -> tuple[Repository, str]:
+    """As `_publish`, over several types. Stored layers are left out: their rows are read as those of projected tables
+    are."""
+    data = made_up_types(_NODES, _DEGREE, _COLUMNS, _CLASSES)
+    repository = Repository(root, "rehearsal", _name_over_types(architecture))
+    network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=_FANOUTS[0]).network(_CLASSES)
+    network = _with_several_heads(network)
+    # Attention is computed in float32, whatever the storage.
+    able = [
+        variant
+        for variant in variants
+        if variant.kind == "projected" and (variant.compute == "float32" or network.attention is None)
+    ]
+    return repository, publish_made_up_types(repository, data, network, able).revision
 
 
 def _variants() -> list[MadeUpVariant]:
