@@ -19,6 +19,7 @@ from tests.support.profiles import revision_manifest
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.repository import PROGRAM
+from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling
 from gnnserve_cli.server_options import choose_credentials, choose_device
@@ -229,15 +230,23 @@ def test_the_process_beside_a_server_compiles_what_changes_need(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("architecture", RELATIONAL)
-def test_it_compiles_what_changes_of_several_types_need(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_compiles_what_changes_of_several_types_need(
+    architecture: str, kernel_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "nice", lambda _: None)
     processes = Processes([0])
     processes.start_server(architecture, has_types=True)
-    if processes.commands.empty():
-        pytest.skip("the kernels of this machine are all compiled")
-    command = processes.commands.get()[4:]
-    assert command[-1] == "--types"
-    assert compile_kernels.main(command) == 0
+    rehearsed: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *of, has_types: rehearsed.append((*of, has_types)))
+    assert compile_kernels.main(processes.commands.get()[4:]) == 0
+    assert rehearsed == [(architecture, ["features-float32"], True)]
+    processes.start_server(architecture, has_types=True)
+    assert processes.commands.empty(), "it is done"
+
+
+@pytest.mark.parametrize("architecture", RELATIONAL)
+def test_changes_of_several_types_are_rehearsed(architecture: Architecture) -> None:
+    rehearsal.rehearse_changes(architecture, ["projected-float32"], has_types=True)
 
 
 @pytest.mark.usefixtures("kernel_root")

@@ -255,6 +255,13 @@ def test_what_is_wrong_with_an_overlay_is_told(given: Given, overlay: dict[str, 
     assert said in str(raised.value)
 
 
+def test_overlays_in_arrays_are_told_to_come_in_json(given: Given) -> None:
+    overlays = served_revision(given[1]).compute.overlays
+    assert not overlays.takes_arrays
+    with pytest.raises(RequestError, match="several types of nodes; bring it in JSON, to POST /v1/predict"):
+        overlays.support(DEFAULT_OVERLAY_LIMITS)
+
+
 def test_more_values_than_any_overlay_has_are_refused_as_too_many(given: Given) -> None:
     overlay = {"nodes": [{"id": "user/900", "features": [0] * 3_000_000}]}
     with pytest.raises(RequestError, match=r"overlay: the body has 3,000,\d+ values, more than any request within"):

@@ -269,8 +269,13 @@ class GraphOverlays:
             raise _none_taken("", limits)
 
     def support(self, limits: OverlayLimits) -> OverlaySupport:
-        if self._no_arrays or not limits.max_nodes:
-            raise _none_taken(self._no_arrays, limits)
+        if not limits.max_nodes:
+            raise _none_taken("", limits)
+        if self._no_arrays:
+            raise RequestError(
+                ErrorCode.NO_OVERLAYS, "overlay", f"the service takes none in this form: {self._no_arrays}",
+                "bring it in JSON, to POST /v1/predict",
+            )  # fmt: skip
         return self._support
 
     def arrange(self, nodes: Sequence[Any], overlay: AnyOverlay, limits: OverlayLimits) -> tuple[Overlay, np.ndarray]:

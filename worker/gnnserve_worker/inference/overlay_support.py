@@ -54,7 +54,7 @@ _WITH_TYPES = _Form(
     lambda graph: IdsWithTypes(graph.ids),
     overlay_schemas.OF_RELATIONS,
     overlay_schemas.FOLDED,
-    "its graph has several types of nodes, and what requests bring to it is written in JSON",
+    "its graph has several types of nodes",
     lambda ids, given: ids.place_of(given.partition("/")[0]) if isinstance(given, str) else -1,
 )
 _FORMS: Mapping[IdForm, _Form] = {
