@@ -19,6 +19,7 @@ from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_worker.generation.checkpoint_layout import MisfitError
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import pinned_digest
+from gnnserve_worker.progress import Progress, ProgressListener
 
 _FIELD = "spec.model.checkpoint"
 _HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
@@ -41,6 +42,18 @@ def checkpoint_digest(model: Model) -> str | None:
     """SHA-256 of the given weights; None: the model is trained. InputError: the file is missing, or another one."""
     given = model.checkpoint
     return None if given is None else pinned_digest(_FIELD, given.uri.path, given.sha256)
+
+
+def given_weights(
+    model: Model, digest: str | None, wanted: WantedNetwork, progress: ProgressListener
+) -> Tensors | None:
+    """The weights of a model's checkpoint; None: it is trained. `digest`: as of `checkpoint_digest`."""
+    if model.checkpoint is None or digest is None:
+        return None
+    progress(Progress("load checkpoint", 0, 1))
+    tensors = load_checkpoint(model.checkpoint, digest, wanted)
+    progress(Progress("load checkpoint", 1, 1))
+    return tensors
 
 
 def load_checkpoint(given: Checkpoint, digest: str, wanted: WantedNetwork) -> Tensors:

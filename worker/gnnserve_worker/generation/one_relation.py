@@ -20,14 +20,13 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.assumptions import report_assumptions
-from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.checkpoint import given_weights
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
-from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
+from gnnserve_worker.generation.learning import begin_learning, generator_of
 from gnnserve_worker.generation.preparation import Wanted, import_graph
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.steps import GraphSizes, steps_of
@@ -36,7 +35,6 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.generated import LearningProblem
 
 if TYPE_CHECKING:
@@ -52,32 +50,30 @@ if TYPE_CHECKING:
 
 def prepare(wanted: Wanted) -> OneRelation:
     """Prepare networks over one list of neighbours."""
-    spec, identity, repository, progress = wanted.spec, wanted.identity, wanted.repository, wanted.progress
+    identity, progress = wanted.identity, wanted.progress
     graph, problem = _import_graph(wanted)
-    spec = wanted.task.settled(spec)
+    spec = wanted.task.settled(wanted.spec)
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
     spec = _without_wide_tables(spec, graph, problem, progress)
     report_assumptions(spec, spec_of(spec.model.architecture), progress)
-    given = _load_given(spec, identity, graph, progress)
+    wanted = replace(wanted, spec=spec)
+    given = _load_given(wanted, graph)
     outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
     tables_bytes = _tables_bytes(outline)
-    repository.require_free(tables_bytes)
-    master = _load_checkpoint(spec, identity, graph, progress)
-    source = graph if wanted.graph_version is None else None
-    compared = _compare(spec, identity, source, master, given, repository, progress)
-    return OneRelation(spec, identity, repository, progress, graph, problem, given, master, tables_bytes, compared)
+    wanted.repository.require_free(tables_bytes)
+    network = WantedOverRows(spec.model, columns, len(graph.classes))
+    master = given_weights(spec.model, identity.checkpoint, network, progress)
+    compared = _compare(wanted, graph, master, given)
+    return OneRelation(wanted, graph, problem, given, master, tables_bytes, compared)
 
 
 @dataclass(frozen=True, slots=True)
 class OneRelation:
     """The `Preparation` of networks over one list of neighbours."""
 
-    spec: GNNServiceSpec
-    identity: RevisionIdentity
-    repository: Repository
-    progress: ProgressListener
+    wanted: Wanted
     graph: GraphData
     problem: LearningProblem
     given: tuple[GivenVariant, ...]
@@ -91,14 +87,12 @@ class OneRelation:
         # Imported here: what is refused before needs nothing of what makes and profiles variants.
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
-        spec, identity, progress, graph = self.spec, self.identity, self.progress, self.graph
-        device = load_torch(progress, use_gpu=use_gpu) if spec.trains_networks else None
-        generator = generator_of(trains=device is not None)
+        wanted, graph = self.wanted, self.graph
+        spec, progress = wanted.spec, wanted.progress
         models_of: ModelsOf | None = None if self.master is None else _giving(spec, self.master, progress)
         one_rows_of: OneRowsOf | None = None
-        if device is not None:
-            kept = self.repository.kept_networks(identity.recipe, identity.graph, self.tables_bytes)
-            resumption = resumption_of(kept, identity, generator, device, progress)
+        if spec.trains_networks:
+            device, resumption = begin_learning(wanted, self.tables_bytes, use_gpu=use_gpu)
             if spec.model.learns_embeddings:
                 graph, models_of = _learn_rows(spec, graph, self.problem, progress, resumption)
             one_rows_of = _training_one_rows(spec, progress, device, resumption)
@@ -106,8 +100,8 @@ class OneRelation:
                 models_of = _training(spec, progress, device, resumption)
                 _advise_scope(spec, graph, progress)
         return generate_revision(
-            spec, identity, graph, self.problem, self.given, self.repository, progress, models_of, one_rows_of,
-            generator, self.compared,
+            spec, wanted.identity, graph, self.problem, self.given, wanted.repository, progress, models_of, one_rows_of,
+            generator_of(trains=spec.trains_networks), self.compared,
         )  # fmt: skip
 
 
@@ -155,36 +149,21 @@ def _without_wide_tables(
     return left
 
 
-def _load_given(
-    spec: GNNServiceSpec, identity: RevisionIdentity, graph: GraphData, progress: ProgressListener
-) -> tuple[GivenVariant, ...]:
-    if not spec.variants.given:
+def _load_given(wanted: Wanted, graph: GraphData) -> tuple[GivenVariant, ...]:
+    if not wanted.spec.variants.given:
         return ()
-    progress(Progress("load given variants", 0, 1))
-    found = load_given(spec, identity.given, graph)
-    progress(Progress("load given variants", 1, 1))
+    wanted.progress(Progress("load given variants", 0, 1))
+    found = load_given(wanted.spec, wanted.identity.given, graph)
+    wanted.progress(Progress("load given variants", 1, 1))
     return found
 
 
-def _load_checkpoint(
-    spec: GNNServiceSpec, identity: RevisionIdentity, graph: GraphData, progress: ProgressListener
-) -> Tensors | None:
-    given = spec.model.checkpoint
-    if given is None or identity.checkpoint is None:
-        return None
-    progress(Progress("load checkpoint", 0, 1))
-    columns = spec.model.row_columns(graph.features.shape[1])
-    tensors = load_checkpoint(given, identity.checkpoint, WantedOverRows(spec.model, columns, len(graph.classes)))
-    progress(Progress("load checkpoint", 1, 1))
-    return tensors
-
-
 def _compare(
-    spec: GNNServiceSpec, identity: RevisionIdentity, source: GraphData | None, master: Tensors | None,
-    given: Sequence[GivenVariant], repository: Repository, progress: ProgressListener,
-) -> Sequence[ComparedScores]:  # fmt: skip
-    """Hold expected scores against the weights, over the source's graph, which is loaded where it is None."""
-    if not identity.expected:
+    wanted: Wanted, graph: GraphData, master: Tensors | None, given: Sequence[GivenVariant]
+) -> Sequence[ComparedScores]:
+    """Hold expected scores against the weights, over the source's graph."""
+    expected, progress, downloads = wanted.identity.expected, wanted.progress, wanted.repository.downloads
+    if not expected:
         return ()
     # Imported here: nothing else computes scores before training.
     from gnnserve_worker.generation.expected.one_relation import ComparedWeights, compare_scores  # noqa: PLC0415
@@ -192,10 +171,9 @@ def _compare(
     weights = {one.name: ComparedWeights(one.tensors, one.columns) for one in given}
     if master is not None:
         weights[MODEL] = ComparedWeights(master, None)
-    graph = load_source(spec.graph.source, repository.downloads, progress) if source is None else source
-    return compare_scores(
-        spec, identity.expected, graph, weights, lambda other: load_source(other, repository.downloads), progress
-    )
+    if wanted.graph_version is not None:
+        graph = load_source(wanted.spec.graph.source, downloads, progress)
+    return compare_scores(wanted.spec, expected, graph, weights, lambda other: load_source(other, downloads), progress)
 
 
 ModelsOf = Callable[["TrainingSet", Features], "Models"]

@@ -16,14 +16,14 @@ from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifes
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
-from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.checkpoint import given_weights
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.families.family import FamilyPlan
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import normalization_of
-from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
+from gnnserve_worker.generation.learning import begin_learning, generator_of
 from gnnserve_worker.generation.preparation import Wanted, import_graph
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.revision import publish_networks
@@ -55,10 +55,7 @@ def prepare(wanted: Wanted) -> Relations:
     shape = RelationalShape(
         schema, spec.model.hidden, network.classes, network.layers, spec.model.bases, network.attention
     )
-    given = None
-    if spec.model.checkpoint is not None and identity.checkpoint is not None:
-        wanted_network = WantedOverRelations(architecture, shape)
-        given = load_checkpoint(spec.model.checkpoint, identity.checkpoint, wanted_network)
+    given = given_weights(spec.model, identity.checkpoint, WantedOverRelations(architecture, shape), progress)
     return Relations(replace(wanted, spec=spec), data, problem, shape, given, profile_budget)
 
 
@@ -110,9 +107,8 @@ class Relations:
     def _train(self, subject: TrainingSet, *, use_gpu: bool) -> tuple[Tensors, Sequence[TrainingRun]]:
         """Weights of the network, and of a decoder beside it: those that an interrupted generation has learnt
         already, or else trained."""
-        spec, identity, progress = self.wanted.spec, self.wanted.identity, self.wanted.progress
-        device = load_torch(progress, use_gpu=use_gpu)
-        kept = self.wanted.repository.kept_networks(identity.recipe, identity.graph, 0)
+        spec, progress = self.wanted.spec, self.wanted.progress
+        learning = begin_learning(self.wanted, 0, use_gpu=use_gpu)
 
         def train() -> tuple[Tensors, Sequence[TrainingRun]]:
             # Imported here: it needs torch.
@@ -121,13 +117,12 @@ class Relations:
 
             architecture = relational_spec_of(spec.model.architecture)
             trainee = TraineeOverRelations.of(
-                architecture, self.shape, spec.model, subject, ONE_NETWORK, progress, device
+                architecture, self.shape, spec.model, subject, ONE_NETWORK, progress, learning.device
             )
             trained, run = train_with_retries(ONE_NETWORK, trainee, subject, spec.model.training, progress)
             return with_decoder(trained.tensors, trained.decoder), (run,)
 
-        resumption = resumption_of(kept, identity, generator_of(trains=True), device, progress)
-        return resumption.network(ONE_NETWORK, {"columns": "all"}, train)
+        return learning.resumption.network(ONE_NETWORK, {"columns": "all"}, train)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from gnnserve_worker.generation.families.program import kept_as
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.given_program import FIELD, GivenProgram, check_program, read_program
-from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
+from gnnserve_worker.generation.learning import begin_learning, generator_of
 from gnnserve_worker.generation.preparation import Wanted, import_graph
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
@@ -180,15 +180,12 @@ class PreparedProgram:
     def _one_rows(self, data: TrainingSet, *, use_gpu: bool) -> OneRowModels | None:
         if not self.spec.trains_networks:
             return None
-        progress, identity = self.wanted.progress, self.wanted.identity
-        device = load_torch(progress, use_gpu=use_gpu)
+        learning = begin_learning(self.wanted, self.tables_bytes, use_gpu=use_gpu)
         # Imported here: it trains, for which torch is needed.
         from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
 
-        networks = self.wanted.repository.kept_networks(identity.recipe, identity.graph, self.tables_bytes)
-        resumption = resumption_of(networks, identity, generator_of(trains=True), device, progress)
         rows = ModelRows(data.normalized.features, data.normalized.features)
-        return TrainedOneRows(self.spec.model, data, data.normalized, rows, progress, device, resumption)
+        return TrainedOneRows(self.spec.model, data, data.normalized, rows, self.wanted.progress, *learning)
 
 
 @dataclass(frozen=True, slots=True)
