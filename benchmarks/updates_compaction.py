@@ -23,6 +23,7 @@ from benchmarks import updates_relations
 from benchmarks.updates_changes import ChangeStream, Mix
 from benchmarks.updates_graph import MAX_DELTA_BYTES, REPOSITORY, ROOT, living_manifest, publish
 from benchmarks.updates_measured import Compaction
+from gnnserve_api.graph_schema import NAMES_OF_TYPES
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
@@ -66,7 +67,7 @@ def published_service(name: str) -> tuple[GNNService, Repository, str]:
 
 
 def _stream_over(loaded: LoadedRevision) -> _Stream:
-    if loaded.graph.schema.has_names:
+    if loaded.graph.schema.names is NAMES_OF_TYPES:
         return updates_relations.TypedStream(loaded.graph, 1)
     return ChangeStream(loaded.graph, loaded.features, 1, _EDGES)
 

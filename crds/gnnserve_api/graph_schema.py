@@ -162,11 +162,6 @@ class GraphSchema(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         return self.types[0]
 
     @property
-    def has_names(self) -> bool:
-        """Whether types have names, which stand before ids in requests."""
-        return bool(self.target.name)
-
-    @property
     def names(self) -> SchemaNames:
         """How nodes and edges are called; where that decides more, a table has what goes with either."""
         return NAMES_OF_TYPES if self.target.name else WITHOUT_NAMES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from gnnserve_api.graph_schema import NAMES_OF_TYPES
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import sample_neighbours
 from gnnserve_worker.sampling.relations import sample_relations
@@ -12,4 +13,4 @@ from gnnserve_worker.sampling.samplers import Sampler
 
 def sampler_of(graph: Graph) -> Sampler:
     """Draws by relation where types have names."""
-    return partial(sample_relations, layout=graph.layout) if graph.schema.has_names else sample_neighbours
+    return partial(sample_relations, layout=graph.layout) if graph.schema.names is NAMES_OF_TYPES else sample_neighbours

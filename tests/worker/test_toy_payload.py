@@ -17,6 +17,7 @@ from tests.support.samplers import sampler_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.errors import InputError
+from gnnserve_api.graph_schema import NAMES_OF_TYPES
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.protocol import RequestOverlay, TypedOverlay
 from gnnserve_api.repository import SourceColumn
@@ -138,10 +139,10 @@ def opened(data: GraphData) -> Toy:
     called = TARGET_NODES.call(None, USERS, GraphTypes(schema, schema, {kind.name: None for kind in schema.types}))
     arranger = overlay_arranger(graph, places_of(schema))
     support = OverlaySupport(COLUMN, arranger.arrange, None, EdgePayloads(schema.relations))
-    ids = IdsWithTypes(called.ids) if schema.has_names else IdsAlone(called.naming)
+    ids = IdsWithTypes(called.ids) if schema.names is NAMES_OF_TYPES else IdsAlone(called.naming)
     types = [GivenFeatures(COLUMN) for _ in schema.types]
     overlays = GraphOverlays(ids, types, support, _nothing_stands_in)
-    return Toy(data, graph, overlays, TypedOverlay if schema.has_names else RequestOverlay[int])
+    return Toy(data, graph, overlays, TypedOverlay if schema.names is NAMES_OF_TYPES else RequestOverlay[int])
 
 
 def assembled(kinds: list[tuple[str, int]], relations: list[GivenRelation], *, reverse: str) -> GraphData:

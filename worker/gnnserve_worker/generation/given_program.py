@@ -209,15 +209,13 @@ def _check_columns(given: GivenProgram, schema: GraphSchema) -> None:
 
 def _of_nodes(given: GivenProgram, each: ProgramInput, schema: GraphSchema) -> tuple[str, int]:
     found = schema.types[schema.place_of(each.type)].features or 0
-    whose = f"nodes of type {each.type!r}" if schema.has_names else "nodes"
-    return whose, found if given.columns is None else len(given.columns)
+    return schema.names.nodes_of(each.type), found if given.columns is None else len(given.columns)
 
 
 def _of_edges(given: GivenProgram, each: ProgramInput, schema: GraphSchema) -> tuple[str, int]:
     del given
     (found,) = (one for one in schema.relations if RelationKey(one.source, one.name, one.target) == each.relation)
-    whose = f"edges of {found.key}" if schema.has_names else "edges"
-    return whose, 0 if found.payload is UNSET else len(found.payload.columns)
+    return schema.names.edges_of(found.key), 0 if found.payload is UNSET else len(found.payload.columns)
 
 
 _COLUMNS: Mapping[InputRole, Callable[[GivenProgram, ProgramInput, GraphSchema], tuple[str, int]]] = {

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.edges import Direction
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
 from gnnserve_api.repository import TableManifest
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.living_graph import LivingGraph, Names
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import LivingLists, reversed_lists, spread_lists
 from gnnserve_worker.graph.living_payload import LivingPayload
@@ -34,6 +34,11 @@ MOST_PLACES = 2**31 - 2**24
 _ENTRIES_AT_ONCE = 1 << 22
 _MOST_ROWS = 2**31 - 1
 """Rows of payload are int32."""
+_NAMES: Mapping[SchemaNames, Callable[[GraphSchema], Names]] = {
+    WITHOUT_NAMES: lambda _: NamesById(),
+    NAMES_OF_TYPES: NamesByType,
+}
+"""How batches of changes name nodes, by the names that the graph has. Made for its types with room."""
 
 
 def living_graphs(
@@ -45,7 +50,7 @@ def living_graphs(
     of the edges of each relation; empty: none has any."""
     schema, own, places = stored.schema, places_of(stored.schema), places_of(grown)
     # Batches call nodes as requests do: by ids alone, or behind the names of their types.
-    names = NamesByType(grown) if schema.has_names else NamesById()
+    names = _NAMES[schema.names](grown)
     counts, most = np.diff(own.first_nodes).tolist(), np.diff(places.first_nodes).tolist()
     first_nodes, first_lists = places.first_nodes.tolist(), places.first_lists.tolist()
     readers = None

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.scoring import MetricChoice
@@ -17,6 +17,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.graph.hidden_links import relations_without_held_out
+from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, message_relations
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import kind_of
@@ -94,6 +95,13 @@ def hold_out_links(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> I
     )  # fmt: skip
 
 
+_NAMES_OF_ALL: Mapping[SchemaNames, Callable[[NodeIds | None], NodeIds | None]] = {
+    WITHOUT_NAMES: lambda _: None,
+    NAMES_OF_TYPES: lambda ids: ids,
+}
+"""`GraphData.names`, of the ids that nodes have in one numbering, by the names that the graph has."""
+
+
 def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> Imported:
     """Links of a given model. Nothing learns from them here, so that the graph is served with all of its links, as the
     model was used; held-out ones are hidden while variants are judged, who would else be told the answer."""
@@ -104,7 +112,7 @@ def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: Parted
         labels=np.full(imported.target.nodes, -1, np.int64),
         classes=(),
         splits=without.splits,
-        names=without.ids if imported.schema.has_names else None,
+        names=_NAMES_OF_ALL[imported.schema.names](without.ids),
     )
     judged = replace(data, relations=relations_without_held_out(imported, links))
     lists_of: Callable[[np.ndarray | None], Visible] = partial(_with_lists, parted)
