@@ -15,6 +15,8 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 
+TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+"""Names of types and relations."""
 IdKind = Literal["Positions", "Integers", "Strings"]
 """The values of `repository.NodeIdKind`."""
 

@@ -66,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from gnnserve_describe.command import DescribeCommand, run  # noqa: PLC0415
 
         run(DescribeCommand(**vars(given)))
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
     except ImportError as error:
         print(f"error: {error}; `pip install 'gnnserve[describe]'` where torch is brings it", file=sys.stderr)
         return 4

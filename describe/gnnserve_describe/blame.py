@@ -6,12 +6,15 @@ import inspect
 import linecache
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
 
 import torch
+
+from gnnserve_api.errors import GnnserveError, InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,24 @@ def blame_of_caller() -> Blame:
         lines.append(CodeLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return Blame(*_innermost(lines[::-1]))
+
+
+@contextmanager
+def told_by_line() -> Iterator[None]:
+    """Within it an error of the user's code becomes an InputError that has its line; ours stay as they are."""
+    try:
+        yield
+    except GnnserveError:
+        raise
+    except Exception as error:
+        blame = blame_of(error)
+        if blame.own is None:
+            raise
+        raise InputError(
+            str(blame), f"it fails over another graph than it was called with before: {type(error).__name__}: {error}",
+            "keep nothing of one graph outside of forward (a cache, a global, the number of nodes): compute it from "
+            "the arguments in each call",
+        ) from error  # fmt: skip
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from gnnserve_api.errors import InputError
 from gnnserve_api.programs import ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_describe.attributes import forget_kept_tensors
-from gnnserve_describe.blame import blame_of
+from gnnserve_describe.blame import blame_of, told_by_line
 from gnnserve_describe.calling import Part
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
 from gnnserve_describe.decoder import decoder_of
@@ -20,8 +21,10 @@ from gnnserve_describe.example import Example, example_of
 from gnnserve_describe.expected import expected_scores, score_pairs
 from gnnserve_describe.export import export_program
 from gnnserve_describe.findings import Findings
+from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_values
+from gnnserve_describe.given_graph import MATRIX_NAMES
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
-from gnnserve_describe.graph_file import write_graph
+from gnnserve_describe.graph_file import class_count, write_graph
 from gnnserve_describe.layout import Layout, layout_of
 from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import Probe, make_probe, shape_of
@@ -90,14 +93,18 @@ def describe(
 ) -> Description:
     """Write the folder. `graph`: a graph, or the arguments of `forward`. InputError: the module cannot be served, and
     nothing is written."""
+    check_numbers(wishes.hops, wishes.nodes, wishes.seed)
     findings = Findings()
-    with new_folder(folder) as made:
+    with new_folder(folder) as made, told_by_line():
         step("call the module")
         module = in_evaluation(module, findings)
         example = example_of(module, graph, wishes.target, wishes.inputs)
         if wishes.scores_links:
             example = replace(example, labels=None)
+        check_edges(example.graph, example.target)
         scorer, example, probe = _called(module, example, wishes, findings)
+        check_values(example.graph)
+        check_finite(scorer, probe.graph)
         shape = shape_of(example.graph)
 
         step("measure how far it reads")
@@ -119,6 +126,8 @@ def describe(
         ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
         program = _manifest(scorer, layout, probe.graph, reach, sha256_of(made / PROGRAM))
         _tell_inputs(layout, findings)
+        if not wishes.scores_links:
+            _tell_classes(program, example.labels, findings)
         decoder = decoder_of(wishes.decoder, program.scores.columns) if wishes.scores_links else None
         pairs = None if decoder is None else score_pairs(decoder, expected, wishes.seed)
         write_expected(expected, ids, pairs, made / EXPECTED)
@@ -193,10 +202,15 @@ def _not_called(error: Exception, module: torch.nn.Module, example: Example, wor
         with torch.no_grad():
             example.call(module, example.graph)
     except Exception:  # noqa: BLE001 - told below
+        takes = inspect.signature(module.forward).parameters
+        matrix = next((name for name in MATRIX_NAMES if name in takes), None)
         return InputError(
             str(blame_of(error)) or "forward",
             f"the module cannot be called with {words}: {type(error).__name__}: {error}",
-            "name what forward is given in its order by --inputs, as in --inputs x,edge_index,edge_attr, or give "
+            f"{matrix} is given as edges, int64 [2, edges], since ONNX has no sparse matrices: sum over them by "
+            "index_add, torch_geometric.utils.scatter or its convolutions, not by a product"
+            if matrix
+            else "name what forward is given in its order by --inputs, as in --inputs x,edge_index,edge_attr, or give "
             "example arguments: let the function return (module, (x, edge_index))",
         )
     return InputError(
@@ -231,7 +245,8 @@ def _without_unread(scorer: Scorer, example: Example, probe: Probe) -> tuple[Exa
 
 def _scores_equal(scorer: Scorer, graph: GraphTensors, wanted: torch.Tensor) -> bool:
     try:
-        return torch.equal(scorer.scores(graph), wanted)
+        # Features that are not read may be no numbers.
+        return torch.allclose(scorer.scores(graph), wanted, rtol=0, atol=0, equal_nan=True)
     except Exception:  # noqa: BLE001 - whatever the module raises where it lacks something
         return False
 
@@ -259,6 +274,22 @@ def _manifest(scorer: Scorer, layout: Layout, graph: GraphTensors, reach: Reach,
         PROGRAM, sha256, reach.hops, layout.inputs, ProgramOutput("scores", scores.shape[1]),
         None if embeddings is None else ProgramOutput("embeddings", embeddings.shape[1]), reach.reads_degrees,
     )  # fmt: skip
+
+
+def _tell_classes(program: ProgramManifest, labels: torch.Tensor | None, findings: Findings) -> None:
+    columns = program.scores.columns
+    classes = None if labels is None else class_count(labels)
+    if columns == 1:
+        findings.tell(
+            "scores have one column, which is served for no task so far: where it is the logit of two classes, give "
+            "labels 0 and 1 (y), and it becomes two columns; where it is a number (a regression), describe the part "
+            "that gives rows of nodes"
+        )
+    if classes is not None and columns > 1 and classes != columns:
+        findings.tell(
+            f"nodes have labels of {classes} classes, and scores {columns} columns: classes of nodes are served where "
+            "these are as many, so give spec.graph.source at least one labelled node of each class"
+        )
 
 
 def _tell_inputs(layout: Layout, findings: Findings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,22 @@ def example_of(module: torch.nn.Module, given: Any, target: str | None, inputs: 
         found, has_types = graph_of_dgl(given), False
     elif hasattr(given, "edge_types") and hasattr(given, "node_types"):
         found, has_types = graph_of_hetero(given), True
-    else:
+    elif isinstance(given, Mapping) or hasattr(given, "edge_index") or hasattr(given, "adj_t") or _has_pairs(given):
         found, has_types = graph_of_data(given), False
+    else:
+        raise InputError(
+            _WHERE, f"it is a {type(given).__name__}, and no graph",
+            "give a Data or HeteroData of torch_geometric (of a data set: dataset[0]), a graph of DGL, or a tuple of "
+            "the arguments of forward",
+        )  # fmt: skip
     call = bound_call(module, found, given, inputs, has_types=has_types)
     return _example(found, call, target)
+
+
+def _has_pairs(given: Any) -> bool:
+    """Whether it iterates over names and values, as a `Data` does."""
+    first = next(iter(given), None) if isinstance(given, Iterable) and not torch.is_tensor(given) else None
+    return isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str)
 
 
 def _is_named_graph(given: Mapping[Any, Any]) -> bool:

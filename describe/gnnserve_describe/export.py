@@ -48,7 +48,8 @@ class ProgramModule(torch.nn.Module):
         rows = tensors[place].shape[0]
         given = self._padded(tensors) if self._is_padded else tensors
         scores, embeddings = self._scorer(self._layout.graph_of(given))
-        found = (scores,) if embeddings is None else (scores, embeddings)
+        # Modules may compute in other formats (float16, float64), and programs give float32.
+        found = tuple(each.float() for each in (scores, embeddings) if each is not None)
         return tuple(each[:rows] for each in found) if self._is_padded else found
 
     def _padded(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -147,6 +148,12 @@ REASONS = (
         _READ_BACK,
         "decide by tensors in its place: torch.where, masks, torch.zeros(number of classes) and scatter; no .item(), "
         ".tolist(), int() or bool() of a tensor",
+    ),
+    Reason(
+        r"[Ss]parse(CPU|Meta|Csr|_coo|_csr|\.mm)|aten\._?sparse|layout torch\.sparse",
+        "it computes with a sparse matrix (torch.sparse_coo_tensor, torch.sparse.mm), which ONNX does not have",
+        "sum over edges in its place: torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]), each row "
+        "times its edge's weight where edges have one",
     ),
     Reason(
         r"no fake impl|fake impl|torch_scatter|torch_sparse|pyg_lib|torch_cluster|no meta|Meta",

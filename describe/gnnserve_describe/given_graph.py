@@ -16,7 +16,9 @@ from gnnserve_api.programs import RelationKey
 from gnnserve_describe.graph import Blocks
 
 FEATURE_NAMES = ("x", "feat", "feats", "features", "node_feat", "node_features", "inputs", "in_feat", "h", "n_feat")
-EDGE_NAMES = ("edge_index", "edges", "edge_list", "adj_t", "adj", "edge", "ei")
+EDGE_NAMES = ("edge_index", "edges", "edge_list", "adj_t", "adj", "adjacency", "A", "edge", "ei")
+MATRIX_NAMES = ("adj_t", "adj", "adjacency", "A")
+"""Names of edges that are a matrix, mostly."""
 PAYLOAD_NAMES = ("edge_attr", "edge_weight", "edge_feat", "edge_features", "edge_type", "edge_time", "weight", "e_feat")
 TIME_NAMES = ("edge_time", "time", "timestamp", "t")
 GRAPH_NAMES = ("data", "batch", "graph", "g", "hetero_data", "batch_data")
@@ -97,7 +99,13 @@ def graph_of_hetero(data: Any) -> GivenGraph:
     for source, name, target in data.edge_types:
         key, store = RelationKey(source, name, target), data[source, name, target]
         items = dict(store.items())
-        edges[key] = next(edge_list(items[each]) for each in EDGE_NAMES if each in items)
+        found = next((edge_list(items[each]) for each in EDGE_NAMES if each in items), None)
+        if found is None:
+            raise InputError(
+                _WHERE, f"relation {source} {name} {target} has no edge_index (it has {listed(items)})",
+                "give each relation its edges, or delete it from the graph",
+            )  # fmt: skip
+        edges[key] = found
         payload[key] = {
             each: plain(value)
             for each, value in items.items()
@@ -130,7 +138,14 @@ def edge_list(value: Any) -> torch.Tensor:
     if not torch.is_tensor(value):
         raise InputError(_WHERE, f"edges are a {type(value).__name__}", "give them as edge_index, int64 [2, edges]")
     if value.layout is not torch.strided:
-        rows, columns = value.to_sparse_coo().coalesce().indices()  # type: ignore[no-untyped-call]
+        matrix = value.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        if not bool((matrix.values() == 1).all()):
+            raise InputError(
+                _WHERE, "the sparse matrix of edges has other values than 1, which edge_index has no place for",
+                "give edge_index and edge_weight (torch_geometric.utils.to_edge_index, then rows and columns swapped), "
+                "and let forward take both",
+            )  # fmt: skip
+        rows, columns = matrix.indices()
         return torch.stack([columns, rows]).cpu()
     if value.dim() != 2 or value.shape[0] != 2 or value.is_floating_point():
         raise InputError(
@@ -157,7 +172,9 @@ def _may_be_read(name: str) -> bool:
 
 
 def plain(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().cpu().contiguous()
+    """On the processor; floating point numbers in float32, as servers have them and as the module is described."""
+    found = value.detach().cpu().contiguous()
+    return found.float() if found.is_floating_point() else found
 
 
 def listed(names: Any) -> str:

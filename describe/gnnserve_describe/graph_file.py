@@ -60,6 +60,14 @@ def write_graph(
     return {"npz": source}
 
 
+def class_count(labels: torch.Tensor) -> int | None:
+    """Classes that a server finds in labels; None: they are no classes."""
+    found = _classes(labels)
+    if found is None:
+        return None
+    return found.shape[1] if found.ndim == 2 else len(np.unique(found[found >= 0]))
+
+
 def _classes(labels: torch.Tensor) -> np.ndarray | None:
     """Labels as the file has them: integers, or a matrix of 0 and 1; None: they are others."""
     found: np.ndarray = labels.squeeze(-1).numpy() if labels.dim() == 2 and labels.shape[1] == 1 else labels.numpy()

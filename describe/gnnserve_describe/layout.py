@@ -4,8 +4,10 @@ other in one matrix, as a server has them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
+import msgspec
 import torch
 
 from gnnserve_api.errors import InputError
@@ -70,7 +72,19 @@ class Layout:
 
 
 def layout_of(graph: GraphTensors) -> Layout:
-    return Layout(tuple(_matrices(graph)))
+    """Inputs have names of their own, also where types differ in a hyphen alone."""
+    taken: set[str] = set()
+    found = []
+    for each in _matrices(graph):
+        name = next(name for name in _numbered(each.input.name) if name not in taken)
+        taken.add(name)
+        found.append(replace(each, input=msgspec.structs.replace(each.input, name=name)))
+    return Layout(tuple(found))
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
 
 
 def _matrices(graph: GraphTensors) -> Iterator[Matrix]:

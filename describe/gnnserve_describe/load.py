@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +116,32 @@ def _called(where: str, named: str, found: Any) -> Any:
 
 def _run(where: str, named: str, call: Any) -> Any:
     try:
-        return call()
+        with _without_arguments(named):
+            return call()
     except InputError:
         raise
+    except SystemExit as error:
+        raise InputError(
+            where, f"{named} ends the program (sys.exit, with {error.code!r}) when it is imported or called",
+            'put what reads the command line, and what trains, under if __name__ == "__main__":',
+        ) from error  # fmt: skip
     except Exception as error:
         line = blame_of(error)
         raise InputError(
             where, f"{named} fails with {type(error).__name__}: {error}" + (f" (at {line})" if str(line) else ""),
             "mend it; it must run by itself in this environment",
         ) from error  # fmt: skip
+
+
+@contextmanager
+def _without_arguments(named: str) -> Iterator[None]:
+    """Within it a script that reads the command line takes its defaults, and not the arguments of this program."""
+    before = sys.argv
+    sys.argv = [named]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 # Files of graphs

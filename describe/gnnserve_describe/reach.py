@@ -4,14 +4,16 @@ reads nodes that nothing joins to the ones that are scored."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from gnnserve_api.errors import InputError
-from gnnserve_describe.blame import blame_of
+from gnnserve_describe.blame import Blame, blame_of, blame_of_caller
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.graph import Blocks, GraphTensors, NeighbourLists
 from gnnserve_describe.probe import MOST_HOPS, Probe
@@ -82,7 +84,8 @@ class _Meter:
                 break
         if reached > MOST_HOPS:
             raise InputError(
-                "module", f"it reads nodes more than {MOST_HOPS} hops away",
+                "module", f"it reads nodes more than {MOST_HOPS} hops away, and no more than {MOST_HOPS} are served so "
+                "far, which is a limit of gnnserve and not of such models",
                 "propagate ahead of time: give what the propagation makes as features, and describe what comes behind",
             )  # fmt: skip
         return reached
@@ -134,7 +137,7 @@ class _Meter:
         problem = "scores change with nodes that nothing joins to the scored ones: it reads the graph as a whole"
         if not likely:
             return InputError(
-                "module", problem,
+                "module", f"{problem}{self._line_of_reduction()}",
                 "norms, means and pooling over all nodes have another value over each sample of neighbours: normalise "
                 "each node by itself or by numbers that training has stored (BatchNorm), and train again",
             )  # fmt: skip
@@ -144,6 +147,14 @@ class _Meter:
             "no server of neighbourhoods can be right here; use a norm of each node (torch.nn.LayerNorm, LayerNorm("
             "mode='node')) or BatchNorm, and train again",
         )  # fmt: skip
+
+    def _line_of_reduction(self) -> str:
+        """The first line that computes over all nodes, where one is seen."""
+        graph = self._probe.graph
+        seen = _SeenReductions({graph.nodes(kind) for kind in graph.types})
+        with seen:
+            self._scorer.scores(graph)
+        return next((f", at {line}" for line in seen.lines if str(line)), "")
 
     def _differs(self, graph: GraphTensors) -> bool:
         return self._is_off(self._scorer.scores(graph)[self._probe.seeds])
@@ -180,3 +191,36 @@ def whole_graph_layers(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
             yield name, "torch_geometric's InstanceNorm"
         elif getattr(each, "track_running_stats", True) is False and "Norm" in kind:
             yield name, f"{kind}(track_running_stats=False)"
+
+
+_OVER_ROWS = frozenset(
+    """
+    mean sum std var std_mean var_mean norm vector_norm amax amin max min softmax log_softmax cumsum sort argsort
+    median quantile logsumexp prod
+    """.split()  # noqa: SIM905 - one a line would take a page
+)
+
+
+class _SeenReductions(TorchFunctionMode):
+    """Remembers lines that compute one number of all nodes, or give each node something of all."""
+
+    def __init__(self, rows: Collection[int]) -> None:
+        super().__init__()
+        self.lines: list[Blame] = []
+        self._rows = rows
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = args[0] if args else None
+        if getattr(func, "__name__", "") in _OVER_ROWS and torch.is_tensor(given) and given.dim():
+            axis = (kwargs or {}).get("dim", args[1] if len(args) > 1 else None)
+            axes = {each % given.dim() for each in (axis if isinstance(axis, tuple | list) else [axis])
+                    if isinstance(each, int)}  # fmt: skip
+            is_over_rows = 0 in axes if axes else not _has_rows(found, given.shape[0])
+            if given.shape[0] in self._rows and given.is_floating_point() and is_over_rows:
+                self.lines.append(blame_of_caller())
+        return found
+
+
+def _has_rows(found: Any, rows: int) -> bool:
+    return torch.is_tensor(found) and found.dim() > 0 and found.shape[0] == rows

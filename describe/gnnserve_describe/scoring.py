@@ -160,7 +160,11 @@ def tensors_of(found: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor
 def _no_scores(tensors: Sequence[tuple[Path, torch.Tensor]], graph: GraphTensors, nodes: int) -> InputError:
     shapes = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for _, tensor in tensors) or "no tensor"
     firsts = {tensor.shape[0] if tensor.dim() else 0 for _, tensor in tensors}
-    if firsts & {edges.shape[1] for edges in graph.edges.values()}:
+    if not tensors:
+        problem, remedy = "there are no scores in it", "return a matrix with a row for each node"
+    elif any(tensor.dim() == 1 and len(tensor) == nodes and not tensor.is_floating_point() for _, tensor in tensors):
+        problem, remedy = "they are integers, as the numbers of classes are", "return the scores before argmax"
+    elif firsts & {edges.shape[1] for edges in graph.edges.values()}:
         problem, remedy = "it scores edges", "scores of edges are not served yet: describe the part that scores nodes"
     elif firsts <= {0, 1}:
         problem = "it scores the graph as a whole"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ _DROPS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dro
 def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Module:
     """A copy of the module on the processor, in evaluation mode; what convolutions have kept of other graphs is left
     behind."""
+    module = _described_part(module, findings)
     if any(each.training for each in module.modules()):
         findings.tell("the module was in training mode: it is described in evaluation mode (model.eval())")
     unknown = [name for name, each in module.named_parameters() if isinstance(each, UninitializedParameter)]
@@ -67,6 +69,24 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
     return made
 
 
+_WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel"})
+
+
+def _described_part(module: torch.nn.Module, findings: Findings) -> torch.nn.Module:
+    """The module inside of what trains it on several devices. InputError: there is no Python code in it to export."""
+    name = type(module).__name__
+    if name in _WRAPPERS and isinstance(module.module, torch.nn.Module):
+        findings.tell(f"the module inside of {name} is described")
+        return module.module
+    if isinstance(module, torch.jit.ScriptModule) or name == "OptimizedModule":
+        made_by = "torch.compile" if name == "OptimizedModule" else "torch.jit"
+        raise InputError(
+            "module", f"it was made by {made_by}, and is described by its Python code",
+            f"name the torch.nn.Module that {made_by} was given, with its weights loaded",
+        )  # fmt: skip
+    return module
+
+
 def _kept_of_training(module: torch.nn.Module) -> dict[int, Any]:
     """Copies by `id` of tensors that layers kept of a step of training (SuperGATConv does), without their history, with
     which none can be copied."""
@@ -76,13 +96,13 @@ def _kept_of_training(module: torch.nn.Module) -> dict[int, Any]:
 
 def check_steady(module: torch.nn.Module, call: Call, graph: GraphTensors) -> None:
     """InputError: two runs differ, or the module is another one behind a run."""
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in _state(module)}
     seen = _SeenDraws()
     with torch.no_grad(), seen:
         first = [tensor for _, tensor in tensors_of(call(module, graph))]
     changed = [
         name
-        for name, tensor in module.state_dict().items()
+        for name, tensor in _state(module)
         if name not in before or before[name].shape != tensor.shape or not _equal(before[name], tensor)
     ]
     if changed:
@@ -103,6 +123,11 @@ def check_steady(module: torch.nn.Module, call: Call, graph: GraphTensors) -> No
         "module", f"two runs over the same graph differ in evaluation mode: it uses random numbers{where}",
         "draw them in training alone: F.dropout(x, p, training=self.training), and no sampling in forward otherwise",
     )  # fmt: skip
+
+
+def _state(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Without what layers keep beside their tensors (`get_extra_state`)."""
+    return ((name, each) for name, each in module.state_dict().items() if torch.is_tensor(each))
 
 
 def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:

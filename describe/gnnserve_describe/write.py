@@ -75,7 +75,11 @@ def sha256_of(path: Path) -> str:
 
 def ids_of(given: Any, nodes: int) -> np.ndarray:
     """Ids of all nodes, int64 or texts, each once."""
-    found = given.detach().cpu().numpy() if torch.is_tensor(given) else np.asarray(given)
+    try:
+        found = given.detach().cpu().numpy() if torch.is_tensor(given) else np.asarray(given)
+    except ValueError:  # rows of different lengths
+        found = np.asarray(list(given), object)
+        found = found.reshape(-1, 1)
     if found.dtype.kind == "O":
         found = np.array([str(each) for each in found])
     if found.shape != (nodes,) or found.dtype.kind not in "iuU":
@@ -120,7 +124,7 @@ def model_block(program: ProgramManifest, decoder: FoundDecoder | None) -> dict[
 
 def name_of_service(name: str) -> str:
     """A name that Kubernetes takes: lower case, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50] or "model"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50].rstrip("-") or "model"
 
 
 def write_manifest(
@@ -141,5 +145,6 @@ def write_manifest(
     lines = ["Written by gnnserve-describe."]
     if source is None:
         lines.append("Add spec.graph.source, the graph that the expected scores are of (docs/data.md).")
-    header = "".join(f"# {line}\n" for line in [*lines, *told])
+    # Names of the user's tensors may have any character, and a comment ends with its line.
+    header = "".join(f"# {' '.join(line.split())}\n" for line in [*lines, *told])
     path.write_text(header + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110))

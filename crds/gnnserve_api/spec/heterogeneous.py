@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.edges import Duplicates, EdgeColumns
+from gnnserve_api.graph_schema import TYPE_PATTERN
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.paths import FolderPath, HeteroDataPath, TablePath
 from gnnserve_api.spec.rules import rule
@@ -16,7 +17,6 @@ from gnnserve_api.spec.tables import Column, DanglingEdge, DecimalMark, Delimite
 
 MAX_TYPES = 64
 MAX_RELATIONS = 128
-TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 TypeName = Annotated[str, text(TYPE_PATTERN, "a name of letters, digits, '_' and '-'", 63)]
 
 
