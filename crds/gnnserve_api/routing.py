@@ -158,6 +158,8 @@ class CanaryRoute(msgspec.Struct, frozen=True, rename="camel"):
     """Why it does not, or what is wrong with it."""
     accuracy: tuple[VariantAccuracy, ...] | UnsetType = UNSET
     """Its variants in service, by the same labels as those of the first revision; absent before the first label."""
+    program: ProgramState | UnsetType = UNSET
+    """State of the program that it runs; absent where it runs none."""
 
 
 class Route(msgspec.Struct, frozen=True, rename="camel"):

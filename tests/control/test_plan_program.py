@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.observed import Namespace
 
-from gnnserve_api.routing import ProgramState
+from gnnserve_api.routing import CanaryRoute, ProgramState
 
 KIND = "ProgramHealthy"
 
@@ -37,3 +37,16 @@ def test_the_condition_is_what_workers_say_and_the_service_stays_ready() -> None
     namespace.answer(program=ProgramState("", 4))
     namespace.settle()
     assert namespace.reason(KIND) == "True ProgramRuns"
+
+
+def test_a_program_that_only_the_second_revision_runs_is_told_too() -> None:
+    canary = CanaryRoute("0ld", 5, answers=True, program=ProgramState("the program ended its process", 2))
+    namespace = Namespace()
+    namespace.serve()
+    namespace.answer(canary=canary)
+    namespace.settle()
+    assert namespace.reason(KIND) == "False ProgramFails"
+    assert (
+        "that revision 0ld answers get 503 as the last one did: the program ended"
+        in (namespace.condition(KIND)["message"])
+    )

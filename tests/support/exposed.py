@@ -50,7 +50,7 @@ def watched() -> AccuracyWatch:
 def canary_sample(metrics: serving.ServingMetrics) -> CanarySample:
     """A second revision that has answered what these metrics have counted."""
     route = CanaryRoute("r2", 5, answers=True, accuracy=watched().observed())
-    return CanarySample(route, metrics.request_counts(), 0, 1.0)
+    return CanarySample(route, metrics.request_counts(), 0, 1.0, OF_PROGRAM)
 
 
 def worker_metrics() -> bytes:

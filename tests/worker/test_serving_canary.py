@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service
+from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service, with_compute
 from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_services import started
 
@@ -22,6 +22,8 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, Canary, RoutingMode, RoutingTable
 from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing
+from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.canary import CanaryShare, is_of_canary
@@ -379,6 +381,32 @@ def test_labels_tell_the_accuracy_of_both_revisions_apart() -> None:
     about = f'revision="{SECOND}",service="digits",variant="x4"'
     assert f'gnnserve_canary_live_accuracy{{bound="mean",{about}}} 0.0' in metrics
     assert f"gnnserve_canary_live_accuracy_nodes{{{about}}} 100.0" in metrics
+
+
+def test_the_program_of_the_second_revision_is_told_beside_it() -> None:
+    stats = ProgramStats(answered=5, failed=3, run_s=2.5, restarts={Failure.CRASH: 3}, problem="it ended its process")
+
+    async def scenario() -> tuple[dict[str, Any], str]:
+        async with running(FakeWorker(FIRST)) as client:
+
+            def show(shown: ServedCanary | None) -> None:
+                client.app.canary = shown
+                client.metrics.watch_canary(lambda: None if shown is None else shown.sample())
+
+            canary = ServedCanary("digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, show)
+            canary.open(0)
+            assert "gnnserve_canary_program" not in client.metrics.render().decode()
+            revision = with_compute(slow_second().revision(), programs=lambda: stats)
+            canary.switch(revision, service().spec.routing_table(SECOND), 0.5)
+            return (await client.http.get("/v1/route")).json(), client.metrics.render().decode()
+
+    route, metrics = asyncio.run(scenario())
+    assert "program" not in route
+    assert route["canary"]["program"] == {"problem": "it ended its process", "restarts": 3}
+    about = f'revision="{SECOND}",service="digits"'
+    assert f"gnnserve_canary_program_healthy{{{about}}} 0.0" in metrics
+    assert f'gnnserve_canary_program_restarts_total{{reason="Crash",{about}}} 3.0' in metrics
+    assert "gnnserve_program" not in metrics
 
 
 def test_the_first_has_all_of_the_services_weight_while_the_second_gets_no_requests() -> None:

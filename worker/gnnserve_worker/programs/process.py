@@ -137,7 +137,7 @@ def _keep(descriptor: int, program: bytes) -> None:
 class _Lane:
     connection: socket.socket
     descriptor: int
-    """Of the memory, which the worker makes larger."""
+    """File descriptor of the memory, which the worker makes larger."""
     memory: memoryview = field(default_factory=lambda: memoryview(b""))
     owed: Answer = field(default_factory=Answer)
     """Answer that the next thread sends, with its own number; at first, that it is there."""

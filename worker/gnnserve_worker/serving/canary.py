@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from gnnserve_api.routing import CanaryRoute, Damage, RoutingTable
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.canary_metrics import CanarySample
 from gnnserve_worker.serving.engine import Engine
@@ -24,6 +25,7 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.program_metrics import program_state
 
 _POLL_S = 0.02
 _LEAST_WEIGHT = 0.01
@@ -70,12 +72,16 @@ class ServedCanary:
         watch = self.watch
         return CanaryRoute(
             self.revision, self._percent, self._answers, self._problem or self._difference(),
-            UNSET if watch is None else watch.observed() or UNSET,
+            UNSET if watch is None else watch.observed() or UNSET, program_state(self._programs()),
         )  # fmt: skip
 
     def sample(self) -> CanarySample:
         passed_on = 0 if self._share is None else self._share.passed_on
-        return CanarySample(self.route(), self._metrics.request_counts(), passed_on, self._created_s)
+        return CanarySample(self.route(), self._metrics.request_counts(), passed_on, self._created_s, self._programs())
+
+    def _programs(self) -> ProgramStats | None:
+        model = self._engine.models.get(self._name)
+        return None if model is None or model.lane is None else model.lane.revision.compute.programs()
 
     def settle(self) -> None:
         """Give it its requests, or take them away, by what there is now. To be called when the service's revision has

@@ -10,8 +10,10 @@ from msgspec import UNSET
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gnnserve_api.routing import CanaryRoute
+from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import add_share
 from gnnserve_worker.serving.durations import add_histogram
+from gnnserve_worker.serving.program_metrics import SECOND, collect_programs
 from gnnserve_worker.serving.variant_metrics import RequestCounts
 
 _LABELS = ("service", "revision")
@@ -27,6 +29,8 @@ class CanarySample:
     """Requests of its share that the first revision had to answer."""
     created_s: float
     """When counting began, in seconds since 1970."""
+    programs: ProgramStats | None = None
+    """State of the programs that it runs; None: it runs none."""
 
 
 def collect_canary(sample: CanarySample, service: str) -> Iterator[Metric]:
@@ -70,3 +74,5 @@ def collect_canary(sample: CanarySample, service: str) -> Iterator[Metric]:
             add_share(live, (*labels, figure.name), figure.labels)
             nodes.add_metric((*labels, figure.name), figure.labels.nodes)
     yield from (live, nodes)
+    if sample.programs is not None:
+        yield from collect_programs(sample.programs, dict(zip(_LABELS, labels, strict=True)), sample.created_s, SECOND)

@@ -34,7 +34,7 @@ from gnnserve_worker.serving.durations import add_histogram
 from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
-from gnnserve_worker.serving.program_metrics import collect_programs
+from gnnserve_worker.serving.program_metrics import FIRST, collect_programs
 from gnnserve_worker.serving.routing_metrics import RoutingSample, collect_routing
 from gnnserve_worker.serving.tracing.span_metrics import collect_spans
 from gnnserve_worker.serving.tracing.tracer import SpanSink
@@ -360,7 +360,7 @@ class ServingMetrics:
         if (device := self._device()) is not None:
             yield from collect_device(device, self._service, self._shown_s)
         if (programs := self._programs()) is not None:
-            yield from collect_programs(programs, self._service, self._shown_s)
+            yield from collect_programs(programs, {"service": self._service}, self._shown_s, FIRST)
         if indexes := self._indexes():
             yield from collect_index(indexes, self._renewal(), self._service, self._shown_s)
         if (canary := self._canary()) is not None:

@@ -1,36 +1,43 @@
-"""Metrics of the programs that a revision runs."""
+"""What is told of the programs that a revision runs: metrics, and their state in `GET /v1/route`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from msgspec import UNSET, UnsetType
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gnnserve_api.routing import ProgramState
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.stats import ProgramStats
 
+FIRST, SECOND = "gnnserve_program", "gnnserve_canary_program"
+"""Beginning of the names: of a service's revision, and of its second one, which must not be mixed with it."""
 
-def collect_programs(stats: ProgramStats, service: str, shown_s: float) -> Iterator[Metric]:
-    """`shown_s`: since when the revision answers, in seconds since 1970; counters begin anew with each revision, whose
-    processes are its own."""
-    healthy = GaugeMetricFamily(
-        "gnnserve_program_healthy", "1 where the last run of the program gave scores.", labels=("service",)
-    )
-    healthy.add_metric((service,), 0 if stats.problem else 1)
+
+def program_state(stats: ProgramStats | None) -> ProgramState | UnsetType:
+    return UNSET if stats is None else ProgramState(stats.problem, sum(stats.restarts.values()))
+
+
+def collect_programs(stats: ProgramStats, of: Mapping[str, str], since_s: float, prefix: str) -> Iterator[Metric]:
+    """`of`: labels of all. `since_s`: since when the revision answers, in seconds since 1970; counters begin anew with
+    each revision, whose processes are its own."""
+    labels, values = tuple(of), tuple(of.values())
+    healthy = GaugeMetricFamily(f"{prefix}_healthy", "1 where the last run of the program gave scores.", labels=labels)
+    healthy.add_metric(values, 0 if stats.problem else 1)
     yield healthy
     runs = CounterMetricFamily(
-        "gnnserve_program_runs", "Runs of the program, by whether they gave scores.", labels=("service", "outcome")
+        f"{prefix}_runs", "Runs of the program, by whether they gave scores.", labels=(*labels, "outcome")
     )
     for outcome, count in (("answered", stats.answered), ("failed", stats.failed)):
-        runs.add_metric((service, outcome), count, created=shown_s)
+        runs.add_metric((*values, outcome), count, created=since_s)
     yield runs
-    seconds = CounterMetricFamily("gnnserve_program_seconds", "Time of all runs of the program.", labels=("service",))
-    seconds.add_metric((service,), stats.run_s, created=shown_s)
+    seconds = CounterMetricFamily(f"{prefix}_seconds", "Time of all runs of the program.", labels=labels)
+    seconds.add_metric(values, stats.run_s, created=since_s)
     yield seconds
     restarts = CounterMetricFamily(
-        "gnnserve_program_restarts", "Processes of the program that were given up, by reason.",
-        labels=("service", "reason"),
-    )  # fmt: skip
+        f"{prefix}_restarts", "Processes of the program that were given up, by reason.", labels=(*labels, "reason")
+    )
     for failure in Failure:
-        restarts.add_metric((service, failure.value), stats.restarts.get(failure, 0), created=shown_s)
+        restarts.add_metric((*values, failure.value), stats.restarts.get(failure, 0), created=since_s)
     yield restarts

@@ -8,7 +8,7 @@ import msgspec
 
 from gnnserve_api.graph_schema import RelationManifest
 from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
-from gnnserve_api.routing import CanaryRoute, CredentialState, ProgramState, Route
+from gnnserve_api.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
 from gnnserve_worker.changes.updates import Updates
@@ -16,6 +16,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.program_metrics import program_state
 
 
 class SecondRevision(Protocol):
@@ -98,7 +99,6 @@ def describe_route(
     credentials: tuple[CredentialState, ...], canary: CanaryRoute | None,
 ) -> Route:  # fmt: skip
     device, route, damage = revision.compute.device_stats(), model.route(), model.damage
-    programs = revision.compute.programs()
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.
@@ -109,7 +109,7 @@ def describe_route(
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
         accuracy=model.watch.observed() or msgspec.UNSET,
         inputs=model.watch.drifted_inputs() or msgspec.UNSET,
-        program=msgspec.UNSET if programs is None else ProgramState(programs.problem, sum(programs.restarts.values())),
+        program=program_state(revision.compute.programs()),
         damaged=msgspec.UNSET if damage is None else damage,
         updates=msgspec.UNSET if updates is None else state_of(updates),
         canary=msgspec.UNSET if canary is None else canary,
