@@ -181,6 +181,12 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Absent: it has a row for each node."""
 
 
+def types_with_rows(kind: TableKind, schema: GraphSchema) -> int:
+    """How many types, the first ones, a table has rows of that has one row of each node: of products that stand for a
+    whole answer, those that are asked about alone."""
+    return 1 if kind == "projected" else len(schema.types)
+
+
 class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What GAT's weights do not tell."""
 

@@ -112,13 +112,16 @@ def test_a_program_over_several_types_has_storages_and_smaller_fanouts_and_follo
     assert not spec.trains_networks
 
 
+def test_one_row_variants_and_cascades_stand_beside_a_program_over_several_types() -> None:
+    cascades = [{"first": "mlp0", "then": "x1", "passOnPercents": [50]}]
+    spec = spec_with(**TYPED, variants={"oneRow": [{"hops": 0}, {"hops": 2}], "cascades": cascades})
+    assert {"x1", "mlp0", "mlp2"} <= {*spec.possible_variants()}
+    assert spec.trains_networks
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        (
-            {"variants": {"oneRow": [{"hops": 0}]}},
-            "variants.oneRow must be left out with model.program and graph.sourc",
-        ),
         ({"variants": {"channels": [{"factor": 2}]}}, "variants.channels must be left out with model.program"),
     ],
 )

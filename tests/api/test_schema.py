@@ -74,12 +74,6 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5]}},
     },
-    "variants.oneRow and cascades must be left out with model.program and graph.source.typed: one-row variants read "
-    "nodes of one type; storage and fanouts are there": {
-        **TYPED,
-        "model": PROGRAM,
-        "variants": {"oneRow": [{"hops": 0}]},
-    },
     "model.program must not be given with task.links and graph.source.typed: programs give rows of one type so far": {
         **TYPED,
         "model": PROGRAM,

@@ -181,7 +181,9 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
     master = to_tensors(module_of("GraphSAGE", (3, 2), 12))
     rows = model_rows(model, data, normalized)
     resumption = Resumption(KeptNetworks(folder, 0), {}, silent)
-    one_rows = TrainedOneRows(model, data, normalized, rows, silent, CPU, resumption)
+    one_rows = TrainedOneRows(
+        model, data, lambda one_row: model_rows(one_row, data, normalized), rows, silent, CPU, resumption
+    )
     one_rows.one_row(1, "mlp1", one_rows.teacher_of(master))
     return seen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from gnnserve_api.families import FamilyName
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.model import Scope
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.log import Entry
@@ -47,7 +49,11 @@ from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.generation.programs.prepared import learnt_of_lists
+from gnnserve_worker.generation.propagation import rows_over_types
+from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.change_batch import Applied, encode_batch
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -139,6 +145,7 @@ class Given:
         model = {
             "program": {"uri": self.program.as_uri(), **given},
             "expected": {"uri": (self.folder / "expected.npz").as_uri()},
+            **parts.pop("model", {}),
         }
         spec = service_of("file:///none.npz", model=model, **parts).model_dump(by_alias=True, exclude_none=True)
         spec["spec"]["graph"]["source"] = {"typed": typed}
@@ -464,6 +471,86 @@ def test_changes_are_followed_and_folded_into_the_graph_and_found_again_by_a_wor
     view = view_of(follower.served.graph.first_new, [Part(len(seeds), question.overlay, None)], seeds)
     found = follower.served.compute.infer("x1", seeds, 0, view=view).scores
     assert_close(found, follower.plain.scores(model))
+
+
+def walks(hops: int) -> np.ndarray:
+    """What a one-row network of that many hops reads of users, as they are in the source: their own features, and of
+    each type the means that walks meet."""
+    arrays = whole_graph()
+
+    def mean(relation: Any, rows: np.ndarray) -> np.ndarray:
+        sums, counts = np.zeros((COUNTS[relation.target], rows.shape[1])), np.zeros(COUNTS[relation.target])
+        source, target = arrays[relation.name]
+        np.add.at(sums, target, rows[source])
+        np.add.at(counts, target, 1)
+        found: np.ndarray = sums / np.maximum(counts, 1)[:, None]
+        return found
+
+    knows, bought, buys = RELATIONS
+    users, items, blocks = {"user": FEATURES["user"]}, {"item": FEATURES["item"]}, [FEATURES["user"]]
+    for _ in range(hops):
+        of_users = {"user": [mean(knows, users["user"])]}
+        of_users["item"] = [mean(knows, users["item"])] if "item" in users else []
+        for origin, rows in items.items():
+            of_users[origin].append(mean(bought, rows))
+        items = {origin: mean(buys, rows) for origin, rows in users.items()}
+        users = {origin: np.mean(parts, axis=0) for origin, parts in of_users.items()}
+        blocks += [users[origin] for origin in COUNTS]
+    return np.concatenate(blocks, 1)
+
+
+@pytest.mark.parametrize("scope", ["Inductive", "Transductive"])
+def test_one_row_variants_and_cascades_stand_beside_it(
+    given: Given, expected: tuple[np.ndarray, ...], scope: str
+) -> None:
+    cascades = [{"first": "mlp0", "then": "x1", "passOnPercents": [50]}]
+    variants = {"oneRow": [{"hops": 0}, {"hops": 2}], "cascades": cascades, "storage": ["float32", "int8"]}
+    training = {"training": {"epochs": 3, "scope": scope}}
+    service = given.service(contract(), variants=variants, updates=UPDATES, model=training)
+    revision = generate(service, given.repository)
+    assert {one.name for one in revision.profile.variants} == {*service.spec.possible_variants()}
+    assert revision.training is not None
+    assert [{*run.tried} for run in revision.training.runs] == [{"labels", "scores", "both"}] * 2
+    loaded = load_revision(given.repository, revision.revision, ROOM_BYTES)
+    assert_close(infer_batch(loaded, "x1", np.arange(USERS), 1).scores, expected[0])
+    # What it reads of a node is what was trained on: the stored product is that of features as they are.
+    living = LivingRevision(loaded, ROOM_BYTES)
+    served, draw = served_revision(loaded, living), np.random.default_rng(3)
+    row = draw.normal(size=5).astype(np.float32)
+    overlay = {"nodes": [{"id": "user/900", "features": FEATURES["user"][7].tolist()}],
+               "overrides": [{"id": "user/8", "features": row.tolist()}]}  # fmt: skip
+    question = read(served, {"nodes": ["user/900", "user/7", "user/8"], "overlay": overlay})
+    seeds = question.nodes.copy()
+    view = view_of(served.graph.first_new, [Part(3, question.overlay, None)], seeds)
+    found = served.compute.infer("mlp0", seeds, 0, view=view).scores
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
+    before = served.compute.infer("mlp0", np.array([8]), 0).scores
+    assert np.abs(found[2] - before[0]).max() > 1e-3
+    body = {"nodes": [{"id": "user/900", "features": row.tolist()}], "removedNodes": ["user/3"],
+            "overrides": [{"id": "user/8", "features": row.tolist()}]}  # fmt: skip
+    living.apply(1, [read_changes(json.dumps(body).encode(), JSON, served)[1]])
+    changed = served.compute.infer("mlp0", read(served, {"nodes": ["user/900", "user/8"]}).nodes, 0).scores
+    np.testing.assert_allclose(changed, found[[2, 2]], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_what_one_row_variants_read_are_means_of_each_type_by_walks(given: Given, hops: int) -> None:
+    spec = given.service(contract()).spec
+    data = load_source(spec.graph.source, given.repository.downloads)
+    subject = training_set(data, None, CLASSES, Scope.TRANSDUCTIVE, Normalization.DISABLED)  # type: ignore[arg-type]
+    rows = rows_over_types(spec.model.one_row(hops), subject)
+    np.testing.assert_allclose(rows.served, walks(hops), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(rows.served, rows.trained)
+
+
+def test_one_row_variants_of_nodes_that_have_nothing_to_read_are_refused(given: Given) -> None:
+    spec = given.service(contract()).spec
+    data = load_source(spec.graph.source, given.repository.downloads)
+    bare = replace(data, types=tuple(replace(kind, features=None) for kind in data.types))
+    subject = training_set(bare, None, CLASSES, Scope.TRANSDUCTIVE, Normalization.DISABLED)  # type: ignore[arg-type]
+    _, rows_of = learnt_of_lists(subject)
+    with pytest.raises(InputError, match=r"spec\.variants\.oneRow: nodes of type 'user' have no features"):
+        rows_of(spec.model.one_row(1))
 
 
 class NormOfAll(Model):

@@ -23,27 +23,6 @@ class _Spec(Protocol):
     task: Task
 
 
-_OF_ONE_TYPE = " && ".join(
-    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)" for name in ("oneRow", "cascades")
-)
-
-
-@SEVERAL_TYPES.rule(
-    f"!{_PROGRAM} || ({_OF_ONE_TYPE})",
-    "variants.oneRow and cascades must be left out with model.program and graph.source.typed: one-row variants read "
-    "nodes of one type; storage and fanouts are there",
-)
-def programs_over_types_have_no_one_rows(spec: _Spec) -> bool | str:
-    asked = {"oneRow": spec.variants.one_row, "cascades": spec.variants.cascades}
-    found = [name for name, value in asked.items() if value]
-    if spec.model.program is None or not found:
-        return True
-    return (
-        f"variants.{found[0]} must be left out with model.program and graph.source.typed: one-row variants read nodes "
-        "of one type; storage and fanouts are there"
-    )
-
-
 _LINKS = f"{_PROGRAM} && has(self.task.links)"
 
 

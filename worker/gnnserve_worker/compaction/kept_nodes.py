@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import TableManifest
+from gnnserve_api.repository import TableManifest, types_with_rows
 from gnnserve_worker.opening.spread_tables import laid_out, own_types
 
 
@@ -43,7 +43,8 @@ class KeptNodes:
         """`table`: the revision's, as it was published."""
         if not table.by_relation:  # it has a row for each node
             firsts = np.cumsum([0, *self.room]).tolist()
-            nodes = _joined([first + own for first, own in zip(firsts, self.positions, strict=False)])
+            positions = self.positions[: types_with_rows(table.kind, self.schema)]
+            nodes = _joined([first + own for first, own in zip(firsts, positions, strict=False)])
             return CarriedRows(table, nodes, nodes)
         schema = self.schema
         kept, grown = _of_so_many(schema, [*map(len, self.positions)]), _of_so_many(schema, self.room)

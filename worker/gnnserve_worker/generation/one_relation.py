@@ -206,9 +206,10 @@ def _training_one_rows(
     if not spec.variants.one_row and not spec.variants.is_searched:
         return None
     from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
+    from gnnserve_worker.generation.propagation import model_rows  # noqa: PLC0415
 
     return lambda data, normalized, rows: TrainedOneRows(
-        spec.model, data, normalized, rows, progress, device, resumption
+        spec.model, data, lambda model: model_rows(model, data, normalized), rows, progress, device, resumption
     )
 
 

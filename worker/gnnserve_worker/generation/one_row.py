@@ -8,7 +8,7 @@ teacher whose scores it learns. With transductive training it learns the teacher
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,9 +19,8 @@ import torch
 from gnnserve_api.spec.model import Model
 from gnnserve_api.training import Source, TrainingRun
 from gnnserve_worker.generation.families.family import OneRowNetwork, Teacher
-from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.learner import run_of
-from gnnserve_worker.generation.propagation import ModelRows, model_rows
+from gnnserve_worker.generation.propagation import ModelRows
 from gnnserve_worker.generation.resume import Resumption, TensorsAndRuns, digest_of
 from gnnserve_worker.generation.tensors import Tensors, projection_of
 from gnnserve_worker.generation.train import Trained, train_aloud
@@ -40,16 +39,17 @@ class TrainedOneRows:
         self,
         model: Model,
         data: TrainingSet,
-        normalized: Normalized,
-        rows: ModelRows,
+        rows_of: Callable[[Model], ModelRows],
+        rows: ModelRows | None,
         progress: ProgressListener,
         device: torch.device,
         resumption: Resumption,
     ) -> None:
-        """`model` and `rows`: those of the model that they stand in for."""
+        """`model` and `rows`: those of the model that they stand in for. None: it is no network of
+        layers. `rows_of`: makes what a one-row model reads."""
         self._model = model
         self._data = data
-        self._normalized = normalized
+        self._rows_of = rows_of
         self._rows = rows
         self._progress = progress
         self._device = device
@@ -62,11 +62,14 @@ class TrainedOneRows:
         return self._runs
 
     def teacher_of(self, master: Tensors) -> Teacher:
-        return _MasterTeacher(self._model, self._rows.trained, master, self._data.classes, self._device)
+        data = self._data
+        if self._rows is None:
+            raise ValueError("the model that one-row networks stand in for is no network of layers")
+        return _MasterTeacher(self._model, self._rows.trained, data.visible_graph, master, data.classes, self._device)
 
     def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:
         model = self._model.one_row(hops)
-        rows = model_rows(model, self._data, self._normalized)
+        rows = self._rows_of(model)
         made_for = {"hops": str(hops), "master": teacher.digest}
         tensors, runs = self._resumption.network(name, made_for, lambda: self._train_best(model, rows, name, teacher))
         self._runs += runs
@@ -102,7 +105,7 @@ class TrainedOneRows:
             self._progress(Progress("scores to learn from", 0, 1))
             nodes = visible_nodes(data.graph.nodes, data.splits, self._model.training.scope)
             self._taught = np.zeros((data.graph.nodes, data.classes), dtype=np.float32)
-            self._taught[nodes] = teacher.scores(data.visible_graph, nodes)
+            self._taught[nodes] = teacher.scores(nodes)
             self._progress(Progress("scores to learn from", 1, 1))
         return self._taught
 
@@ -113,6 +116,8 @@ class _MasterTeacher:
 
     model: Model
     rows: Features
+    graph: Graph
+    """The lists that training may see."""
     master: Tensors
     classes: int
     device: torch.device
@@ -121,5 +126,5 @@ class _MasterTeacher:
     def digest(self) -> str:
         return digest_of(self.master)
 
-    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
-        return predict(self.master, self.rows, graph, nodes, self.model, self.classes, self.device)
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        return predict(self.master, self.rows, self.graph, nodes, self.model, self.classes, self.device)

@@ -19,8 +19,8 @@ import scipy.sparse as sp
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, column_blocks
 from gnnserve_worker.generation.features import Normalized, fit_normalization
-from gnnserve_worker.generation.training_set import TrainingSet
-from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.generation.training_set import TrainingSet, mean_rows
+from gnnserve_worker.graph.store import Features, Graph, Relation
 from gnnserve_worker.sampling.normalised import inverse_roots
 
 _LEAST_DEVIATION = 0.01
@@ -58,6 +58,62 @@ def model_rows(model: Model, data: TrainingSet, normalized: Normalized) -> Model
             for blocks in (served, trained)
         )
     return ModelRows(_beside(served), _beside(trained))
+
+
+def rows_over_types(model: Model, data: TrainingSet) -> ModelRows:
+    """What a one-row model of that many hops reads of nodes of the first type, over several types: their own features,
+    and for each hop those of each type, as walks of so many steps meet them: means of what each relation reads, and of
+    these over the relations."""
+    hops = model.network(data.classes).hops or 0
+    origins, served = _walks(data, data.data.relations, hops)
+    trained = served
+    if data.visible is not data.data.relations:
+        _, seen = _walks(data, data.visible, hops)
+        nodes = data.splits.train
+        trained = [_with_rows(whole, part, nodes) for whole, part in zip(served, seen, strict=True)]
+    if not origins:
+        none = np.zeros((data.data.target.nodes, 0), np.float32)
+        return ModelRows(none, none)
+    own = 0 if data.features[0] is None else 1
+    scales = [_scale_of(origin.method, block, data) for origin, block in zip(origins[own:], trained[own:], strict=True)]
+    served, trained = (
+        [*blocks[:own], *(scale(block) for scale, block in zip(scales, blocks[own:], strict=True))]
+        for blocks in (served, trained)
+    )
+    return ModelRows(_beside(served), _beside(trained))
+
+
+def _walks(data: TrainingSet, relations: Sequence[Relation], hops: int) -> tuple[list[Normalized], list[Features]]:
+    """What the first type meets, by hop and by the type that it is met of: whose features each block is made of, and
+    the blocks."""
+    known = zip(data.data.types, data.features, strict=True)
+    scaled = {kind.name: own for kind, own in known if own is not None}
+    means = [(one, mean_rows(one.lists.indptr, one.lists.indices, data.data.type_named(one.source).nodes))
+             for one in relations]  # fmt: skip
+    met: dict[str, dict[str, Features]] = {name: {name: own.features} for name, own in scaled.items()}
+    target = data.data.target.name
+    origins, blocks = [scaled[target]] if target in scaled else [], [*met.get(target, {}).values()]
+    for _ in range(hops):
+        read: dict[str, dict[str, list[Features]]] = {}
+        for relation, mean in means:
+            for origin, rows in met.get(relation.source, {}).items():
+                read.setdefault(relation.target, {}).setdefault(origin, []).append(mean @ rows)
+        met = {
+            kind: {origin: _mean_of(parts) for origin, parts in by_origin.items()} for kind, by_origin in read.items()
+        }
+        for name, own in scaled.items():
+            if name in met.get(target, {}):
+                origins.append(own)
+                blocks.append(met[target][name])
+    return origins, blocks
+
+
+def _mean_of(parts: Sequence[Features]) -> Features:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    mean = total / len(parts)
+    return mean if isinstance(mean, np.ndarray) else sp.csr_array(mean)
 
 
 def _powers(graph: Graph, features: Features, hops: int, *, keeps_all: bool) -> list[Features]:

@@ -33,11 +33,7 @@ def write_row_source(
     staged: StagedRevision,
 ) -> RowSource:
     """Write what is needed to make rows of the kept tables from features of later nodes."""
-    tensors = moments(normalized)
-    kept = {table for variant in variants for table in variant.tables}
-    for table in (table for plan in plans for table in plan.tables if table.name in kept):
-        if isinstance(table, PlannedTable) and table.made_by is not None:
-            tensors |= {table.made_by.prefix + key: tensor for key, tensor in table.made_by.tensors.items()}
+    tensors = moments(normalized) | _products_of(plans, variants)
     return RowSource(
         columns=tuple(_source_columns(graph.types)),
         normalization=normalized.method,
@@ -45,10 +41,26 @@ def write_row_source(
     )
 
 
-def write_type_row_source(graph: GraphData, scaled: Sequence[Normalized | None], staged: StagedRevision) -> RowSource:
-    """Write what features of each type were scaled by, of tables that have these features. `scaled`: by type; None: it
-    has none."""
+def _products_of(plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest]) -> Tensors:
+    """What the kept tables of products were made by."""
     tensors: dict[str, np.ndarray] = {}
+    kept = {table for variant in variants for table in variant.tables}
+    for table in (table for plan in plans for table in plan.tables if table.name in kept):
+        if isinstance(table, PlannedTable) and table.made_by is not None:
+            tensors |= {table.made_by.prefix + key: tensor for key, tensor in table.made_by.tensors.items()}
+    return tensors
+
+
+def write_type_row_source(
+    graph: GraphData,
+    scaled: Sequence[Normalized | None],
+    plans: Sequence[FamilyPlan],
+    variants: Sequence[VariantManifest],
+    staged: StagedRevision,
+) -> RowSource:
+    """Write what features of each type were scaled by, of tables that have these features, and what products of them
+    were made by. `scaled`: by type; None: it has none."""
+    tensors = _products_of(plans, variants)
     for place, one in enumerate(scaled):
         if one is not None:
             tensors |= {moment_key(place, name): moment for name, moment in moments(one).items()}

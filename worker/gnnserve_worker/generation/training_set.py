@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.graph_schema import AS_LISTED, GraphSchema
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
 from gnnserve_worker.generation.features import Normalized, fit_normalization
@@ -63,6 +63,15 @@ class TrainingSet:
         if features is None:
             raise ValueError("nodes without features")
         return features
+
+
+def of_target_alone(data: TrainingSet) -> TrainingSet:
+    """Its nodes of the first type alone, which read none: what networks over one row of a node are trained on."""
+    kind = data.data.target
+    none = Graph(np.zeros(kind.nodes + 1, np.int64), np.zeros(0, np.int32))
+    relations = (Relation(kind.name, "", kind.name, none, edge_rules=AS_LISTED),)
+    alone = replace(data.data, types=(kind,), relations=relations)
+    return replace(data, data=alone, visible=relations, features=data.features[:1])
 
 
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:

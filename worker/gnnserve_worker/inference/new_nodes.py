@@ -42,8 +42,10 @@ def measured_with_new_nodes(revision: LoadedRevision) -> tuple[str, ...]:
 
 
 def _can_be_made_up_for(network: VariantNetwork, slots: tuple[int, ...]) -> bool:
+    if slots != _MEASURED_SLOTS:
+        return False
     if not network.layers:  # a program, which reads rows of nodes
-        return slots == _MEASURED_SLOTS and not network.reads_payload
+        return not network.reads_payload
     return type(network.layers[0]) in _MEASURED_LAYERS
 
 

@@ -160,6 +160,8 @@ class RowMaker:
 
     def kept_features(self, features: Sequence[int]) -> FeaturesOf | None:
         """As `MakesRows.kept_features`."""
+        if len(self.made_of) != len(features):  # it has rows of the first types alone
+            return None
         of_types = zip(self.made_of, features, strict=True)
         return self._features_of if all(kind.keeps(self.table.rows, own) for kind, own in of_types) else None
 

@@ -13,7 +13,8 @@ import numpy as np
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.kernels.layout import type_of, unpack_layout
 from gnnserve_worker.kernels.view import row_of_overlay, unpack
-from gnnserve_worker.models.feature_products import ScaledColumns
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.feature_products import FeatureProducts, ScaledColumns
 from gnnserve_worker.models.rows import RowMaker, RowPlaces
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.sampling.batch_view import BatchView
@@ -37,24 +38,39 @@ def type_row_maker(table: Table, layout: np.ndarray, scalings: Sequence[Scaling]
     return RowMaker(table, made_of, places)
 
 
+def asked_row_maker(
+    table: Table, layout: np.ndarray, scaling: Scaling, width: int, products: Sequence[Linear]
+) -> RowMaker:
+    """Makes rows of a table of products of the features of nodes of the first type alone, which has rows of no others.
+    `width`: features of such a node. ValueError: the product does not fit."""
+    found = [[product.inputs, product.outputs] for product in products]
+    if table.own is not table.rows or found != [[width, table.columns]]:
+        raise ValueError(f"the first layer's weights are {found}, expected {[[width, table.columns]]}")
+    first_nodes = unpack_layout(layout)[2][: layout[0]]
+    places = RowPlaces((0,), np.zeros(1, np.int64), first_nodes, partial(_name_by_type, layout))
+    return RowMaker(table, (FeatureProducts.build(scaling, width, products, [0]),), places)
+
+
 def _name_by_type(
     layout: np.ndarray, view: BatchView, sample: NeighbourSample, table: Table, *, apart: bool
 ) -> Sequence[np.ndarray]:
     """As of `NamesRows`: rows of neighbours and of nodes themselves are one."""
-    del table, apart
+    del apart
     count, types = 0 if view.features is None else len(view.features), int(layout[0])
     read, ends = np.empty(count, np.int64), np.empty(types, np.int64)
-    _name_rows(layout, view.sampling.packed, sample.nodes, sample.neighbours, read, ends)
+    rows = len(table.rows.values)
+    _name_rows(layout, view.sampling.packed, sample.nodes, sample.neighbours, rows, read, ends)
     return np.split(read[: ends[-1]], ends[:-1])
 
 
 @brief_kernel
 def _name_rows(
-    layout: np.ndarray, packed: np.ndarray, nodes: np.ndarray, neighbours: np.ndarray, read: np.ndarray,
+    layout: np.ndarray, packed: np.ndarray, nodes: np.ndarray, neighbours: np.ndarray, rows: int, read: np.ndarray,
     ends: np.ndarray,
 ) -> None:  # fmt: skip
     """Put the rows that are gathered in place of overlay nodes, in the sample's own arrays: stored nodes that keep
-    their features by their number, others as N + i for the i-th row that is made. `read` gets the rows of features that
+    their features by their number, others as what is i behind the table's own `rows` for the i-th that is made. `read`
+    gets the rows of features that
     are read, type after type, of which each ends in `ends`."""
     types, stride, first_nodes, _, _, _, _ = unpack_layout(layout)
     stored = first_nodes[types]
@@ -74,8 +90,8 @@ def _name_rows(
                 read[found] = row
                 found += 1
         ends[kind] = found
-    _name(stored, stride, nodes, places)
-    _name(stored, stride, neighbours, places)
+    _name(stored, stride, nodes, places, rows)
+    _name(stored, stride, neighbours, places, rows)
 
 
 @inlined
@@ -92,7 +108,7 @@ def _note(
 
 
 @inlined
-def _name(stored: int, stride: int, ids: np.ndarray, places: np.ndarray) -> None:
+def _name(stored: int, stride: int, ids: np.ndarray, places: np.ndarray, rows: int) -> None:
     for i in range(len(ids)):
         if ids[i] >= stored:
-            ids[i] = stored + places[(ids[i] - stored) // stride]
+            ids[i] = rows + places[(ids[i] - stored) // stride]

@@ -10,6 +10,7 @@ import numpy as np
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import CorrectionManifest, FollowedManifest, VariantManifest
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import first_products
@@ -73,3 +74,11 @@ def made_of_features(variant: VariantManifest) -> str | None:
         return None
     correction = correction_of(variant)
     return variant.table if correction is None else correction.products
+
+
+def stored_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:
+    """What rows of the variant's projected table are made by, from tensors whose keys begin with the prefix."""
+    found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    followed = followed_of(variant)
+    network = variant.network if followed is None else followed.network
+    return first_products(spec_of(network.architecture).project(found))

@@ -16,7 +16,6 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, row_maker
@@ -25,7 +24,13 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
+from gnnserve_worker.opening.followed import (
+    correction_of,
+    followed_layers,
+    followed_of,
+    made_of_features,
+    stored_products,
+)
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks
@@ -150,7 +155,7 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
         scaling = Scaling(recipe.normalization, tensors.get("mean"), tensors.get("deviation"))
         # One projection for all storages of a first layer.
         stored = {revision.tables[name].made_by: variant for name, variant in made.items() if tables[name].projected}
-        products = {prefix: _first_products(variant, prefix, tensors) for prefix, variant in stored.items()}
+        products = {prefix: stored_products(variant, prefix, tensors) for prefix, variant in stored.items()}
         return {
             name: row_maker(
                 tables[name],
@@ -176,11 +181,3 @@ def _read_recipe(revision: RevisionFiles, path: Path) -> RowRecipe:
         {} if source.tensors is None else read_tensors(revision, path),
         np.array(manifest.ranking.columns, np.int64),
     )
-
-
-def _first_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:
-    """What rows of the variant's projected table are made by, from tensors whose keys begin with the prefix."""
-    found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    followed = followed_of(variant)
-    network = variant.network if followed is None else followed.network
-    return first_products(spec_of(network.architecture).project(found))

@@ -1,5 +1,6 @@
 """Tables in which a node has one row, whichever relation reads it, of a graph of several types: features of nodes, for
-programs, and what makes such rows. A row is as wide as the widest type; a narrower type has its columns first.
+programs, and what makes such rows. A row is as wide as the widest type; a narrower type has its columns first. One-row
+variants beside them read products of nodes of the first type alone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.rows import MakesRows, RowMaker
-from gnnserve_worker.models.type_rows import type_row_maker
+from gnnserve_worker.models.type_rows import asked_row_maker, type_row_maker
 from gnnserve_worker.opening.changes import FollowedRows
+from gnnserve_worker.opening.followed import made_of_features, stored_products
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks
@@ -42,6 +44,8 @@ class RowsByType:
         self.tables = {name: self.open_table(name) for name in revision.tables}
         self._recipe = _open_recipe(revision, graph)
         self.type_rows: tuple[TypeRowRecipe, ...] = () if self._recipe is None else self._recipe.types
+        self._widths = [kind.features or 0 for kind in networks.schema.types]
+        """Features of a node of each type."""
         self._makers: dict[str, RowMaker] = {}
         """Makers of rows, by table."""
 
@@ -55,19 +59,27 @@ class RowsByType:
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         table = self.tables[variant.table]
-        widths = [kind.features or 0 for kind in self._networks.schema.types]
-        if not variant.columns == table.columns == max(widths):
+        expected = table.columns if table.projected else max(self._widths)
+        if not variant.columns == table.columns == expected:
             raise DamagedError(
                 self._revision.folder / paths.rows_of(variant.table),
-                f"holds {table.columns} columns, and {variant.name} is to read {variant.columns}, expected "
-                f"{max(widths)}: the features of the widest type",
+                f"holds {table.columns} columns, and {variant.name} is to read {variant.columns}, expected {expected}",
                 self._revision.remedy,
             )
         network = self._networks.open(variant, table)
-        if self._recipe is not None and variant.table not in self._makers:
-            maker = type_row_maker(table, self._graph.seen.layout, self._recipe.scalings, widths)
-            self._makers[variant.table] = maker
+        if self._recipe is not None and made_of_features(variant) and variant.table not in self._makers:
+            make = self._of_products if table.projected else self._of_features
+            self._makers[variant.table] = make(variant, table, self._recipe)
         return network, self._makers.get(variant.table)
+
+    def _of_features(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
+        del variant
+        return type_row_maker(table, self._graph.seen.layout, recipe.scalings, self._widths)
+
+    def _of_products(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
+        prefix = self._revision.tables[variant.table].made_by
+        products = stored_products(variant, prefix, recipe.tensors)
+        return asked_row_maker(table, self._graph.seen.layout, recipe.scalings[0], self._widths[0], products)
 
     def followed(self) -> FollowedRows:
         return FollowedRows(tuple(self._makers.values()), ())

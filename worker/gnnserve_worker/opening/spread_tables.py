@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
+from gnnserve_api.repository import types_with_rows
 from gnnserve_worker.tables.growing import empty_growing, read_only
 from gnnserve_worker.tables.table import Rows, Table, WritableRows
 
@@ -47,11 +48,12 @@ def spread_table(table: Table, described: RowsByRelation, schema: GraphSchema, g
 
 def spread_types(table: Table, schema: GraphSchema, grown: GraphSchema) -> Table:
     """A copy of a table that has one row of each node, with room for those of new nodes behind each type."""
+    types = types_with_rows(table.kind, schema)
     blocks = [
         (first, to, kind.nodes)
-        for first, to, kind in zip(schema.first_nodes, grown.first_nodes, schema.types, strict=False)
+        for first, to, kind in zip(schema.first_nodes, grown.first_nodes, schema.types[:types], strict=False)
     ]
-    rows = _spread_rows(table.rows, blocks, grown.first_nodes[-1])
+    rows = _spread_rows(table.rows, blocks, grown.first_nodes[types])
     return Table(table.kind, table.columns, rows, rows)
 
 

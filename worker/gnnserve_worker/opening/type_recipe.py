@@ -23,6 +23,8 @@ class TypeRecipe:
     types: tuple[TypeRowRecipe, ...]
     scalings: tuple[Scaling, ...]
     """How features of each type were scaled."""
+    tensors: Mapping[str, np.ndarray]
+    """All that rows are made by."""
 
 
 def type_recipe(
@@ -47,4 +49,4 @@ def type_recipe(
         scaling.check(kind.features or 0)
         scalings.append(scaling)
         types.append(TypeRowRecipe(FeatureColumns(kind.features or 0, tuple(own)), None))
-    return TypeRecipe(tuple(types), tuple(scalings))
+    return TypeRecipe(tuple(types), tuple(scalings), tensors)

@@ -21,6 +21,7 @@ from gnnserve_api.repository import (
     RowsManifest,
     TableManifest,
     VariantManifest,
+    types_with_rows,
 )
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.repository import checks
@@ -119,8 +120,9 @@ def open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic]
 
 
 def open_table(revision: RevisionFiles, table: TableManifest) -> Table:
+    schema = revision.graph.schema
     counts = (
-        (revision.graph.nodes,) * 2
+        (schema.first_nodes[types_with_rows(table.kind, schema)],) * 2
         if table.by_relation is UNSET
         else (table.by_relation.rows, table.by_relation.own_rows)
     )

@@ -39,6 +39,7 @@ from gnnserve_api.repository import (
     VariantManifest,
     model_digest,
     sealed,
+    types_with_rows,
 )
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
@@ -93,7 +94,12 @@ class StagedRevision:
         Raises ValueError for a number that the storage cannot hold; then no file of the table is left.
         """
         written: list[str] = []
-        counts = (self._graph.nodes,) * 2 if by_relation is UNSET else (by_relation.rows, by_relation.own_rows)
+        schema = self._graph.schema
+        counts = (
+            (schema.first_nodes[types_with_rows(kind, schema)],) * 2
+            if by_relation is UNSET
+            else (by_relation.rows, by_relation.own_rows)
+        )
         try:
             table = TableManifest(
                 kind=kind,

@@ -79,8 +79,8 @@ class Teacher(Protocol):
         """Digest of what scores depend on beside the graph."""
         ...
 
-    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
-        """Scores of `nodes` (int64) over these lists, float32 [nodes, classes]."""
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        """Scores of `nodes` (int64) over the lists that training may see, float32 [nodes, classes]."""
         ...
 
 

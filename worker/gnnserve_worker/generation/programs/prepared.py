@@ -6,7 +6,7 @@ anything is written. Then its table is written, one-row variants learn its score
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from gnnserve_api.repository import (
     program_network,
 )
 from gnnserve_api.spec.made_variants import variants_of_program
+from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
@@ -43,13 +44,13 @@ from gnnserve_worker.generation.programs.running import (
     read_graph,
     served_features,
 )
-from gnnserve_worker.generation.propagation import ModelRows
+from gnnserve_worker.generation.propagation import ModelRows, model_rows, rows_over_types
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.revision import publish_networks
 from gnnserve_worker.generation.row_source import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.search.search import Found, Measure
 from gnnserve_worker.generation.steps import CHECK
-from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.generation.training_set import TrainingSet, of_target_alone, training_set
 from gnnserve_worker.generation.variants import check_range, make_listed
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
@@ -157,7 +158,7 @@ class PreparedProgram:
             ingredients = Ingredients(
                 spec, network, joined_lists(graph), features[0], Ranking(np.arange(features[0].shape[1]), {}), None,
                 None, one_rows=one_rows,
-                teacher=self._teacher(runner) if one_rows is not None else None,
+                teacher=self._teacher(runner, data) if one_rows is not None else None,
                 program=PlacedProgram(given.folder, given.contract, kept, features, given.columns),
             )  # fmt: skip
             weights = {} if self.decoder is None else self.decoder.weights
@@ -172,8 +173,9 @@ class PreparedProgram:
                 remedy = "give spec.model.program.limits more, or sample neighbours by spec.model.program.fanouts"
                 raise InputError(f"{FIELD}.limits", f"while variants were measured {error}", remedy) from error
 
-    def _teacher(self, runner: ProgramRunner) -> ProgramTeacher:
+    def _teacher(self, runner: ProgramRunner, data: TrainingSet) -> ProgramTeacher:
         read = read_graph(self.spec, self.graph, self.given.columns)
+        read = replace(read, lists=joined_lists(replace(self.graph, relations=tuple(data.visible))))
         fanouts = _program_of(self.spec).fanouts
         return ProgramTeacher(self.given.digest, self.given.contract, read, runner, fanouts)
 
@@ -184,8 +186,37 @@ class PreparedProgram:
         # Imported here: it trains, for which torch is needed.
         from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
 
-        rows = ModelRows(data.normalized.features, data.normalized.features)
-        return TrainedOneRows(self.spec.model, data, data.normalized, rows, self.wanted.progress, *learning)
+        subject, rows_of = _LEARNT[RowLayout.of_nodes(self.graph.schema)](data)
+        return TrainedOneRows(self.spec.model, subject, rows_of, None, self.wanted.progress, *learning)
+
+
+def _learnt_of_one_type(data: TrainingSet) -> tuple[TrainingSet, Callable[[Model], ModelRows]]:
+    return data, lambda model: model_rows(model, data, data.normalized)
+
+
+def learnt_of_lists(data: TrainingSet) -> tuple[TrainingSet, Callable[[Model], ModelRows]]:
+    """Where nodes have lists by relation: networks over one row are trained on nodes of the first type alone, and what
+    they read was made of all relations before."""
+
+    def rows_of(model: Model) -> ModelRows:
+        rows = rows_over_types(model, data)
+        if not rows.served.shape[1]:
+            raise InputError(
+                "spec.variants.oneRow",
+                f"nodes of type {data.data.target.name!r} have no features, nor have those that they read within "
+                f"{model.hops} hops",
+                "leave it out, or give more hops",
+            )
+        return rows
+
+    return of_target_alone(data), rows_of
+
+
+_LEARNT: Mapping[RowLayout, Callable[[TrainingSet], tuple[TrainingSet, Callable[[Model], ModelRows]]]] = {
+    RowLayout.BY_NODE: _learnt_of_one_type,
+    RowLayout.BY_TYPE: learnt_of_lists,
+}
+"""What one-row networks are trained on, and what makes the rows that they read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +264,7 @@ class _ProgramNetworks:
 
 @dataclass(frozen=True, slots=True)
 class _ProgramOverTypes(_ProgramNetworks):
-    """Over several types, whose rows of new nodes are not made."""
+    """Over lists by relation."""
 
     @property
     def rows(self) -> None:
@@ -242,7 +273,7 @@ class _ProgramOverTypes(_ProgramNetworks):
     def write_row_source(
         self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
     ) -> RowSource:
-        return write_type_row_source(self.subject.data, self.subject.features, staged)
+        return write_type_row_source(self.subject.data, self.subject.features, plans, variants, staged)
 
 
 _NETWORKS: Mapping[RowLayout, type[_ProgramNetworks]] = {

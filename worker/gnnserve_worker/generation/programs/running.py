@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -221,12 +221,12 @@ class ProgramTeacher:
     digest: str
     contract: ProgramManifest
     graph: ProgramGraph
+    """With the lists that training may see."""
     runner: ProgramRunner
     fanouts: tuple[int, ...] | None
 
-    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
-        seen = replace(self.graph, lists=graph)
-        return ProgramScores(self.contract, seen, self.runner, fanouts=self.fanouts).scores(nodes)
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        return ProgramScores(self.contract, self.graph, self.runner, fanouts=self.fanouts).scores(nodes)
 
 
 def read_graph(

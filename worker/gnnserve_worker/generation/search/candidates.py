@@ -168,7 +168,7 @@ class _ShapedOneRows:
     def digest(self) -> str:
         return ""
 
-    def scores(self, graph: Graph, nodes: np.ndarray) -> np.ndarray:
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
         return np.zeros((len(nodes), self.classes), np.float32)
 
     def teacher_of(self, master: Tensors) -> Teacher:
