@@ -252,7 +252,7 @@ def test_rows_of_a_parquet_file_give_features_and_times_of_edges(tmp_path: Path,
 def test_a_refused_payload_of_an_edge_names_its_row(tmp_path: Path, field: str) -> None:
     path = tmp_path / "new.csv"
     path.write_text("change,id,source,target,edgeTime\nadd-edge,,1,2,3\nremove-node,7,,,\nadd-edge,,2,3,4\n")
-    problem = "it is missing; edges of this graph have a time, at: give an integer for each edge"
+    problem = "it is missing; edges have a time, at: give an integer for each edge"
     with fake_server(lambda _: refusal(400, "MissingField", f"{field}: {problem}", field)) as server:
         result = run_apply(server, path)
     assert result.exit_code == 2

@@ -18,7 +18,7 @@ from tests.support.secured_worker import started
 from tests.support.serving import CLASSES, HIDDEN, NODES, FakeWorker, running, service
 from tests.support.updates import FakeUpdates
 
-from gnnserve_api.graph_schema import AS_LISTED, PayloadManifest, relation_manifest
+from gnnserve_api.graph_schema import AS_LISTED, WITHOUT_NAMES, PayloadManifest, relation_manifest
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_client import (
     AccessError,
@@ -169,7 +169,7 @@ def test_features_and_times_of_edges_arrive_alike_in_both_forms() -> None:
     brought = Brought()
     described = relation_manifest("", "", "", 0, None, AS_LISTED)
     payload = PayloadManifest(("weight", "amount"), "at", 0)
-    payloads = EdgePayloads([msgspec.structs.replace(described, payload=payload)])
+    payloads = EdgePayloads([msgspec.structs.replace(described, payload=payload)], WITHOUT_NAMES)
     edges: dict[str, Any] = {"edges": [(3, 4), (4, 5)], "edge_features": [[1, 2], [3, 4.5]]}
     overlay = Overlay(**edges, edge_times=np.array(["1970-01-01T00:00:01", "1970-01-02"], "datetime64[s]"))
 
@@ -177,7 +177,7 @@ def test_features_and_times_of_edges_arrive_alike_in_both_forms() -> None:
         await client.predict([3], overlay=overlay)
         await client.predict([3], overlay=overlay, outputs=("labels", "scores"))
         assert transport.types == ["application/vnd.gnnserve.overlay", "application/json"]
-        with pytest.raises(BadRequestError, match="edges of this graph have a time, at"):
+        with pytest.raises(BadRequestError, match="edges have a time, at"):
             await client.predict([3], overlay=Overlay(**edges), outputs=("labels", "scores"))
 
     on(client_worker(brought, payloads), scenario)

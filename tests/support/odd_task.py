@@ -326,7 +326,7 @@ class ServedOdd(NodeItems):
     def __init__(self, parts: TaskParts) -> None:
         self.provenance = parts.provenance
         self.decoder = _DECODERS[parts.graph.naming.form]
-        self.types = tuple(kind.name for kind in parts.graph.described)
+        self.types = tuple(kind.name for kind in parts.graph.described.types)
 
     def example(self) -> str:
         return '{"nodes": [0]}'

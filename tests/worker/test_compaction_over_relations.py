@@ -241,7 +241,7 @@ def called(tmp_path: Path) -> Service:
 
 
 def shown(served: ServedRevision) -> dict[str, list[Any]]:
-    return {kind.name: [*served.graph.ids.shown(kind, 0, 100)] for kind in served.graph.described}
+    return {kind.name: [*served.graph.ids.shown(kind, 0, 100)] for kind in served.graph.described.types}
 
 
 def test_nodes_keep_their_ids_and_labels_are_those_that_changes_gave(called: Service) -> None:

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 from tests.support.serving import FakeWorker, running, with_overlays
 
-from gnnserve_api.graph_schema import AS_LISTED, PayloadManifest, RelationManifest, relation_manifest
+from gnnserve_api.graph_schema import (
+    AS_LISTED,
+    NAMES_OF_TYPES,
+    WITHOUT_NAMES,
+    PayloadManifest,
+    RelationManifest,
+    relation_manifest,
+)
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads, PayloadFields
 from gnnserve_worker.asking.overlay import MOST_FEATURE_BYTES, OverlaySupport
@@ -42,14 +49,15 @@ def relation(name: str, columns: tuple[str, ...] = (), time: str = "") -> Relati
     )  # fmt: skip
 
 
-OF_ONE = EdgePayloads([relation("", ("weight", "amount"), "at")])
+OF_ONE = EdgePayloads([relation("", ("weight", "amount"), "at")], WITHOUT_NAMES)
 OF_SEVERAL = EdgePayloads(
     [
         relation("buys", ("price",), "at"),
         relation("sees"),
         relation("rates", ("stars", "trust")),
         relation("likes", (), "t"),
-    ]
+    ],
+    NAMES_OF_TYPES,
 )
 
 
@@ -142,14 +150,13 @@ LONG = [float(k) for k in range(3)]
         pytest.param(
             (),
             TIMES,
-            "edgeFeatures[0]: it is missing; edges of this graph have 2 features, weight, amount: "
-            "give a list of them for each edge",
+            "edgeFeatures[0]: it is missing; edges have 2 features, weight, amount: give a list of them for each edge",
             id="no features",
         ),
         pytest.param(
             FEATURES,
             (),
-            "edgeTimes[0]: it is missing; edges of this graph have a time, at: give an integer for each edge",
+            "edgeTimes[0]: it is missing; edges have a time, at: give an integer for each edge",
             id="no times",
         ),
         pytest.param(
@@ -167,15 +174,13 @@ LONG = [float(k) for k in range(3)]
         pytest.param(
             [*FEATURES[:2], LONG],
             TIMES,
-            "edgeFeatures[2]: 3 numbers, where edges of this graph have 2 "
-            "features, weight, amount; give 2 numbers for the edge",
+            "edgeFeatures[2]: 3 numbers, where edges have 2 features, weight, amount; give 2 numbers for the edge",
             id="a long row",
         ),
         pytest.param(
             [*FEATURES[:2], None],
             TIMES,
-            "edgeFeatures[2]: 0 numbers, where edges of this graph have 2 "
-            "features, weight, amount; give 2 numbers for the edge",
+            "edgeFeatures[2]: 0 numbers, where edges have 2 features, weight, amount; give 2 numbers for the edge",
             id="a row that is null",
         ),
         pytest.param(
@@ -187,7 +192,7 @@ LONG = [float(k) for k in range(3)]
         pytest.param(
             FEATURES,
             [1, None, 3],
-            "edgeTimes[1]: it is missing; edges of this graph have a time, at: give an integer for each edge",
+            "edgeTimes[1]: it is missing; edges have a time, at: give an integer for each edge",
             id="a time that is null",
         ),
         pytest.param(
@@ -239,7 +244,7 @@ def test_a_mistake_over_several_types_names_the_relation(features: Any, times: A
     [
         pytest.param(
             {"edges": EDGES, "edgeFeatures": [[1], [2], [3]]},
-            "overlay.edgeFeatures[0]: 1 number, where edges of this graph have no features; give null or an empty list",
+            "overlay.edgeFeatures[0]: 1 number, where edges have no features; give null or an empty list",
             id="a graph whose edges have none",
         ),
         pytest.param(
@@ -286,7 +291,7 @@ def test_tensors_of_edges_are_refused_by_their_names() -> None:
     features = tensor("overlay.edges.features", "FP32", FEATURES[:2], [2, 2])
     times = tensor("overlay.edges.times", "INT64", TIMES, [3])
     for payloads, tensors, problem in (
-        (OF_ONE, (times,), "overlay.edges.features: it is missing; edges of this graph have 2 features"),
+        (OF_ONE, (times,), "overlay.edges.features: it is missing; edges have 2 features"),
         (OF_ONE, (features, times), "overlay.edges.features: 2 rows, where there are 3 edges"),
         (BARE_EDGES, (times,), 'there is no input "overlay.edges.times"'),
     ):
@@ -297,7 +302,7 @@ def test_tensors_of_edges_are_refused_by_their_names() -> None:
 
 def test_edges_with_more_numbers_than_a_request_may_have_are_refused_before_they_are_read() -> None:
     columns = tuple(map(str, range(1024)))
-    of, told = revision(EdgePayloads([relation("", columns)]))
+    of, told = revision(EdgePayloads([relation("", columns)], WITHOUT_NAMES))
     edges = [[0, 1]] * (MOST_FEATURE_BYTES // 4096 + 1)
     with pytest.raises(RequestError, match=r"edges with 1,024 features each take .* bytes, more than the 16,777,216"):
         ask({"nodes": [3], "overlay": {"edges": edges}}, of, OverlayLimits(max_edges=10_000))

@@ -516,10 +516,10 @@ def test_entries_with_rows_are_not_opened_for_changes_without_their_payload() ->
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"edges": [[0, 2]]}, "edgeFeatures[0]: it is missing; edges of this graph have 2 features, amount, distance"),
+        ({"edges": [[0, 2]]}, "edgeFeatures[0]: it is missing; edges have 2 features, amount, distance"),
         (
             {"edges": [[0, 2]], "edgeFeatures": [[1, 2]]},
-            "edgeTimes[0]: it is missing; edges of this graph have a time, at",
+            "edgeTimes[0]: it is missing; edges have a time, at",
         ),
         ({"edges": [[0, 2]], "edgeFeatures": [[1, "x"]], "edgeTimes": [1]}, "edgeFeatures[0][1]: expected a number"),
         ({"edges": [[0, 2]], "edgeFeatures": [[1]], "edgeTimes": [1]}, "edgeFeatures[0]: 1 number, where edges"),

@@ -106,7 +106,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     living.apply(living.offset + 1, batches)
     assert_answers_are_those_of(living, plain)
     assert served.graph.count() == len(plain.target_ids)
-    assert [served.graph.ids.nodes_of(kind) for kind in served.graph.described] == [
+    assert [served.graph.ids.nodes_of(kind) for kind in served.graph.described.types] == [
         len(rows) for rows in plain.rows.values()
     ]
 
@@ -180,7 +180,7 @@ def test_nodes_are_called_by_texts_and_integers_with_their_types(shops: Path) ->
     batch = batch_of(EVERYTHING, served)
     (said,) = living.apply(1, [batch])
     assert isinstance(said, Applied)
-    shown = {kind.name: served.graph.ids.shown(kind, 0, 100) for kind in served.graph.described}
+    shown = {kind.name: served.graph.ids.shown(kind, 0, 100) for kind in served.graph.described.types}
     assert shown["user"][-1] == "new"
     assert shown["tag"] == ["t0", "t1", "t3", "t4", "sale"]
     assert 7 not in shown["item"]

@@ -14,6 +14,7 @@ from tests.support.serving import CLASSES, Client, FakeWorker, running, service
 
 from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_worker.asking.asked_nodes import AskedNodes
+from gnnserve_worker.asking.described_types import TypesByName
 from gnnserve_worker.asking.naming import TargetNaming
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import TargetIds
@@ -40,7 +41,7 @@ class TypedWorker(FakeWorker):
         type_ids: dict[str, NodeIds | None] = {"paper": self.ids, "author": integer_ids(np.array(AUTHORS))}  # type: ignore[dict-item]
         ids, plain = TargetIds(types, types, type_ids), super().graph(asked)
         return dataclasses.replace(
-            plain, naming=TargetNaming(plain.naming, ids), types=types, ids=ids, described=types.types
+            plain, naming=TargetNaming(plain.naming, ids), types=types, ids=ids, described=TypesByName(types.types)
         )
 
 

@@ -138,8 +138,8 @@ def opened(data: GraphData) -> Toy:
     schema = data.schema
     called = TARGET_NODES.call(None, USERS, GraphTypes(schema, schema, {kind.name: None for kind in schema.types}))
     arranger = overlay_arranger(graph, places_of(schema))
-    support = OverlaySupport(COLUMN, arranger.arrange, None, EdgePayloads(schema.relations))
     ids = IdsWithTypes(called.ids) if schema.names is NAMES_OF_TYPES else IdsAlone(called.naming)
+    support = OverlaySupport(COLUMN, arranger.arrange, None, EdgePayloads(schema.relations, schema.names))
     types = [GivenFeatures(COLUMN) for _ in schema.types]
     overlays = GraphOverlays(ids, types, support, _nothing_stands_in)
     return Toy(data, graph, overlays, TypedOverlay if schema.names is NAMES_OF_TYPES else RequestOverlay[int])

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames, TypeManifest
+from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
+from gnnserve_worker.asking.described_types import TYPES_IN_TEXTS, WITHOUT_TYPES, DescribedTypes, TypesByName
 from gnnserve_worker.asking.naming import NodeNaming, TargetNaming, TextsWithTypesNaming, naming_of
 from gnnserve_worker.asking.type_ids import QualifiedIds, TargetIds
 from gnnserve_worker.graph.ids import NodeIds
@@ -34,8 +35,8 @@ class CalledNodes:
 
     naming: NodeNaming
     ids: QualifiedIds
-    described: tuple[TypeManifest, ...]
-    """Types that ids name, or leave out; empty: ids are without a type, or texts that name one."""
+    described: DescribedTypes
+    """How requests and answers name types."""
 
 
 class AskedNodes(Protocol):
@@ -49,12 +50,12 @@ class _TargetNodes:
 
 
 def _by_ids(naming: NodeNaming, graph: GraphTypes) -> CalledNodes:
-    return CalledNodes(naming, QualifiedIds(graph.types, graph.numbered, graph.ids), ())
+    return CalledNodes(naming, QualifiedIds(graph.types, graph.numbered, graph.ids), WITHOUT_TYPES)
 
 
 def _by_types(naming: NodeNaming, graph: GraphTypes) -> CalledNodes:
     ids = TargetIds(graph.types, graph.numbered, graph.ids)
-    return CalledNodes(TargetNaming(naming, ids), ids, graph.types.types)
+    return CalledNodes(TargetNaming(naming, ids), ids, TypesByName(graph.types.types))
 
 
 _TARGET_NODES: Mapping[SchemaNames, Callable[[NodeNaming, GraphTypes], CalledNodes]] = {
@@ -68,7 +69,7 @@ class _AllNodes:
     def call(self, own: AnyIds, nodes: int, graph: GraphTypes) -> CalledNodes:
         assert own is not None  # noqa: S101  (nodes of several types in one numbering have texts)
         naming = TextsWithTypesNaming(own, nodes)
-        return CalledNodes(naming, QualifiedIds(graph.types, graph.numbered, graph.ids), ())
+        return CalledNodes(naming, QualifiedIds(graph.types, graph.numbered, graph.ids), TYPES_IN_TEXTS)
 
 
 TARGET_NODES: AskedNodes = _TargetNodes()

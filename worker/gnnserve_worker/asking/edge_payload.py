@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.graph_schema import PayloadManifest, RelationManifest, one_type
+from gnnserve_api.graph_schema import WITHOUT_NAMES, PayloadManifest, RelationManifest, SchemaNames, one_type
 from gnnserve_worker.asking.features import RANGE_REMEDY
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, cut, shown_value
 from gnnserve_worker.graph.overlay import EdgeRows
@@ -32,8 +32,9 @@ class PayloadFields(msgspec.Struct, frozen=True):
 class EdgePayloads:
     """What edges of each relation of a graph have. Methods raise RequestError."""
 
-    def __init__(self, relations: Sequence[RelationManifest]) -> None:
-        self._relations = relations
+    def __init__(self, relations: Sequence[RelationManifest], names: SchemaNames) -> None:
+        """`names`: of the graph, for messages."""
+        self._relations, self._names = relations, names
         self._payloads = [_NONE if one.payload is UNSET else one.payload for one in relations]
         self.width = max((len(one.columns) for one in self._payloads), default=0)
         """Columns of the relation that has most."""
@@ -110,8 +111,7 @@ class EdgePayloads:
         return times if self.has_times else times[:0]
 
     def _edges_of(self, kind: int) -> str:
-        relation = self._relations[kind]
-        return f"edges of {relation.key}" if relation.name else "edges of this graph"
+        return self._names.edges_of(self._relations[kind].key)
 
     def _without_features(self, kind: int, where: str) -> RequestError:
         remedy = (
@@ -131,7 +131,7 @@ class EdgePayloads:
         return RequestError(ErrorCode.WRONG_FEATURES, where, problem, remedy)
 
 
-BARE_EDGES = EdgePayloads(one_type(0, 0).relations)
+BARE_EDGES = EdgePayloads(one_type(0, 0).relations, WITHOUT_NAMES)
 """Edges of one relation, without payload."""
 
 

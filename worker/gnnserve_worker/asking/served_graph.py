@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type
+from gnnserve_api.graph_schema import GraphSchema, one_type
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES, AskedNodes, GraphTypes
+from gnnserve_worker.asking.described_types import DescribedTypes
 from gnnserve_worker.asking.naming import NodeNaming
-from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists, OneList, RelationLists
+from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists
 from gnnserve_worker.asking.type_ids import QualifiedIds
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
@@ -25,8 +26,8 @@ class ServedGraph:
     """Types of nodes and relations, as the revision has them. A graph of one type has one of each, without names."""
     ids: QualifiedIds
     """Ids of each of `types`."""
-    described: tuple[TypeManifest, ...]
-    """Types by which nodes are called; empty: they are called without, or by texts that name them."""
+    described: DescribedTypes
+    """How requests and answers name types."""
     count: Callable[[], int]
     """How many of the nodes that are answered for there are now."""
     lists_by_relation: ListsByRelation
@@ -52,11 +53,7 @@ class ServedGraph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", self.naming.nodes)
-        lists = (
-            RelationLists(self.types.relations, self.lists_by_relation)
-            if self.described
-            else OneList(self.neighbours_of)
-        )
+        lists = self.described.lists(self.types, self.lists_by_relation, self.neighbours_of)
         object.__setattr__(self, "lists", lists)
         object.__setattr__(self, "numbered", self.ids.numbered)
         object.__setattr__(self, "first_new", self.ids.numbered.first_nodes[-1])

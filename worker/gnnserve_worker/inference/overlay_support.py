@@ -21,7 +21,7 @@ from gnnserve_worker.asking.overlay import (
     OverlaySupport,
     StandIn,
 )
-from gnnserve_worker.asking.overlay_ids import BRING_IT, IdsAlone, IdsWithTypes, OverlayIds
+from gnnserve_worker.asking.overlay_ids import IdsAlone, IdsWithTypes, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import QualifiedIds
@@ -39,21 +39,16 @@ class _Form:
 
     ids: Callable[[ServedGraph], OverlayIds]
     schemas: OverlaySchemas
-    folded: OverlaySchemas
-    """In place of `schemas` where nothing can be brought, and ids of all types are in one numbering."""
     no_arrays: str
     """As of `GraphOverlays`."""
     place_of: Callable[[QualifiedIds, Any], int]
     """The place of a node's type, by the node's id in a batch of changes, whatever that is; -1: there is none."""
 
 
-_ALONE = _Form(
-    lambda graph: IdsAlone(graph.naming), overlay_schemas.PLAIN, overlay_schemas.NONE, "", lambda _ids, _given: 0
-)
+_ALONE = _Form(lambda graph: IdsAlone(graph.naming), overlay_schemas.PLAIN, "", lambda _ids, _given: 0)
 _WITH_TYPES = _Form(
     lambda graph: IdsWithTypes(graph.ids),
     overlay_schemas.OF_RELATIONS,
-    overlay_schemas.FOLDED,
     "its graph has several types of nodes",
     lambda ids, given: ids.place_of(given.partition("/")[0]) if isinstance(given, str) else -1,
 )
@@ -67,14 +62,14 @@ _FORMS: Mapping[IdForm, _Form] = {
 def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> Overlays:
     form = _FORMS[graph.naming.form]
     if why := _why_none(loaded, manifest):
-        return NoOverlays(why, overlay_schemas.NONE if graph.described else form.folded)
+        return NoOverlays(why, graph.described.no_overlay)
     makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
     widths = [one.features for one in loaded.type_rows]
     features_of = next((kept for one in makers if (kept := one.kept_features(widths)) is not None), None)
     of_types = zip(loaded.graph.schema.types, loaded.type_rows, strict=True)
     types = tuple(_features_of(kind.name, recipe, features_of) for kind, recipe in of_types)
     arranger = overlay_arranger(loaded.graph, loaded.places)
-    payloads = EdgePayloads(loaded.graph.schema.relations)
+    payloads = EdgePayloads(loaded.graph.schema.relations, loaded.graph.schema.names)
     asked = loaded.type_rows[0].columns or _NO_COLUMNS
     support = OverlaySupport(asked, arranger.arrange, _narrowed(features_of, asked), payloads)
 
@@ -87,8 +82,7 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
         support,
         stand_in,
         form.schemas,
-        # An id without a type, where ids may have one, is one of the stored nodes, whose own message says enough.
-        "" if graph.described else BRING_IT,
+        graph.described.hint,
         form.no_arrays,
     )
 

@@ -101,7 +101,7 @@ class ServedCanary:
             name
             for name, is_like in (
                 ("task", one.task.is_like(other.task)),
-                ("types of nodes", bool(one.graph.described) is bool(other.graph.described)),
+                ("types of nodes", one.graph.described.fields == other.graph.described.fields),
                 ("kind of node ids", one.graph.naming.kind is other.graph.naming.kind),
                 ("classes", tuple(one.task.classes) == tuple(other.task.classes)),
             )

@@ -57,13 +57,13 @@ def _types(revision: ServedRevision) -> tuple[NodeTypeAnswer, ...] | msgspec.Uns
     graph = revision.graph
     told = tuple(
         NodeTypeAnswer(kind.name, graph.ids.nodes_of(kind), graph.ids.kind_of(kind), kind.features)
-        for kind in graph.described
+        for kind in graph.described.types
     )
     return told or msgspec.UNSET
 
 
 def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec.UnsetType:
-    described = {kind.name for kind in revision.graph.described}
+    described = {kind.name for kind in revision.graph.described.types}
     told = tuple(
         RelationAnswer(
             one.source,
@@ -83,7 +83,9 @@ def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec
 
 def _edges(revision: ServedRevision) -> dict[str, Any]:
     """Members of `VariantsAnswer` about edges, of a graph whose relation has no name to tell them by."""
-    return _payload(revision.graph.types.relations[0]) if not revision.graph.described else {}
+    graph = revision.graph
+    told = [_payload(one) for one in graph.described.bare_relations(graph.types)]
+    return told[0] if told else {}
 
 
 def _payload(relation: RelationManifest) -> dict[str, Any]:

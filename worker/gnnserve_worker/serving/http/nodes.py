@@ -21,23 +21,19 @@ MOST_START = 10**_MOST_DIGITS - 1
 def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
     """A page of node ids. Raises RequestError."""
     start, count, graph = 0, NODES_OF_A_PAGE, revision.graph
-    kind, kinds = None, graph.described
+    kind, fields = None, graph.described.fields
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name not in fields:
+            known = ", ".join(fields)
+            raise RequestError(ErrorCode.UNKNOWN_FIELD, cut(name), "there is no such field", f"known are {known}")
         match name:
             case "start":
                 start = _read_number(name, value, 0, None)
             case "count":
                 count = _read_number(name, value, 1, MOST_NODES_OF_A_PAGE)
-            case "type" if kinds:
-                kind = _read_type(value, kinds)
             case _:
-                known = "start, count, type" if kinds else "start, count"
-                raise RequestError(ErrorCode.UNKNOWN_FIELD, cut(name), "there is no such field", f"known are {known}")
-    if kinds:
-        shown = kind or kinds[0]
-        ids = graph.ids.shown(shown, start, start + count)
-        return NodesAnswer(ids, start, graph.ids.nodes_of(shown), graph.ids.kind_of(shown), shown.name)
-    return NodesAnswer(graph.naming.shown(start, start + count), start, graph.count(), graph.naming.kind)
+                kind = _read_type(value, graph.described.types)
+    return graph.described.page(graph.naming, graph.ids, graph.count(), kind, start, count)
 
 
 def _read_type(value: str, kinds: tuple[TypeManifest, ...]) -> TypeManifest:

@@ -216,7 +216,7 @@ class ClassifyNodes(NodeItems):
 
     @property
     def types(self) -> tuple[str, ...]:
-        return tuple(kind.name for kind in self.graph.described)
+        return tuple(kind.name for kind in self.graph.described.types)
 
     def first_request(self) -> dict[str, Any]:
         return {"nodes": self.graph.naming.shown(0, 3)}

@@ -66,11 +66,12 @@ class Batches:
 
     def _read_payload(self, request: AnyRequest, revision: ServedRevision) -> tuple[np.ndarray, np.ndarray]:
         """Features and times of new edges, as `ChangeBatch` has them."""
-        payloads, edges = EdgePayloads(revision.graph.types.relations), len(request.edges)
+        schema, edges = revision.graph.types, len(request.edges)
+        payloads = EdgePayloads(schema.relations, schema.names)
         needed = payloads.takes_any and edges > 0
         if not (needed or request.edge_features or request.edge_times):
             return NO_FEATURES, NO_TIMES
-        relations = self.ids.relations(request, revision.graph.ids, revision.graph.types)
+        relations = self.ids.relations(request, revision.graph.ids, schema)
         if len(relations) and relations.min() < 0:
             return NO_FEATURES, NO_TIMES  # the replica refuses such a relation before it looks at payload
         read = payloads.read_lists(request.edge_features, request.edge_times, relations, edges, _PAYLOAD)
