@@ -15,6 +15,9 @@ from tests.support.programs import GRAPH_INPUTS, export, manifest_of, save, writ
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.programs import InputRole, ProgramInput
+from gnnserve_api.spec.program import Program
+from gnnserve_worker.generation import given_program
+from gnnserve_worker.generation.given_program import read_program
 from gnnserve_worker.programs import allowed
 from gnnserve_worker.programs.allowed import OPERATORS, check_program_file
 
@@ -138,6 +141,8 @@ def external(location: str, *, length: str = "12", dims: tuple[int, ...] = (3,))
         ("missing", "12", "which is not there; copy that file"),
         ("data", "13", "data has 12 bytes, and weights 'w' end at 13"),
         ("data", "-1", "not a number of bytes"),
+        ("d" * 5000, "12", "a name of 5,000 letters, which no file has"),
+        ("data\0", "12", "which no file has"),
     ],
 )
 def test_weights_elsewhere_are_refused(location: str, length: str, words: str, tmp_path: Path) -> None:
@@ -198,6 +203,89 @@ def test_counts_may_have_fixed_sizes(tmp_path: Path) -> None:
     made = graph(inputs=(value("x", FLOAT, "n", 3), value("hops", INT64, 3), value("seeds", INT64)))
     counts = (ProgramInput("hops", InputRole.NODES_PER_HOP), ProgramInput("seeds", InputRole.SEED_COUNT))
     check_program_file(save(made, tmp_path / "model.onnx"), manifest_of((*X_ALONE, *counts)))
+
+
+def calling(bodies: dict[str, list[str]], path: Path) -> Path:
+    """A program that calls the last of its functions, each of which calls others, or Relu, in turn."""
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    made = []
+    for name, called in bodies.items():
+        values = ["a", *(f"v{place}" for place in range(len(called) - 1)), "b"]
+        nodes = [
+            helper.make_node(each, [values[place]], [values[place + 1]], domain="own" if each in bodies else "")
+            for place, each in enumerate(called)
+        ]
+        made.append(helper.make_function("own", name, ["a"], ["b"], nodes, opsets))
+    last = helper.make_node(list(bodies)[-1], ["x"], ["scores"], domain="own")
+    onnx.save(helper.make_model(graph(last), functions=made, opset_imports=opsets), path)
+    return path
+
+
+def test_functions_count_as_often_as_they_are_called(tmp_path: Path) -> None:
+    doubled = {f"f{place}": [f"f{place - 1}"] * 2 if place else ["Relu"] for place in range(40)}
+    check_program_file(calling(dict(list(doubled.items())[:9]), tmp_path / "model.onnx"), manifest_of(X_ALONE))
+    assert_told(refusal(calling(doubled, tmp_path / "model.onnx")), "more than 100,000 operators")
+    itself = calling({"f": ["g"], "g": ["f"]}, tmp_path / "model.onnx")
+    assert_told(refusal(itself), "function [fg] of the program calls itself")
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = save(graph(), tmp_path / "model.onnx")
+    model = onnx.load(path)
+    model.ir_version = 99
+    onnx.save(model, path)
+    assert_told(refusal(path), f"is of version 99 of ONNX's format; up to {onnx.IR_VERSION} are read")
+
+
+def test_types_that_onnx_does_not_know_are_told_by_number(tmp_path: Path) -> None:
+    path = save(graph(inputs=(value("x", 99, "nodes", 3),)), tmp_path / "model.onnx")
+    assert_told(refusal(path), "takes type 99, and Features are float32")
+    sequence = helper.make_tensor_sequence_value_info("x", FLOAT, None)
+    assert_told(refusal(save(graph(inputs=(sequence,)), path)), "takes a sequence_type")
+
+
+def test_weights_in_attributes_are_read_too(tmp_path: Path) -> None:
+    outside = external("/etc/passwd")
+    sparse = onnx.SparseTensorProto(values=outside, indices=helper.make_tensor("i", INT64, [3], [0, 1, 2]), dims=[3])
+    node = helper.make_node("Constant", [], ["c"])
+    node.attribute.add(name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse)
+    path = save(graph(node, helper.make_node("Add", ["x", "c"], ["scores"])), tmp_path / "model.onnx")
+    assert_told(refusal(path), "at '/etc/passwd', outside the program's own folder")
+    own = helper.make_function(
+        "own", "Twice", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 18)],
+        attribute_protos=[helper.make_attribute("w", outside)],
+    )  # fmt: skip
+    model = helper.make_model(
+        graph(helper.make_node("Twice", ["x"], ["scores"], domain="own")), functions=[own],
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("own", 1)],
+    )  # fmt: skip
+    onnx.save(model, path)
+    assert_told(refusal(path), "at '/etc/passwd', outside the program's own folder")
+
+
+def sparse_file(path: Path, size: int) -> Path:
+    with path.open("wb") as opened:
+        opened.truncate(size)
+    return path
+
+
+def test_files_of_many_gigabytes_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given_program, "pinned_digest", lambda *_: pytest.fail("it was read"))
+    path = sparse_file(tmp_path / "model.onnx", 40 << 30)
+    program = Program.model_validate(
+        {
+            "uri": path.as_uri(), "hops": 0, "inputs": [{"name": "x", "is": "Features"}],
+            "scores": {"name": "scores", "columns": 3},
+        }
+    )  # fmt: skip
+    with pytest.raises(InputError, match="has 42,949,672,960 bytes, more than"):
+        read_program(program)
+    sparse_file(tmp_path / "data", 40 << 30)
+    node = helper.make_node("Add", ["x", "w"], ["scores"])
+    with pytest.raises(InputError, match="data has 42,949,672,960 bytes, more than"):
+        allowed.data_files(save(graph(node, weights=(external("data"),)), tmp_path / "other.onnx"))
 
 
 def assert_told(told: str, words: str) -> None:

@@ -429,7 +429,7 @@ def test_a_neighbourhood_beyond_the_budget_is_refused_before_it_is_run(monkeypat
 
 def test_what_a_runtime_refuses_is_no_matter_of_limits() -> None:
     runner = FailingRunner(most_rows=0, failure=Failure.REFUSED)
-    with pytest.raises(InputError, match="it does not run over this graph"):
+    with pytest.raises(InputError, match="over this graph the program"):
         scores_of(runner).scores(np.arange(NODES))
 
 

@@ -34,7 +34,7 @@ from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
 from gnnserve_api.spec.program import DecoderWeights, LimitsSpec, Program
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
-from gnnserve_worker.programs.allowed import check_program_file, columns_of_inputs, data_files
+from gnnserve_worker.programs.allowed import check_program_file, check_size, columns_of_inputs, data_files
 from gnnserve_worker.programs.exported import contract_of_export
 
 FIELD = "spec.model.program"
@@ -108,6 +108,7 @@ def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -
             f"{FIELD}.uri", f"{file} seems to be a file of torch, and programs are ONNX",
             "export the model by gnnserve-describe, or give its weights as spec.model.checkpoint",
         )  # fmt: skip
+    check_size(file)
     sha256 = pinned_digest(FIELD, file, given.sha256)
     if contract.sha256 not in {"", sha256}:
         raise InputError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ MOST_FILE_BYTES = (2 << 30) - 1
 MOST_WEIGHT_BYTES = 8 << 30
 MOST_OPERATORS = 100_000
 
-_FIELD = "model.program"
+_LONGEST_NAME = 255
+"""Bytes of a file's name, at most."""
+
+_FIELD = "spec.model.program"
 _DYNAMO = "torch.onnx.export(model, args, dynamo=True, dynamic_shapes=…)"
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -50,6 +54,20 @@ def check_program_file(file: Path, program: ProgramManifest) -> None:
     _check_weights(model, file)
     _check_inputs(model, program)
     _check_outputs(model, program)
+
+
+def check_size(file: Path) -> None:
+    """InputError: the file is larger than a program may be. Before its digest is taken, which reads all of it."""
+    try:
+        size = file.stat().st_size
+    except OSError:
+        return  # what reads it says why
+    if size > MOST_FILE_BYTES:
+        raise InputError(
+            f"{_FIELD}.uri",
+            f"{file.name} has {size:,} bytes, more than the {MOST_FILE_BYTES:,} that a file of ONNX may have",
+            "write its weights beside it: onnx.save(…, save_as_external_data=True)",
+        )
 
 
 def data_files(file: Path) -> tuple[str, ...]:
@@ -98,20 +116,21 @@ def _onnx() -> Any:
 def _read(file: Path) -> Any:
     onnx = _onnx()
     try:
-        size = file.stat().st_size
-        model = onnx.load(file, load_external_data=False) if size <= MOST_FILE_BYTES else None
+        check_size(file)
+        model = onnx.load(file, load_external_data=False)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{_FIELD}.uri", f"{file} cannot be read: {error.strerror}", "correct the address") from error
     except Exception as error:
         raise InputError(
             f"{_FIELD}.uri", f"{file.name} is no file of ONNX", f"write one by {_DYNAMO} and save"
         ) from error
-    if model is None:
+    if model.ir_version > onnx.IR_VERSION:
         raise InputError(
-            f"{_FIELD}.uri",
-            f"{file.name} has {size:,} bytes, more than the {MOST_FILE_BYTES:,} that a file of ONNX may have",
-            "write its weights beside it: onnx.save(…, save_as_external_data=True)",
-        )
+            f"{_FIELD}.uri", f"{file.name} is of version {model.ir_version} of ONNX's format; up to {onnx.IR_VERSION} "
+            "are read", "export it again, or write it by onnx.save with a lower ir_version",
+        )  # fmt: skip
     if not model.graph.node:
         raise InputError(f"{_FIELD}.uri", f"{file.name} has no operators", f"write it again by {_DYNAMO}")
     return model
@@ -126,14 +145,34 @@ def _check_operators(model: Any) -> None:
             "export it with opset_version=18, or convert it by onnx.version_converter",
         )  # fmt: skip
     own = {(each.domain, each.name) for each in model.functions}
-    for count, node in enumerate(_nodes_of(model)):
-        if count == MOST_OPERATORS:
-            raise InputError(
-                f"{_FIELD}.uri", f"the program has more than {MOST_OPERATORS:,} operators",
-                "a loop over data was probably unrolled: write it as one operation on tensors",
-            )  # fmt: skip
+    if _operator_count(model) > MOST_OPERATORS:
+        raise InputError(
+            f"{_FIELD}.uri", f"the program has more than {MOST_OPERATORS:,} operators",
+            "a loop over data was probably unrolled: write it as one operation on tensors",
+        )  # fmt: skip
+    for node in _nodes_of(model):
         if (node.domain, node.op_type) not in own:
             _check_operator(node)
+
+
+def _operator_count(model: Any) -> int:
+    """Operators where each call of a function of the file stands for those inside, as ONNX Runtime reads them.
+    InputError: a function calls itself."""
+    bodies = {(each.domain, each.name): list(_nodes_of_graph(each)) for each in model.functions}
+    calls = {key: {(node.domain, node.op_type) for node in nodes} & bodies.keys() for key, nodes in bodies.items()}
+    counts: dict[tuple[str, str], int] = {}
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            counts[key] = _counted(bodies[key], counts)
+    except CycleError as error:
+        raise InputError(
+            f"{_FIELD}.uri", f"function {error.args[1][0][1]} of the program calls itself", "export the module again"
+        ) from error
+    return _counted(_nodes_of_graph(model.graph), counts)
+
+
+def _counted(nodes: Iterable[Any], counts: Mapping[tuple[str, str], int]) -> int:
+    return sum(counts.get((node.domain, node.op_type), 1) for node in nodes)
 
 
 def _check_operator(node: Any) -> None:
@@ -157,13 +196,19 @@ def _check_operator(node: Any) -> None:
 
 def _graphs_of(model: Any) -> Iterator[Any]:
     """The graph, those of its functions, and those in them."""
-    left = [model.graph, *model.functions]
+    for each in (model.graph, *model.functions):
+        yield from _graphs_in(each)
+
+
+def _graphs_in(outer: Any) -> Iterator[Any]:
+    """A graph, or a function, and the graphs in it."""
+    left = [outer]
     while left:
         graph = left.pop()
         yield graph
         for node in graph.node:
             for attribute in node.attribute:
-                left += [each for each in (attribute.g, *attribute.graphs) if each.node or each.initializer]
+                left += [each for each in (attribute.g, *attribute.graphs) if each.ByteSize()]
 
 
 def _nodes_of(model: Any) -> Iterator[Any]:
@@ -171,16 +216,26 @@ def _nodes_of(model: Any) -> Iterator[Any]:
         yield from graph.node
 
 
+def _nodes_of_graph(outer: Any) -> Iterator[Any]:
+    for graph in _graphs_in(outer):
+        yield from graph.node
+
+
 def _tensors_of(model: Any) -> Iterator[Any]:
     for graph in _graphs_of(model):
-        # Functions have none.
+        # Functions have none, and attributes' defaults in their place.
         yield from getattr(graph, "initializer", ())
-        for sparse in getattr(graph, "sparse_initializer", ()):
-            yield sparse.values
-            yield sparse.indices
-        for node in graph.node:
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)
+        yield from _dense(getattr(graph, "sparse_initializer", ()))
+        attributes = [attribute for node in graph.node for attribute in node.attribute]
+        for attribute in (*attributes, *getattr(graph, "attribute_proto", ())):
+            yield from (attribute.t, *attribute.tensors)
+            yield from _dense((attribute.sparse_tensor, *attribute.sparse_tensors))
+
+
+def _dense(tensors: Iterable[Any]) -> Iterator[Any]:
+    """What sparse tensors are made of."""
+    for each in tensors:
+        yield from (each.values, each.indices)
 
 
 def _check_weights(model: Any, file: Path) -> None:
@@ -219,6 +274,11 @@ def _check_external(tensor: Any, folder: Path) -> None:
     given = {entry.key: entry.value for entry in tensor.external_data}
     location = given.get("location", "")
     data = Path(os.path.normpath(folder / location))
+    if len(os.fsencode(location)) > _LONGEST_NAME or "\0" in location:
+        raise InputError(
+            f"{_FIELD}.uri", f"weights {tensor.name!r} are at a name of {len(location):,} letters, which no file has",
+            "write the file again",
+        )  # fmt: skip
     if not location or Path(location).is_absolute() or data.parent != folder or data.is_symlink():
         raise InputError(
             f"{_FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, outside the program's own folder",
@@ -228,6 +288,11 @@ def _check_external(tensor: Any, folder: Path) -> None:
         raise InputError(
             f"{_FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, which is not there",
             "copy that file beside the program",
+        )  # fmt: skip
+    if data.stat().st_size > MOST_WEIGHT_BYTES:
+        raise InputError(
+            f"{_FIELD}.uri", f"{location} has {data.stat().st_size:,} bytes, more than the {MOST_WEIGHT_BYTES:,} that "
+            "weights may have", "keep tables of embeddings as features of nodes, not in the program",
         )  # fmt: skip
     wanted = _number(given.get("offset", "0"), tensor) + _number(given.get("length", str(_bytes_of(tensor))), tensor)
     if wanted > data.stat().st_size:
@@ -265,7 +330,7 @@ def _check_input(each: ProgramInput, kind: Any) -> None:
     field = f"{_FIELD}.inputs.{each.name}"
     wanted = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}[each.dtype]
     if kind.tensor_type.elem_type != wanted:
-        told = onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
+        told = _kind_of(kind)
         raise InputError(
             field, f"the program takes {told}, and {each.role} are {each.dtype}", f"export it with {each.dtype}"
         )
@@ -283,6 +348,15 @@ def _check_input(each: ProgramInput, kind: Any) -> None:
         )  # fmt: skip
 
 
+def _kind_of(kind: Any) -> str:
+    """A tensor's type by its name, for people."""
+    known = _onnx().TensorProto.DataType
+    number = kind.tensor_type.elem_type
+    if not kind.HasField("tensor_type"):
+        return f"a {kind.WhichOneof('value') or 'value of no type'}"
+    return str(known.Name(number)).lower() if number in known.values() else f"type {number}"
+
+
 def _check_outputs(model: Any, program: ProgramManifest) -> None:
     found = {each.name: each for each in model.graph.output}
     for each in program.outputs:
@@ -298,7 +372,7 @@ def _check_output(each: ProgramOutput, kind: Any) -> None:
     field = f"{_FIELD}.outputs.{each.name}"
     sizes = kind.tensor_type.shape.dim
     if kind.tensor_type.elem_type != onnx.TensorProto.FLOAT or len(sizes) != 2:
-        told = onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
+        told = _kind_of(kind)
         raise InputError(
             field, f"the program gives {told} of {len(sizes)} axes; expected float32 [nodes, columns]",
             "return a matrix with a row for each node",

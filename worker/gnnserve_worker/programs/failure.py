@@ -33,6 +33,8 @@ class ProgramFailedError(GnnserveError):
 
     def __init__(self, failure: Failure, problem: str, retry_after_s: float = 0.0) -> None:
         self.failure = failure
+        self.problem = problem
+        """Continues a sentence about the program; without what a server does next."""
         self.retry_after_s = retry_after_s
         """Earliest time at which asking again can help, from now on."""
         super().__init__(f"the program of this service {problem}; {_REMEDIES[failure]}")

@@ -198,7 +198,8 @@ def _write(wanted: Placed, found: Any, memory: memoryview) -> None:
 
 
 def _answer_of(error: Exception) -> Answer:
-    text = str(error) or type(error).__name__
+    # ONNX Runtime breaks its messages into lines.
+    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ModuleNotFoundError):
         text = f"{error.name} is not installed: pip install 'gnnserve[programs]'"
     lacks_memory = isinstance(error, MemoryError) or any(words in text.lower() for words in _LACKS_MEMORY)

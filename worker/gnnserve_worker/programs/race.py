@@ -30,7 +30,7 @@ def check_repeats(
         if differing:
             off = max(float(np.nanmax(np.abs(found - first[place]))) for found in differing)
             raise InputError(
-                f"model.program.outputs.{output.name}",
+                f"spec.model.program.outputs.{output.name}",
                 f"{len(differing)} of {RUNS - 1} runs differ from the first one over the same {rows:,} rows, by up to "
                 f"{off:.2g}",
                 "export the module in evaluation mode (model.eval()), and draw no random numbers in it",

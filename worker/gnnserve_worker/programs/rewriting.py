@@ -89,7 +89,7 @@ def _index_of_rows(node: Any, expands: Mapping[str, Any], tensors: Mapping[str, 
     operator, or that is not certain."""
     import onnx  # noqa: PLC0415 - of an extra
 
-    if not _is(node, "ScatterElements") or node.input[1] not in expands:
+    if not _is(node, "ScatterElements") or len(node.input) != 3 or node.input[1] not in expands:
         return None
     given = {each.name: each for each in node.attribute}
     source = expands[node.input[1]].input[0]

@@ -171,7 +171,9 @@ class PreparedProgram:
                 )  # fmt: skip
             except ProgramFailedError as error:
                 remedy = "give spec.model.program.limits more, or sample neighbours by spec.model.program.fanouts"
-                raise InputError(f"{FIELD}.limits", f"while variants were measured {error}", remedy) from error
+                raise InputError(
+                    f"{FIELD}.limits", f"while variants were measured the program {error.problem}", remedy
+                ) from error
 
     def _teacher(self, runner: ProgramRunner, data: TrainingSet) -> ProgramTeacher:
         read = read_graph(self.spec, self.graph, self.given.columns)

@@ -77,6 +77,12 @@ class ProgramGraph:
         return np.asarray(dense, np.float32, order="C")
 
 
+_NOT_THE_GRAPHS = (
+    "look for a constant of a huge size, or a loop that does not end, in the program: a node without neighbours takes "
+    "as much; if it is that large, give spec.model.program.limits more"
+)
+
+
 class ProgramScores:
     """Scores of nodes by a program."""
 
@@ -174,9 +180,11 @@ class ProgramScores:
     def _refusal(self, nodes: np.ndarray, error: ProgramFailedError) -> InputError:
         if error.failure in _TOO_LARGE:
             edges, hops = len(self._sample(nodes[:1]).neighbours), len(self._fanouts)
-            whole = f"node {self._called(int(nodes[0]))!r} has {edges:,} edges within {hops} hops, and {error}"
-            return InputError(f"{FIELD}.limits", whole, self._remedy)
-        return InputError(FIELD, f"it does not run over this graph: {error}", "describe the model over this graph")
+            whole = f"node {self._called(int(nodes[0]))!r} has {edges:,} edges within {hops} hops"
+            problem = f"{whole}, and the program {error.problem}"
+            return InputError(f"{FIELD}.limits", problem, self._remedy if edges else _NOT_THE_GRAPHS)
+        problem = f"over this graph the program {error.problem}"
+        return InputError(FIELD, problem, "describe the model over this graph, or correct the file")
 
     @property
     def _remedy(self) -> str:
