@@ -357,6 +357,10 @@ def test_bad_input_is_not_called_an_attempt_that_is_repeated() -> None:
 
 GIVEN = {"checkpoint": {"uri": "file:///data/model.safetensors"}}
 NPZ = {"source": {"npz": {"uri": "file:///data/graph.npz"}}}
+PROGRAM = {
+    "program": {"uri": "file:///data/described"},
+    "expected": {"uri": "file:///data/described/expected.npz"},
+}
 TABLES = {"nodes": {"uri": "file:///data/nodes", "label": "class"}, "edges": {"uri": "file:///data/edges"}}
 
 
@@ -376,6 +380,7 @@ TABLES = {"nodes": {"uri": "file:///data/nodes", "label": "class"}, "edges": {"u
             {"variants": {"given": [{**GIVEN, "columns": [0]}]}}, "the checkpoint's file", id="of a given variant"
         ),
         pytest.param({"graph": NPZ, "model": GIVEN}, "the graph's and the checkpoint's file", id="of both"),
+        pytest.param({"graph": NPZ, "model": PROGRAM}, "the graph's and the program's file", id="of a program"),
     ],
 )
 def test_files_that_no_volume_brings_are_named(spec: dict[str, Any], files: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch_geometric.nn as pyg
 import yaml
+from tests.support import fork_server
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
 from tests.support.living import ROOM_BYTES, batch_of, ids_of
 from tests.support.programs import export, export_over_graph, manifest_of
@@ -22,6 +25,8 @@ from tests.support.secured_worker import started
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportFormat
 from gnnserve_api.families import FamilyName
+from gnnserve_api.generation import decode_result
+from gnnserve_api.pods import PodExit
 from gnnserve_api.programs import ProgramOutput
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
@@ -451,3 +456,51 @@ def test_a_program_may_read_no_neighbours_at_all(tmp_path: Path) -> None:
     revision = generate(service_of((tmp_path / "graph.npz").as_uri(), model=model), repository)
     loaded = load_revision(repository, revision.revision)
     assert_close(infer_batch(loaded, "x1", np.arange(NODES), 1).scores, expected)
+
+
+def test_weights_in_a_file_beside_the_program_are_served_and_tell_revisions_apart(
+    given: Callable[..., Given],
+) -> None:
+    made = given("SAGE")
+    file = made.folder / "model.onnx"
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location="model.onnx.data", size_threshold=64)
+    first = made.generate(contract())
+    (variant,) = first.variants
+    assert {variant.weights, variant.weights.replace("model.onnx", "model.onnx.data")} <= first.files.keys()
+    nodes = [*range(NODES)]
+    assert_close(made.scores(first, "x1", nodes)[0], made.module.over(FEATURES, EDGES)[0])
+    # The source may be gone: a revision has all that it needs.
+    weights = (made.folder / "model.onnx.data").read_bytes()
+    (made.folder / "model.onnx.data").unlink()
+    assert_close(made.scores(first, "x1", nodes)[0], made.module.over(FEATURES, EDGES)[0])
+    # Weights that give other scores than the expected ones are another program's.
+    (made.folder / "model.onnx.data").write_bytes(bytes(len(weights)))
+    with pytest.raises(InputError, match="expected"):
+        made.generate(contract())
+    (made.folder / "model.onnx.data").write_bytes(weights)
+    assert made.generate(contract()).revision == first.revision
+
+
+def test_a_job_publishes_a_program_and_says_why_it_does_not(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+
+    def run() -> tuple[int, bytes]:
+        environ = {
+            **os.environ,
+            "GNNSERVE_MANIFEST": made.service(contract()).model_dump_json(by_alias=True, exclude_none=True),
+            "GNNSERVE_REPOSITORY": str(made.folder / "repository"),
+            "GNNSERVE_TERMINATION_MESSAGE": str(made.folder / "termination-log"),
+        }
+        done = fork_server.completed("gnnserve_worker.pods.generate", env=environ)
+        return done.returncode, (made.folder / "termination-log").read_bytes()
+
+    code, message = run()
+    assert code == PodExit.OK
+    summary = decode_result(message)
+    assert [variant.name for variant in summary.variants] == ["x1"]
+    assert load_revision(made.repository, summary.revision).programs
+    np.savez(made.folder / "expected.npz", nodes=np.arange(NODES), scores=made.module.over(FEATURES, EDGES)[0] + 1)
+    code, message = run()
+    assert code == PodExit.BAD_INPUT
+    assert b"spec.model" in message
+    assert [one.revision for one in made.repository.revisions()] == [summary.revision]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -20,6 +21,7 @@ from tests.support.programs import export_over_graph, save
 
 from gnnserve_api.programs import ProgramOutput
 from gnnserve_worker.programs.failure import ProgramFailedError
+from gnnserve_worker.programs.providers import CPU, ON_CPU
 from gnnserve_worker.programs.race import check_repeats
 from gnnserve_worker.programs.rewriting import reduce_by_rows, rewritten
 from gnnserve_worker.programs.runner import ProgramRunner
@@ -276,3 +278,15 @@ def test_weights_beside_the_file_are_found(exported: Callable[[str], Path], tmp_
     finally:
         runner.close()
     np.testing.assert_array_equal(found, scores_of(str(path), INPUTS))
+
+
+def test_a_file_is_rewritten_once_for_all_processes(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    file = Path(shutil.copy(exported("SAGE of means"), tmp_path / "model.onnx"))
+    runner = ProgramRunner(file, 1)
+    output = (ProgramOutput("scores", CLASSES),)
+    (first,) = runner.run(INPUTS, output, NODES)
+    file.write_bytes(b"not read again")
+    assert runner.move(ON_CPU) == CPU, "another process"
+    (again,) = runner.run(INPUTS, output, NODES)
+    runner.close()
+    np.testing.assert_array_equal(again, first)
