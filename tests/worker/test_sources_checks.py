@@ -53,6 +53,30 @@ def _found(findings: tuple[Finding, ...], begin: str) -> list[tuple[int, str]]:
     return [(one.count, one.example) for one in findings if one.what.startswith(begin)]
 
 
+# --- arrays of nodes that are not read
+
+
+def test_arrays_of_nodes_that_are_not_read_are_named(tmp_path: Path) -> None:
+    of_nodes = {"age": np.zeros(NODES), "face": np.zeros((NODES, 8, 8), np.uint8), "names": np.array(["a"] * NODES)}
+    found = _npz(tmp_path, **of_nodes, edge_weight=np.ones(3), other=np.zeros(7)).findings
+    assert _found(found, "columns of nodes not read") == [(3, "age, face, names")]
+    assert _found(found, UNREAD) == [(1, "edge_weight")]
+    assert _found(_npz(tmp_path).findings, "columns of nodes not read") == []
+
+
+@pytest.mark.parametrize("layout", ["npz", "heteroData"])
+def test_arrays_of_nodes_of_each_type_that_are_not_read_are_named(tmp_path: Path, layout: str) -> None:
+    parts = shop()
+    parts.nodes["user"] |= {"age": np.zeros(30, np.float32), "pos": np.zeros((30, 2), np.float32)}
+    parts.nodes["tag"]["weight"] = np.zeros(5, np.float32)
+    data = load_types(typed_source(LAYOUTS[layout](tmp_path, parts)))
+    told = {one.what: one.example for one in data.findings if one.what.startswith("columns of nodes not read")}
+    assert told == {
+        "columns of nodes not read (tag)": "weight",
+        "columns of nodes not read (user)": "age, pos",
+    }
+
+
 # --- tables whose log says which of their files are live
 
 

@@ -26,6 +26,7 @@ from gnnserve_worker.graph.sources.checks import (
     check_classes,
     check_splits,
     unread_edge_data,
+    unread_node_data,
 )
 from gnnserve_worker.graph.store import Features, Finding, Splits
 
@@ -107,6 +108,13 @@ class CheckedArrays:
             if "edge" in name or "weight" in name or (header is not None and header.shape[:1] == (edges,))
         ]
         return unread_edge_data(found)
+
+    def unread_of_nodes(self, nodes: int, read: Collection[str], kind: str = "") -> tuple[Finding, ...]:
+        """A finding about arrays with an entry for each node, of which there are so many. `read`: those that are read,
+        or told of already. `kind`: their type, where there are several."""
+        headers = {name: header for name, header in self._arrays.headers.items() if name not in read}
+        found = [name for name, header in headers.items() if header is not None and header.shape[:1] == (nodes,)]
+        return unread_node_data([self.shown(name) for name in found], kind)
 
     def edge_payload(self, edges: int, attributes: str = "edge_attr", times: str = "edge_time") -> EdgePayload | None:
         """Features and times of so many edges, by the names of their arrays, whose columns are called by their

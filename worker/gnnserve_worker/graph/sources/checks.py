@@ -67,6 +67,13 @@ def unread_edge_data(names: Sequence[str], relation: str = "") -> tuple[Finding,
     return (Finding(what, len(told), listed(told)),) if told else ()
 
 
+def unread_node_data(names: Sequence[str], kind: str = "") -> tuple[Finding, ...]:
+    """A finding about what the source has of each node beside features, label and split. `kind`: its type, where there
+    are several."""
+    of = f" ({kind})" if kind else ""
+    return (Finding(f"columns of nodes not read{of}", len(names), listed(names)),) if names else ()
+
+
 def listed(names: Sequence[str]) -> str:
     """The first twenty of them."""
     return ", ".join(names[:_SHOWN_NAMES]) + " …" * (len(names) > _SHOWN_NAMES)

@@ -67,7 +67,7 @@ def load(
         for name, nodes in counts.items():
             check_name(f"{beside}: nodes", name)
             shown = {ours: f"{name}/{theirs}" for ours, theirs in _NAMES.items()}
-            of_type = CheckedArrays(str(path), arrays.renamed(shown), shown)
+            of_type = CheckedArrays(str(path), arrays.renamed(_others_of(name, arrays) | shown), shown)
             kind, found = read_type(name, of_type, nodes, learns_labels=needs_labels and source.target in {None, name})
             types.append(kind)
             findings += found
@@ -75,6 +75,12 @@ def load(
         keys = [key for key in arrays.names if key.endswith(f"/{_EDGES}")]
         relations += [_read_relation(path, whole, key, given.edge_columns) for key in keys]
         return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
+
+
+def _others_of(kind: str, arrays: _Tensors) -> dict[str, str]:
+    """All tensors of a type by the names that HeteroData has for them, but for those that are called otherwise here."""
+    named = {key.removeprefix(f"{kind}/"): key for key in arrays.names if key.startswith(f"{kind}/")}
+    return {name: key for name, key in named.items() if "/" not in name and name not in {*_NAMES, *_NAMES.values()}}
 
 
 def _paths(given: HeteroDataFile) -> tuple[Path, Path]:

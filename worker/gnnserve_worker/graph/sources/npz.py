@@ -60,6 +60,8 @@ def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str, *, learns_l
     found = arrays.labels(graph.nodes, are_learnt=learns_labels)
     splits = arrays.splits(found.known)
     findings += (*found.findings, *arrays.unread_of_edges(given_lists.edges, read))
+    if graph.nodes != given_lists.edges:  # else what is of either is told already
+        findings += arrays.unread_of_nodes(graph.nodes, read)
     return GraphData.of_one_type(
         str(source.uri),
         digest,

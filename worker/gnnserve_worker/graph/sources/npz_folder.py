@@ -17,7 +17,7 @@ from gnnserve_api.graph_schema import TYPE_PATTERN
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource, NpzFolder
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, MASKS, CheckedArrays, reading
+from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, MASKS, NODE_ARRAYS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_nodes import Labelled
@@ -128,6 +128,7 @@ def read_type(
         splits = arrays.splits(known) if has_masks else random_splits(known)
         labelled = Labelled(given_labels.labels, given_labels.classes, splits)
         findings += given_labels.findings
+    findings += arrays.unread_of_nodes(nodes, NODE_ARRAYS | {"num_nodes"}, name)
     return GivenType(NodeType(name, nodes, features), labelled, arrays.path), findings
 
 
