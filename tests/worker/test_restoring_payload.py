@@ -1,5 +1,5 @@
-"""An older model is gone back to over a graph whose edges have features and times and have changed since: as a user does
-it, by spec.revision, over one type and over several."""
+"""An older model is gone back to, by spec.revision, over a graph whose edges have features and times and have changed
+since, of one type and of several."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def of_one_type(folder: Path) -> dict[str, Any]:
     nodes = {"id": [*users], "kind": [f"k{one % 2}" for one in users], "age": [float(one) for one in users]}
     edges = {
         "source": draw.integers(0, 30, count).tolist(), "target": draw.integers(0, 30, count).tolist(),
-        "amount": draw.normal(size=count).tolist(), "discount": [0.5] * count, "at": draw.integers(0, 99, count).tolist(),
+        "amount": draw.normal(size=count).tolist(), "discount": [0.5] * count,
+        "at": draw.integers(0, 99, count).tolist(),
     }  # fmt: skip
     folder.mkdir()
     tables = [write_table(folder / f"{name}.csv", found) for name, found in (("nodes", nodes), ("edges", edges))]
