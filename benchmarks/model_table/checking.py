@@ -29,7 +29,6 @@ from gnnserve_api.graph_schema import (
 )
 from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contract_problems
 from gnnserve_api.repository import program_network
-from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_describe import Description, Wishes, describe
 from gnnserve_describe.layout import layout_of
 from gnnserve_worker.graph.payload import EdgePayload
@@ -78,8 +77,6 @@ def _checked(entry: Entry) -> tuple[Outcome, str, float | None]:
             )
         except InputError as error:
             return *refusal(entry, str(error)), None
-        if described.program.hops > MAX_LAYERS:
-            return *refusal(entry, f"hops is {described.program.hops}; at most {MAX_LAYERS} are served"), None
         return _compared(made, described)
 
 

@@ -25,7 +25,7 @@ class Reason(StrEnum):
     SCORES_GRAPHS = "scores graphs, not nodes"
     RANDOM = "draws random numbers while it scores"
     SIZES_OF_ANOTHER = "takes the number of one type's nodes from another's, so that torch fails over a sample, too"
-    FAR = "reads more than 8 hops"
+    FAR = "reads more than 128 hops"
     ROW_PER_NODE = "has weights for each node of one graph, of which it takes the number"
     LEAVING_EDGES = (
         "reads edges that leave a node; over several types, with the reverse relation beside the model's own, they can "

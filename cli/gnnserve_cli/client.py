@@ -22,9 +22,10 @@ from gnnserve_api.families import family_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.pairs import PairsAnswer, PairsRequest
 from gnnserve_api.profile import Profile
+from gnnserve_api.programs import MAX_HOPS
 from gnnserve_api.protocol import Id, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.repository import PROGRAM, NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
@@ -108,8 +109,9 @@ def _misfit(answer: VariantsAnswer) -> str | None:
 
 def _network_misfit(network: NetworkManifest) -> str | None:
     drawn = network.fanouts
+    most = MAX_HOPS + 1 if network.architecture == PROGRAM else MAX_LAYERS
     is_full = all(fanout == -1 for fanout in drawn)
-    if not 1 <= len(drawn) <= MAX_LAYERS or not (
+    if not 1 <= len(drawn) <= most or not (
         is_full or not any(drawn) or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)
     ):
         return f"a network of fan-outs {list(drawn)[:10]}"

@@ -10,6 +10,10 @@ from msgspec import UNSET
 
 from gnnserve_api.graph_schema import GraphSchema
 
+MAX_HOPS = 128
+"""Hops that a program may read. Beyond some, each neighbourhood is all that a node is joined to: what such a program
+may read is limited by the edges of a neighbourhood."""
+
 
 class InputRole(StrEnum):
     """What an input is. Nodes of a sample are numbered by type, seeds first, then hop by hop; edges stand hop by hop.

@@ -27,8 +27,8 @@ from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import class_count, write_graph
 from gnnserve_describe.layout import Layout, layout_of
 from gnnserve_describe.node_rows import with_rows_as_features
-from gnnserve_describe.probe import Probe, make_probe, shape_of
-from gnnserve_describe.reach import Reach, measure_reach
+from gnnserve_describe.probe import PROBED_HOPS, Probe, make_probe, shape_of
+from gnnserve_describe.reach import Reach, ReadsFurtherError, measure_reach
 from gnnserve_describe.scoring import Outputs, Scorer, outputs_of, tensors_of
 from gnnserve_describe.steadiness import check_steady, in_evaluation
 from gnnserve_describe.write import (
@@ -108,7 +108,7 @@ def describe(
         shape = shape_of(example.graph)
 
         step("measure how far it reads")
-        reach = measure_reach(scorer, probe, example.target, wishes.hops, findings)
+        probe, reach = _reach(scorer, example, probe, wishes, findings)
 
         step("score nodes of the whole graph")
         lists = NeighbourLists(example.graph)
@@ -174,6 +174,17 @@ def _probed(
     probe = make_probe(example.graph, example.target, shape_of(example.graph), wishes.seed)
     scorer = _scorer(module, example, probe, wishes, findings)
     return scorer, *_without_unread(scorer, example, probe)
+
+
+def _reach(scorer: Scorer, example: Example, probe: Probe, wishes: Wishes, findings: Findings) -> tuple[Probe, Reach]:
+    """How far the module reads, over a larger probe where it reads further than the first one tells."""
+    for most in PROBED_HOPS[1:]:
+        try:
+            return probe, measure_reach(scorer, probe, example.target, wishes.hops, findings)
+        except ReadsFurtherError:
+            shape = shape_of(example.graph)
+            probe = make_probe(example.graph, example.target, shape, wishes.seed, levels=most + 4)
+    return probe, measure_reach(scorer, probe, example.target, wishes.hops, findings)
 
 
 def _scorer(module: torch.nn.Module, example: Example, probe: Probe, wishes: Wishes, findings: Findings) -> Scorer:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gnnserve_api.programs import RelationKey
-from gnnserve_api.variants import MAX_LAYERS
+from gnnserve_api.programs import MAX_HOPS, RelationKey
 from gnnserve_describe.graph import Blocks, GraphTensors
 
-MOST_HOPS = MAX_LAYERS
-"""Layers that a program may have."""
+PROBED_HOPS = (8, 32, MAX_HOPS)
+"""Most hops that are measured, over a graph of as many levels: a larger one is made where a module reads further."""
 _WIDTH = 5
 """Nodes of each type and level."""
 _SEEDS = 3
@@ -44,6 +43,8 @@ class Probe:
     """Nodes of the target type at the first level."""
     joined: Mapping[str, int]
     """How many nodes of each type are joined to each other; those behind them are apart."""
+    most_hops: int
+    """Most hops that can be measured over it."""
 
 
 def shape_of(graph: GraphTensors) -> Shape:
@@ -62,7 +63,7 @@ def shape_of(graph: GraphTensors) -> Shape:
     return Shape(reverses, frozenset(loops), is_sorted)
 
 
-def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels: int = MOST_HOPS + 4) -> Probe:
+def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels: int = PROBED_HOPS[0] + 4) -> Probe:
     """`like`: the user's graph, whose rows are drawn for nodes and edges."""
     random = np.random.default_rng(seed)
     joined = dict.fromkeys(like.types, _WIDTH * levels)
@@ -94,7 +95,7 @@ def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels:
         {key: _drawn(random, blocks, edges[key].shape[1]) for key, blocks in like.payload.items()},
     )
     graph = graph.sorted_by_reader() if shape.is_sorted else graph
-    return Probe(graph, numbers[target][:_SEEDS], joined)
+    return Probe(graph, numbers[target][:_SEEDS], joined, levels - 4)
 
 
 def _edges(random: np.random.Generator, sources: int, targets: int, levels: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_describe.blame import Blame, blame_of, blame_of_caller
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.graph import Blocks, GraphTensors, NeighbourLists
-from gnnserve_describe.probe import MOST_HOPS, Probe
+from gnnserve_describe.probe import Probe
 from gnnserve_describe.scoring import Scorer
 
 _DOUBLE_TOLERANCE, _SINGLE_TOLERANCE = 1e-9, 2e-5
@@ -34,9 +34,13 @@ class Reach:
         return self.hops + self.reads_degrees
 
 
+class ReadsFurtherError(InputError):
+    """Nodes that are further away than the probe tells change scores."""
+
+
 def measure_reach(scorer: Scorer, probe: Probe, target: str, given: int | None, findings: Findings) -> Reach:
     """`given`: hops by the user; None: unknown. InputError: no sample of neighbours gives the scores of the whole
-    graph."""
+    graph; ReadsFurtherError: perhaps a deeper probe tells."""
     meter = _meter(scorer, probe, target)
     meter.check_parts_apart()
     hops = meter.hops()
@@ -44,7 +48,7 @@ def measure_reach(scorer: Scorer, probe: Probe, target: str, given: int | None, 
         raise InputError(
             "--hops", f"{given} is given, and nodes {hops} hops away change scores", f"say {hops}, or leave it out"
         )
-    exact = next((each for each in range(hops, MOST_HOPS + 2) if meter.is_exact(each)), None)
+    exact = next((each for each in range(hops, probe.most_hops + 2) if meter.is_exact(each)), None)
     if exact is None:
         raise meter.not_sampled()
     if hops == 0 and exact == 0 and given in (None, 0):
@@ -76,16 +80,19 @@ class _Meter:
 
     def hops(self) -> int:
         """The most hops from which features change a score."""
-        reached = 0
-        distances = self._lists.distances(self._target, self._probe.seeds, MOST_HOPS + 2)
-        for hops in range(MOST_HOPS + 1, 0, -1):
+        most = self._probe.most_hops
+        distances = self._lists.distances(self._target, self._probe.seeds, most + 2)
+        reached, beyond = 0, most + 2
+        while reached + 1 < beyond:
+            hops = (reached + beyond) // 2
             if any(self._differs(changed) for changed in self._changed(lambda kind: distances[kind] >= hops)):  # noqa: B023
                 reached = hops
-                break
-        if reached > MOST_HOPS:
-            raise InputError(
-                "module", f"it reads nodes more than {MOST_HOPS} hops away, and no more than {MOST_HOPS} are served so "
-                "far, which is a limit of gnnserve and not of such models",
+            else:
+                beyond = hops
+        if reached > most:
+            raise ReadsFurtherError(
+                "module", f"it reads nodes more than {most} hops away, and no more than {most} are served, which is a "
+                "limit of gnnserve and not of such models",
                 "propagate ahead of time: give what the propagation makes as features, and describe what comes behind",
             )  # fmt: skip
         return reached
@@ -126,8 +133,8 @@ class _Meter:
 
     def not_sampled(self) -> InputError:
         return InputError(
-            "module", f"its scores over a sample of {MOST_HOPS + 1} hops, with all edges that these nodes read, are "
-            "not those over the whole graph: it reads more than the edges that lead to a node",
+            "module", f"its scores over a sample of {self._probe.most_hops + 1} hops, with all edges that these nodes "
+            "read, are not those over the whole graph: it reads more than the edges that lead to a node",
             "it may count edges that leave a node, look at the numbers of nodes, or use the order of edges: give such "
             "numbers as features of nodes, or (where edges are one-way) add the reverse edges to the graph",
         )  # fmt: skip

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.profile import Profile
-from gnnserve_api.repository import NodeIdKind, RevisionManifest, sealed
+from gnnserve_api.programs import MAX_HOPS, ProgramManifest, ProgramOutput
+from gnnserve_api.repository import PROGRAM, NodeIdKind, RevisionManifest, sealed
 from gnnserve_api.variants import MAX_LAYERS, Storage
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
@@ -136,6 +137,18 @@ def test_a_server_shows_what_its_provenance_says(provenance: dict[str, Any], bod
         result = CliRunner().invoke(app, ["variants", server.url])
     assert result.exit_code == 0, result.stderr
     assert f"label: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n{lines}\n" in result.output
+
+
+@pytest.mark.parametrize(("hops", "code"), [(MAX_HOPS + 1, 0), (MAX_HOPS + 2, ExitCode.RESOURCE)])
+def test_a_program_may_read_as_many_hops_as_a_manifest(hops: int, code: int) -> None:
+    body = variants_body(profile())
+    program = ProgramManifest("model.onnx", "0" * 64, MAX_HOPS, (), ProgramOutput("scores", 4), None, True)
+    told = {"architecture": PROGRAM, "fanouts": [-1] * hops, "program": msgspec.to_builtins(program)}
+    network = {**body["provenance"]["network"], **told}
+    body |= {"provenance": {**body["provenance"], "network": network}}
+    with fake_server(lambda _: Told(body=body)) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert result.exit_code == code, result.stderr
 
 
 @pytest.mark.parametrize(("layers", "code"), [(MAX_LAYERS, 0), (MAX_LAYERS + 1, ExitCode.RESOURCE)])

@@ -150,17 +150,6 @@ class Silent(Net):
         return None
 
 
-class Deep(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(pyg.SAGEConv(COLUMNS, COLUMNS) for _ in range(9))
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x, edge_index).relu()
-        return x
-
-
 def diverged() -> Net:
     module = net()
     module.head.weight.data[0, 0] = float("nan")
@@ -180,7 +169,6 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], list[str]]] = {
     "script": (
         lambda: torch.jit.trace(net(), (GRAPH.x, EDGES), check_trace=False), ["made by torch.jit", "Python code"]
     ),
-    "nine hops": (Deep, ["more than 8 hops away", "a limit of gnnserve"]),
 }  # fmt: skip
 
 

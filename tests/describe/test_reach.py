@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import degree
 
 from gnnserve_api.errors import InputError
+from gnnserve_describe import describe
 from gnnserve_describe.example import example_of
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.probe import make_probe, shape_of
@@ -116,3 +118,9 @@ def test_features_that_are_all_equal_tell_no_hops_but_samples_do() -> None:
     graph = Data(x=torch.ones(len(GRAPH.x), COLUMNS), edge_index=GRAPH.edge_index)
     found = reach_of(Net(pyg.GCNConv), graph)
     assert found.sampled_hops == 3
+
+
+def test_a_module_that_reads_many_hops_is_measured_over_a_graph_of_more_levels(tmp_path: Path) -> None:
+    made = describe(Propagating(12).eval(), GRAPH, tmp_path / "described")
+    assert (made.program.hops, made.program.reads_degrees) == (12, True)
+    assert made.check.difference <= 1e-5

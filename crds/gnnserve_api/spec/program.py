@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
+from gnnserve_api.programs import MAX_HOPS, InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_api.spec.fields import ApiModel, Sha256, text, with_defaults
 from gnnserve_api.spec.paths import ProgramPath, TensorsPath
 from gnnserve_api.spec.rules import rule
@@ -41,7 +41,7 @@ class InputSpec(ApiModel):
     """Type of the nodes of Features and NodesPerHop. Empty: the only one."""
     relation: RelationNames | None = None
     """Relation of Edges, EdgeFeatures, EdgeTimes and EdgesPerHop. Absent: the only one."""
-    hops: Annotated[int, Field(ge=1, le=MAX_LAYERS + 1)] | None = None
+    hops: Annotated[int, Field(ge=1, le=MAX_HOPS + 1)] | None = None
     """Number of hops from a seed within which nodes read the edges of this input. Absent: all edges of the sample. A
     network of L layers that takes a list of edges for each has L, L - 1, … 1."""
     layer: Annotated[int, Field(ge=1, le=MAX_LAYERS + 1)] | None = None
@@ -98,7 +98,7 @@ class Program(ApiModel):
     files is part of the revision's identity."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the ONNX file. Another file is refused. Absent: any file is read."""
-    hops: Annotated[int, Field(ge=0, le=MAX_LAYERS)] | None = None
+    hops: Annotated[int, Field(ge=0, le=MAX_HOPS)] | None = None
     """Number of layers that read neighbours. Absent: as the folder says."""
     reads_degrees: bool = False
     """Whether layers count edges, as GCN, PNA and Chebyshev do for degrees. Such a program is right over
