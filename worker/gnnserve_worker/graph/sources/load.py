@@ -143,7 +143,8 @@ def _several_types() -> SourceKind:
     def identity(source: HeterogeneousSource) -> str:
         given = source.given()
         options = source.model_dump_json(include={"target", "without_features", "reverse"})
-        return f"typed {type(given).__name__} {options}\n{LAYOUTS[type(given)]().identity(given)}"
+        layout = LAYOUTS[type(given)]()
+        return f"typed {layout.name} {options}\n{layout.identity(given)}"
 
     def load(source: HeterogeneousSource, reading: Reading) -> GraphData:
         layout, needs_labels = LAYOUTS[type(source.given())](), reading.learns_labels
@@ -176,6 +177,8 @@ KINDS: Mapping[type, Callable[[], SourceKind]] = {
 class Layout:
     """Files that a graph of several types may be in, by what `HeterogeneousSource.given` returns."""
 
+    name: str
+    """Its name in digests of graphs. Another one would have every such graph imported and learnt anew."""
     identity: Callable[[Any], str]
     load: Callable[..., GraphData]
     """Called with the source, what it gives, the digest and a listener; `needs_labels`: as `Reading.learns_labels`."""
@@ -184,25 +187,25 @@ class Layout:
 def _npz_folder() -> Layout:
     from gnnserve_worker.graph.sources import npz_folder  # noqa: PLC0415
 
-    return Layout(npz_folder.identity, npz_folder.load)
+    return Layout("TypedFolder", npz_folder.identity, npz_folder.load)
 
 
 def _hetero_data() -> Layout:
     from gnnserve_worker.graph.sources import hetero_data  # noqa: PLC0415
 
-    return Layout(hetero_data.identity, hetero_data.load)
+    return Layout("HeteroDataFile", hetero_data.identity, hetero_data.load)
 
 
-def _tables_by_type() -> Layout:
+def _tables_by_type(name: str) -> Layout:
     from gnnserve_worker.graph.sources import tables_by_type  # noqa: PLC0415
 
-    return Layout(tables_by_type.identity, tables_by_type.load)
+    return Layout(name, tables_by_type.identity, tables_by_type.load)
 
 
 LAYOUTS: Mapping[type, Callable[[], Layout]] = {
     NpzFolder: _npz_folder,
     HeteroDataFile: _hetero_data,
-    ParquetByType: _tables_by_type,
-    CsvByType: _tables_by_type,
+    ParquetByType: lambda: _tables_by_type("TypedParquet"),
+    CsvByType: lambda: _tables_by_type("TypedCsv"),
 }
 """By the type of what `HeterogeneousSource.given` returns."""
