@@ -105,7 +105,7 @@ def _example(found: GivenGraph, call: Call, target: str | None) -> Example:
          for key, blocks in found.payload.items()},
     )  # fmt: skip
     chosen = _target(found, target)
-    return Example(kept, call, chosen, found.labels.get(chosen), found.masks)
+    return Example(kept, call, chosen, found.labels.get(chosen), found.masks.get(chosen, {}))
 
 
 def _target(found: GivenGraph, target: str | None) -> str:

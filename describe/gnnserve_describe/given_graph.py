@@ -36,8 +36,8 @@ class GivenGraph:
     payload: Mapping[RelationKey, Blocks]
     labels: Mapping[str, torch.Tensor]
     counts: Mapping[str, int]
-    masks: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Masks of nodes, of a graph of one type."""
+    masks: Mapping[str, Blocks] = field(default_factory=dict)
+    """Masks of nodes, by type."""
 
 
 def graph_of_data(data: Any) -> GivenGraph:
@@ -61,7 +61,7 @@ def graph_of_data(data: Any) -> GivenGraph:
     labels = _labels("", nodes)
     features = {name: block for name, block in nodes.items() if _may_be_read(name)}
     key = RelationKey()
-    return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, {"": count}, _masks(nodes))
+    return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, {"": count}, {"": _masks(nodes)})
 
 
 def graph_of_dgl(given: Any) -> GivenGraph:
@@ -79,13 +79,14 @@ def graph_of_dgl(given: Any) -> GivenGraph:
     edges = torch.stack([sources, targets]).cpu().long()
     features = {name: block for name, block in nodes.items() if _may_be_read(name)}
     labels, counts = _labels("", nodes), {"": int(given.num_nodes())}
-    return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, counts, _masks(nodes))
+    return GivenGraph({"": features}, {key: edges}, {key: payload}, labels, counts, {"": _masks(nodes)})
 
 
 def graph_of_hetero(data: Any) -> GivenGraph:
     nodes: dict[str, Blocks] = {}
     labels: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
+    masks: dict[str, Blocks] = {}
     for kind in data.node_types:
         tensors = {
             name: plain(value)
@@ -93,6 +94,7 @@ def graph_of_hetero(data: Any) -> GivenGraph:
             if torch.is_tensor(value) and value.dim() in (1, 2) and len(value) == data[kind].num_nodes
         }
         counts[kind] = int(data[kind].num_nodes)
+        masks[kind] = _masks(tensors)
         labels |= _labels(kind, tensors)
         nodes[kind] = {name: block for name, block in tensors.items() if _may_be_read(name)}
     edges, payload = {}, {}
@@ -114,7 +116,7 @@ def graph_of_hetero(data: Any) -> GivenGraph:
             and value.dim() in (1, 2)
             and len(value) == edges[key].shape[1]
         }
-    return GivenGraph(nodes, edges, payload, labels, counts)
+    return GivenGraph(nodes, edges, payload, labels, counts, masks)
 
 
 def _masks(nodes: Blocks) -> Blocks:

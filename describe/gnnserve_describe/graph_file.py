@@ -1,63 +1,124 @@
-"""The user's graph as a file that gnnserve reads (`graph.source.npz`), so that the folder can be served as it is."""
+"""The user's graph as files that gnnserve reads (`graph.source.npz`, or `typed.heteroData` over several types), so that
+the folder can be served as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
-from gnnserve_api.programs import InputRole, RelationKey
+from gnnserve_api.programs import InputRole, ProgramInput
 from gnnserve_describe.example import Example
 from gnnserve_describe.layout import Layout
 
-GRAPH = "graph.npz"
+GRAPH, TYPED_GRAPH = "graph.npz", "graph.safetensors"
 MOST_BYTES = 4 << 30
 """Larger graphs are not written again."""
 _MASKS = ("train_mask", "val_mask", "test_mask")
 _SHARES = (0.6, 0.2)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenGraph:
+    """Arrays of the user's graph, as programs are given them."""
+
+    tensors: Mapping[ProgramInput, torch.Tensor]
+    counts: Mapping[str, int]
+    """Nodes by type."""
+    target: str
+    labelled: Mapping[str, np.ndarray]
+    """Labels and masks of the nodes that are scored."""
+
+
 def write_graph(
     example: Example, layout: Layout, folder: Path, seed: int, *, has_classes: bool = True
 ) -> dict[str, Any] | None:
-    """Write the graph, and return `spec.graph.source`. None: it has several types or no labels that are classes, or is
-    too large. `has_classes`: whether its labels are read; without, those of the file say nothing, which it must have
-    all the same."""
+    """Write the graph, and return `spec.graph.source`. None: it has no labels that are classes, or is too large.
+    `has_classes`: whether its labels are read; without, those of the file say nothing, which a graph of one type must
+    have all the same."""
+    graph, target = example.graph, example.target
     labels = None if example.labels is None else _classes(example.labels)
     if not has_classes:
-        labels = np.arange(example.graph.nodes(example.target)) % 2
-    if example.call.has_types or labels is None:
+        labels = None if target else np.arange(graph.nodes(target)) % 2
+    tensors = dict(zip(layout.inputs, layout.tensors_of(graph), strict=True))
+    if labels is None or sum(tensor.nbytes for tensor in tensors.values()) > MOST_BYTES:
         return None
-    key = RelationKey()
-    edges = example.graph.edges[key].numpy()
-    tensors = dict(zip(layout.inputs, layout.tensors_of(example.graph), strict=True))
-    if sum(tensor.nbytes for tensor in tensors.values()) > MOST_BYTES:
-        return None
-    nodes = len(labels)
+    labelled = {"y": labels, **_splits(example.masks, labels, seed)}
+    written = WrittenGraph(tensors, {kind: graph.nodes(kind) for kind in graph.types}, target, labelled)
+    return _WRITERS[bool(target)](written, folder)
+
+
+def _write_npz(graph: WrittenGraph, folder: Path) -> dict[str, Any]:
+    """Neighbour lists in one file, of a graph of one type."""
+    (edges,) = (tensor.numpy() for each, tensor in graph.tensors.items() if each.role is InputRole.EDGES)
+    nodes = graph.counts[graph.target]
     order = np.argsort(edges[1], kind="stable")
     arrays = {
         "indptr": np.concatenate([[0], np.cumsum(np.bincount(edges[1], minlength=nodes))]),
         "indices": edges[0, order],
-        "labels": labels,
-        **_splits(example.masks, labels, seed),
+        "labels": graph.labelled["y"],
+        **{name: graph.labelled[name] for name in _MASKS},
     }
     roles = {
         InputRole.FEATURES: ("features", False),
         InputRole.EDGE_FEATURES: ("edge_attr", True),
         InputRole.EDGE_TIMES: ("edge_time", True),
     }
-    for each, tensor in tensors.items():
+    for each, tensor in graph.tensors.items():
         if each.role in roles:
             name, is_of_edges = roles[each.role]
             arrays[name] = tensor.numpy()[order] if is_of_edges else tensor.numpy()
     np.savez(folder / GRAPH, **arrays)
     source: dict[str, Any] = {"uri": GRAPH, "direction": "Undirected" if _goes_both_ways(edges, nodes) else "Directed"}
-    if "edge_attr" in arrays or "edge_time" in arrays:
-        source["edgeColumns"] = "Read"
-    return {"npz": source}
+    return {"npz": source | _columns_read(graph)}
+
+
+_NAMES = {
+    InputRole.FEATURES: "x",
+    InputRole.EDGES: "edge_index",
+    InputRole.EDGE_FEATURES: "edge_attr",
+    InputRole.EDGE_TIMES: "edge_time",
+}
+"""What torch_geometric's HeteroData calls the tensors of inputs."""
+
+
+def _write_hetero_data(graph: WrittenGraph, folder: Path) -> dict[str, Any]:
+    """Tensors by type and relation, and how many nodes there are of each type."""
+    tensors = {f"{_place_of(each)}/{_NAMES[each.role]}": tensor.contiguous() for each, tensor in graph.tensors.items()}
+    tensors |= {f"{graph.target}/{name}": torch.from_numpy(array) for name, array in graph.labelled.items()}
+    save_file(tensors, folder / TYPED_GRAPH)
+    (folder / TYPED_GRAPH).with_suffix(".json").write_text(json.dumps({"nodes": dict(graph.counts)}))
+    # The relations are those that the module was called with, added ones among them.
+    return {
+        "typed": {
+            "heteroData": {"uri": TYPED_GRAPH} | _columns_read(graph),
+            "target": graph.target,
+            "reverse": "Disabled",
+        }
+    }
+
+
+def _place_of(each: ProgramInput) -> str:
+    key = each.relation
+    return each.type if each.role is InputRole.FEATURES else f"{key.source}/{key.name}/{key.target}"
+
+
+def _columns_read(graph: WrittenGraph) -> dict[str, str]:
+    is_read = any(each.role in (InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES) for each in graph.tensors)
+    return {"edgeColumns": "Read"} if is_read else {}
+
+
+_WRITERS: Mapping[bool, Callable[[WrittenGraph, Path], dict[str, Any]]] = {
+    False: _write_npz,
+    True: _write_hetero_data,
+}
+"""By whether types have names."""
 
 
 def class_count(labels: torch.Tensor) -> int | None:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from tests.support.pages import ROOT
 
+from gnnserve_api.manifest import load_manifest
 from gnnserve_describe import Wishes, describe
+from gnnserve_describe.write import MANIFEST
+from gnnserve_worker.graph.sources.load import load_source
 
 EXAMPLES = ROOT / "examples" / "describe"
 
@@ -38,7 +41,12 @@ def test_an_example_is_described(
     made = describe(example.model(epochs=1), example.graph(), tmp_path / name, Wishes(nodes=32))
     assert [each.name for each in made.program.inputs] == inputs
     assert made.program.hops == 2
-    assert made.has_graph == (name == "papers")
+    spec = load_manifest(made.folder / MANIFEST).spec
+    graph = load_source(spec.graph.source, Path("unused"))
+    assert [each.nodes for each in graph.types] == list(sizes.values())
+    assert sum(each.lists.edges for each in graph.relations) == sum(
+        edges.shape[1] for edges in made.example.graph.edges.values()
+    )
 
 
 def load(name: str) -> Any:

@@ -424,6 +424,13 @@ def test_a_node_that_is_too_much_for_a_run_is_named_with_what_it_reads(reads_deg
     assert remedy in str(caught.value)
 
 
+def test_a_node_without_neighbours_that_is_too_much_for_a_run_is_the_programs_own_doing() -> None:
+    runner = FailingRunner(most_rows=0, failure=Failure.MEMORY)
+    with pytest.raises(InputError, match="look for a constant of a huge size, or a loop that does not end") as caught:
+        scores_of(runner, hops=0).scores(np.arange(1))
+    assert "ask for fewer nodes" not in str(caught.value)
+
+
 def test_a_neighbourhood_beyond_the_budget_is_refused_before_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MOST_NEIGHBOURHOOD_EDGES", 5)
     runner = FailingRunner(most_rows=NODES, failure=Failure.MEMORY)
