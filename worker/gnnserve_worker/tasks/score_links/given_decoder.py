@@ -59,7 +59,7 @@ def _of_dist_mult(tensors: _Tensors, dimensions: int) -> _Tensors | None:
 
 
 def _of_perceptron(tensors: _Tensors, dimensions: int) -> _Tensors | None:
-    """Of two linear layers, told by their shapes; those without a bias have one of 0."""
+    """Decoder of two linear layers, told by their shapes; those without a bias have one of 0."""
     matrices = [tensor for tensor in tensors.values() if tensor.ndim == 2]
     first = [tensor for tensor in matrices if tensor.shape[1] == 2 * dimensions]
     last = [tensor for tensor in matrices if tensor.shape[0] == 1 and tensor.shape[1] != 2 * dimensions]
