@@ -126,11 +126,13 @@ class ProgramInput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
                 return 0
 
 
-class ProgramOutput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class ProgramOutput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """float32 [nodes or seeds, columns]: its first rows are those of the seeds."""
 
     name: str
     columns: int
+    type: str = ""
+    """Type of the nodes; empty: the one that is classified."""
 
 
 class ProgramLimits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -158,6 +160,18 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     data_files: tuple[str, ...] = ()
     """Paths of files beside it that have its weights; empty: it has them itself."""
     limits: ProgramLimits = ProgramLimits()
+    other_scores: tuple[ProgramOutput, ...] = ()
+    """Scores of nodes of other types, each with its type."""
+
+    def scored_type(self, schema: GraphSchema) -> str:
+        """Name of the type that `scores` are of."""
+        return self.scores.type or schema.target.name
+
+    def scores_of(self, type_: str, schema: GraphSchema) -> ProgramOutput | None:
+        """The output with scores of nodes of a type; None: there is none."""
+        if type_ == self.scored_type(schema):
+            return self.scores
+        return next((each for each in self.other_scores if each.type == type_), None)
 
     @property
     def sampled_hops(self) -> int:
@@ -173,7 +187,8 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         gives nothing beside."""
         if self.embeddings is None:
             return self
-        return msgspec.structs.replace(self, scores=self.embeddings, embeddings=None)
+        rows = msgspec.structs.replace(self.embeddings, type=self.scores.type)
+        return msgspec.structs.replace(self, scores=rows, embeddings=None)
 
     @property
     def is_layered(self) -> bool:
@@ -189,7 +204,8 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
     @property
     def outputs(self) -> tuple[ProgramOutput, ...]:
-        return (self.scores,) if self.embeddings is None else (self.scores, self.embeddings)
+        beside = () if self.embeddings is None else (self.embeddings,)
+        return (self.scores, *self.other_scores, *beside)
 
 
 def contract_problems(program: ProgramManifest, schema: GraphSchema) -> list[str]:
@@ -215,12 +231,36 @@ def contract_problems(program: ProgramManifest, schema: GraphSchema) -> list[str
         problems.append(f"hops is {program.hops}; give the number of layers that read neighbours")
     for each in inputs:
         problems += _problems_of_input(each, program, schema)
+    if program.scored_type(schema) not in types_of(schema):
+        problems.append(
+            f"{program.scores.name} is of type {program.scores.type!r}; the graph has {_listed(types_of(schema))}"
+        )
+    for output in program.other_scores:
+        problems += _problems_of_output(output, program, schema)
     return problems
+
+
+def types_of(schema: GraphSchema) -> list[str]:
+    return [kind.name for kind in schema.types]
+
+
+def _problems_of_output(each: ProgramOutput, program: ProgramManifest, schema: GraphSchema) -> list[str]:
+    own = program.scored_type(schema)
+    others = [name for name in types_of(schema) if name != own]
+    if each.type not in others:
+        there = f"it has {_listed(others)} beside {own!r}" if others else "it has no others"
+        return [f"{each.name} is of type {each.type!r}, and the graph has no such other type: {there}"]
+    if each.columns != program.scores.columns:
+        return [
+            f"{each.name} has {each.columns} columns, and {program.scores.name} has {program.scores.columns}: rows of "
+            "all types are as wide"
+        ]
+    return []
 
 
 def _problems_of_input(each: ProgramInput, program: ProgramManifest, schema: GraphSchema) -> list[str]:
     problems = []
-    types = [kind.name for kind in schema.types]
+    types = types_of(schema)
     if each.role.is_of_type and each.type not in types:
         problems.append(f"{each.name} is of type {each.type!r}; the graph has {_listed(types)}")
     without = [kind.name for kind in schema.types if kind.features is None]

@@ -100,6 +100,12 @@ def describe(
         module = in_evaluation(module, findings)
         example = example_of(module, graph, wishes.target, wishes.inputs)
         if wishes.scores_links:
+            if example.call.has_types:
+                raise InputError(
+                    "--links", "the graph has several types, and the encoder is described over one",
+                    "export it with rows of both types by torch.onnx.export, and write the manifest as "
+                    "docs/programs.md says",
+                )  # fmt: skip
             example = replace(example, labels=None)
         check_edges(example.graph, example.target)
         scorer, example, probe = _called(module, example, wishes, findings)

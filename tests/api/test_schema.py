@@ -61,8 +61,8 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {**PROGRAM, "architecture": "GIN"},
     },
-    "hops, inputs and scores must be given together, and embeddings and readsDegrees beside them only; all are left "
-    "out where uri is a folder that gnnserve-describe or gnnserve export wrote": {
+    "hops, inputs and scores must be given together, and embeddings, otherScores and readsDegrees beside them only; "
+    "all are left out where uri is a folder that gnnserve-describe or gnnserve export wrote": {
         **MINIMAL,
         "model": {**PROGRAM, "program": {"uri": "data/model", "hops": 2}},
     },
@@ -74,10 +74,13 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5]}},
     },
-    "model.program must not be given with task.links and graph.source.typed: programs give rows of one type so far": {
+    "model.program.otherScores must not be given without task.links and graph.source.typed: nodes of one type are "
+    "classified": {
         **TYPED,
-        "model": PROGRAM,
-        "task": {"links": {}},
+        "model": {
+            **PROGRAM,
+            "program": {**CONTRACT, "otherScores": [{"name": "rows", "columns": 10, "type": "author"}]},
+        },
     },
     "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "
     "embeddings: these are the rows that pairs are scored by": {

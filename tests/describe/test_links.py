@@ -12,7 +12,7 @@ import torch
 import torch_geometric.nn as pyg
 import yaml
 from safetensors.torch import load_file
-from tests.support.described import CLASSES, GRAPH, Net
+from tests.support.described import CLASSES, GRAPH, TYPED_GRAPH, Net, TypedNet
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import load_manifest
@@ -110,6 +110,12 @@ def test_decoders_that_servers_do_not_know_are_refused() -> None:
         decoder_of(Product(), ROWS)
     with pytest.raises(InputError, match="can be called neither with rows of first and of second nodes, nor"):
         decoder_of(torch.nn.Linear(3, 1), ROWS)
+
+
+def test_links_over_several_types_are_not_described(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--links: the graph has several types"):
+        describe(TypedNet(), TYPED_GRAPH, tmp_path / "described", Wishes(target="paper", scores_links=True))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_output_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:

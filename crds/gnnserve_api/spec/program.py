@@ -65,9 +65,11 @@ class OutputSpec(ApiModel):
     """Name of the output in the program."""
     columns: Annotated[int, Field(ge=1, le=65_536)]
     """Number of columns of the output, whose first rows are of the seeds."""
+    type: Annotated[str, Field(max_length=256)] = ""
+    """Type of the nodes that the rows are of, where links join types. Empty: the type that is classified."""
 
     def as_output(self) -> ProgramOutput:
-        return ProgramOutput(self.name, self.columns)
+        return ProgramOutput(self.name, self.columns, self.type)
 
 
 class LimitsSpec(ApiModel):
@@ -109,6 +111,9 @@ class Program(ApiModel):
     """Output with the scores, a column for each class, before softmax or sigmoid. Absent: as the folder says."""
     embeddings: OutputSpec | None = None
     """Output with the embeddings of the nodes. Absent: none, or as the folder says."""
+    other_scores: Annotated[tuple[OutputSpec, ...], Field(max_length=MAX_INPUTS)] = ()
+    """Outputs with rows of nodes of other types than scores are of, where links join types: each with a type, and as
+    many columns as scores. Empty: none, or as the folder says."""
     fanouts: (
         Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_FANOUT)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
         | None
@@ -122,14 +127,16 @@ class Program(ApiModel):
 
     @rule(
         f"({_HAS_CONTRACT}) ? has(self.hops) && has(self.scores) : "
-        "!has(self.hops) && !has(self.scores) && !has(self.embeddings) && !self.readsDegrees",
-        "hops, inputs and scores must be given together, and embeddings and readsDegrees beside them only; all are "
-        "left out where uri is a folder that gnnserve-describe or gnnserve export wrote",
+        "!has(self.hops) && !has(self.scores) && !has(self.embeddings) && !self.readsDegrees && "
+        "(!has(self.otherScores) || size(self.otherScores) == 0)",
+        "hops, inputs and scores must be given together, and embeddings, otherScores and readsDegrees beside them "
+        "only; all are left out where uri is a folder that gnnserve-describe or gnnserve export wrote",
     )
     def _contract_is_whole(self) -> bool:
         if self.inputs:
             return self.hops is not None and self.scores is not None
-        return self.hops is None and self.scores is None and self.embeddings is None and not self.reads_degrees
+        has_outputs = self.scores is not None or self.embeddings is not None or self.other_scores
+        return self.hops is None and not has_outputs and not self.reads_degrees
 
     @rule(
         "!has(self.fanouts) || !self.readsDegrees",
@@ -164,4 +171,5 @@ class Program(ApiModel):
             self.scores.as_output(),
             None if self.embeddings is None else self.embeddings.as_output(),
             self.reads_degrees,
+            other_scores=tuple(each.as_output() for each in self.other_scores),
         )

@@ -7,7 +7,6 @@ from typing import Protocol
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model, ScoreKind
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.source_kinds import SEVERAL_TYPES
 from gnnserve_api.spec.task import Decoder, Task
 from gnnserve_api.spec.variants import Variants
 
@@ -26,12 +25,17 @@ class _Spec(Protocol):
 _LINKS = f"{_PROGRAM} && has(self.task.links)"
 
 
-@SEVERAL_TYPES.rule(
-    f"!({_LINKS})",
-    "model.program must not be given with task.links and graph.source.typed: programs give rows of one type so far",
+@rule(
+    f"!{_PROGRAM} || !has(self.model.program.otherScores) || size(self.model.program.otherScores) == 0 || "
+    "(has(self.task.links) && has(self.graph.source.typed))",
+    "model.program.otherScores must not be given without task.links and graph.source.typed: nodes of one type are "
+    "classified",
 )
-def programs_give_rows_of_one_type(spec: _Spec) -> bool:
-    return spec.model.program is None or spec.task.links is None
+def programs_give_rows_of_other_types(spec: _Spec) -> bool:
+    program = spec.model.program
+    if program is None or not program.other_scores:
+        return True
+    return spec.task.links is not None and spec.graph.source.typed is not None
 
 
 @rule(

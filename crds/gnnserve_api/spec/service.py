@@ -275,7 +275,7 @@ class GNNServiceSpec(ApiModel):
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
-    _programs_give_rows_of_one_type = programs.programs_give_rows_of_one_type
+    _programs_give_rows_of_other_types = programs.programs_give_rows_of_other_types
     _programs_give_rows_of_the_dimensions = programs.programs_give_rows_of_the_dimensions
     _programs_give_rows_as_they_are = programs.programs_give_rows_as_they_are
     _programs_bring_the_decoder = programs.programs_bring_the_decoder

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import ProgramManifest, ProgramOutput
-from gnnserve_worker.models.network import Activations, copy_rows
+from gnnserve_api.programs import ProgramManifest
+from gnnserve_worker.models.network import Activations
+from gnnserve_worker.programs.answers import run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.neighbours import NeighbourSample
@@ -75,14 +75,7 @@ class ProgramNetwork:
     ) -> None:
         """Compute `scores`, and `embeddings` if wanted, as `Network.infer`. ProgramFailedError."""
         del sample, scratch
-        seeds = aggregated.seeds
-        outputs: Sequence[ProgramOutput] = (self.program.scores,)
-        wanted = [scores]
-        if embeddings is not None and self.program.embeddings is not None:
-            outputs, wanted = self.program.outputs, [scores, embeddings]
-        rows = int(seeds.max(initial=-1)) + 1
-        for found, out in zip(self.runner.run(aggregated.arrays, outputs, rows), wanted, strict=True):
-            copy_rows(found, seeds, out)
+        run_program(self.runner, self.program, self.schema, aggregated, scores, embeddings)
 
 
 def _behind(behind: RowsBehind | None, *, own: bool) -> tuple[np.ndarray | None, np.ndarray | None]:

@@ -13,6 +13,7 @@ from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, Rela
 from gnnserve_worker.programs.layered import counted_edges, edges_of_layer, nodes_and_leaves, targets_of_layer
 from gnnserve_worker.programs.numbering import (
     NumberedSample,
+    kinds_of_seeds,
     number_sample,
     relations_of,
     seed_rows,
@@ -31,7 +32,9 @@ class LaidOut(msgspec.Struct, frozen=True):
     arrays: Mapping[str, np.ndarray]
     """By the names of the inputs, in C order."""
     seeds: np.ndarray
-    """The row of each seed in the outputs, int64."""
+    """The row of each seed in the outputs of its type, int64."""
+    kinds: np.ndarray | None = None
+    """The place of each seed's type, int64; None: all are of the only one."""
 
 
 def lay_out(program: ProgramManifest, schema: GraphSchema, sample: NeighbourSample, read: ReadRows) -> LaidOut:
@@ -45,7 +48,7 @@ def lay_out(program: ProgramManifest, schema: GraphSchema, sample: NeighbourSamp
     numbered = number_sample(sample, relations_of(schema))
     source = _Source(schema, numbered, read, sample.payload)
     arrays = {each.name: _in_order(_OF_GRAPH[each.role](each, source)) for each in program.inputs}
-    return LaidOut(arrays, numbered.seeds)
+    return LaidOut(arrays, numbered.seeds, kinds_of_seeds(sample, len(schema.types)) if len(schema.types) > 1 else None)
 
 
 class _Source(msgspec.Struct, frozen=True):

@@ -102,6 +102,11 @@ def seed_rows(sample: NeighbourSample) -> np.ndarray:
     return np.arange(sample.ends[0]) if sample.seed_rows is None else sample.seed_rows
 
 
+def kinds_of_seeds(sample: NeighbourSample, types: int) -> np.ndarray:
+    """The place of each seed's type, int64: rows of a hop come type after type."""
+    return np.searchsorted(sample.type_ends[:types], seed_rows(sample), side="right")
+
+
 @kernel
 def _number(
     rows: np.ndarray, neighbours: np.ndarray, children: np.ndarray, segments: np.ndarray, type_ends: np.ndarray,

@@ -83,9 +83,11 @@ class ProgramRunner:
             return self._held.process is not None
 
     def run(
-        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int
+        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int | Sequence[int]
     ) -> tuple[np.ndarray, ...]:
-        """The first `rows` rows of each output, float32 [rows, columns]. `inputs`: in C order. ProgramFailedError."""
+        """The first rows of each output, float32 [rows, columns]: as many of all, or of each its own. `inputs`: in C
+        order. ProgramFailedError."""
+        rows = [rows] * len(outputs) if isinstance(rows, int) else rows
         try:
             return self._run_once(inputs, outputs, rows)
         except GivenUpError:
@@ -112,7 +114,7 @@ class ProgramRunner:
         self._held.end()
 
     def _run_once(
-        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int
+        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: Sequence[int]
     ) -> tuple[np.ndarray, ...]:
         began_s = math.inf
         try:
@@ -131,7 +133,7 @@ class ProgramRunner:
         process: StartedProcess,
         inputs: Mapping[str, np.ndarray],
         outputs: Sequence[ProgramOutput],
-        rows: int,
+        rows: Sequence[int],
         deadline: float,
     ) -> tuple[np.ndarray, ...]:
         lane = process.take_lane(deadline)

@@ -56,12 +56,14 @@ class Lane:
         self._answered.register(self.connection, select.POLLIN)
 
     def ask(
-        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int, deadline: float
+        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: Sequence[int], deadline: float
     ) -> tuple[Answer, tuple[np.ndarray, ...]]:
         """TimeoutError; NotReadError, EOFError or OSError: the process has ended."""
         given = place([(name, array.dtype.str, array.shape) for name, array in inputs.items()])
         behind = end_of(given)
-        wanted = place([(each.name, "<f4", (rows, each.columns)) for each in outputs], behind)
+        wanted = place(
+            [(each.name, "<f4", (count, each.columns)) for each, count in zip(outputs, rows, strict=True)], behind
+        )
         self._reserve(end_of(wanted, behind))
         for each in given:
             each.of(self._memory)[...] = inputs[each.name]

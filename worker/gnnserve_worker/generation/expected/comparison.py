@@ -85,7 +85,8 @@ def compare_listed(
 def scored_nodes(spec: GNNServiceSpec, graph: GraphData) -> ScoredNodes:
     """Nodes that files of expected scores may name, and how many columns they have."""
     target, task = graph.target, spec.task.asked()
-    return ScoredNodes(target.nodes, target.ids, task.outputs(len(graph.classes)), task.output_word)
+    nodes, ids = (target.nodes, target.ids) if graph.names is None else (graph.nodes, graph.names)
+    return ScoredNodes(nodes, ids, task.outputs(len(graph.classes)), task.output_word)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import (
     NOT_RANKED,
     RankingManifest,
@@ -79,6 +80,7 @@ def prepare(wanted: Wanted) -> PreparedProgram:
         raise InputError(f"{FIELD}.uri", f"{given.file} changed while it was read", "generate again")
     wanted.task.check_given(given.contract.scores.columns, graph)
     check_program(given, program, spec, graph.schema)
+    asked = _asked_nodes(given.contract, graph, problem)
     network = program_network(given.contract, program.fanouts)
     widest = max(kind.features or 0 for kind in graph.schema.types)
     decoder = wanted.task.given_decoder(given.decoder)
@@ -90,13 +92,34 @@ def prepare(wanted: Wanted) -> PreparedProgram:
         source = load_source(spec.graph.source, wanted.repository.downloads, progress)
     with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
         compared = _check(wanted, spec, given, source, runner, decoder)
-        _check_runs(spec, given, graph, runner, progress)
+        _check_runs(spec, given, graph, asked, runner, progress)
     return PreparedProgram(wanted, spec, given, graph, problem, tables_bytes, compared, decoder)
 
 
 def _program_of(spec: GNNServiceSpec) -> Program:
     assert spec.model.program is not None  # noqa: S101 - the pipeline chose this module by it
     return spec.model.program
+
+
+def _asked_nodes(contract: ProgramManifest, graph: GraphData, problem: LearningProblem) -> np.ndarray:
+    """Numbers of the nodes that may be asked about, int64. InputError: the program gives nothing for a type of
+    them."""
+    schema, found = graph.schema, []
+    if graph.names is not None and not contract.scores.type:
+        raise InputError(
+            f"{FIELD}.scores.type", "is absent, and links join types", "name the type of the nodes whose rows it has"
+        )
+    for place in problem.answered_types(schema):
+        kind, first = schema.types[place], schema.first_nodes[place]
+        if contract.scores_of(kind.name, schema) is None:
+            raise InputError(
+                f"{FIELD}.otherScores",
+                f"has no output for nodes of type {kind.name}, which are asked about, and scores are of type "
+                f"{contract.scored_type(schema)}",
+                "export the model with rows of each type, and give each output its type",
+            )  # fmt: skip
+        found.append(np.arange(first, first + kind.nodes, dtype=np.int64))
+    return np.concatenate(found)
 
 
 def _check(
@@ -112,16 +135,15 @@ def _check(
 
 
 def _check_runs(
-    spec: GNNServiceSpec, given: GivenProgram, graph: GraphData, runner: ProgramRunner, progress: ProgressListener
-) -> None:
+    spec: GNNServiceSpec, given: GivenProgram, graph: GraphData, asked: np.ndarray, runner: ProgramRunner,
+    progress: ProgressListener,
+) -> None:  # fmt: skip
     """Refuse a program whose runs differ, and one whose largest neighbourhood is beyond its limits."""
     progress(Progress(CHECK, 0, 1))
     read = read_graph(spec, graph, given.columns)
     scores = ProgramScores(given.contract, read, runner, called_by(graph), _program_of(spec).fanouts)
-    asked = graph.target.nodes
-    nodes = np.random.default_rng(0).permutation(asked).astype(np.int64)
-    scores.check_repeats(nodes)
-    scores.check_largest(np.arange(asked))
+    scores.check_repeats(np.random.default_rng(0).permutation(asked))
+    scores.check_largest(asked)
     progress(Progress(CHECK, 1, 1))
 
 

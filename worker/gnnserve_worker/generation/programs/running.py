@@ -20,6 +20,7 @@ from gnnserve_worker.generation.training_set import scaled_features
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.programs.answers import run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
@@ -127,10 +128,8 @@ class ProgramScores:
             raise self._refusal(nodes, error) from error
 
     def _run(self, nodes: np.ndarray) -> np.ndarray:
-        laid = self.lay_out(nodes)
-        rows = int(laid.seeds.max(initial=-1)) + 1
-        (found,) = self._runner.run(laid.arrays, (self._contract.scores,), rows)
-        scores: np.ndarray = found[laid.seeds]
+        scores = np.empty((len(nodes), self._columns), np.float32)
+        run_program(self._runner, self._contract, self._graph.lists.schema, self.lay_out(nodes), scores)
         return scores
 
     def lay_out(self, nodes: np.ndarray) -> LaidOut:
@@ -160,7 +159,10 @@ class ProgramScores:
             laid = self.lay_out(nodes[:count])
             if count >= len(nodes) or _rows_of(self._contract, laid) >= LEAST_ROWS:
                 break
-        rows = int(laid.seeds.max(initial=-1)) + 1
+        schema = self._graph.lists.schema
+        scored = schema.place_of(self._contract.scored_type(schema))
+        own = laid.seeds if laid.kinds is None else laid.seeds[laid.kinds == scored]
+        rows = int(own.max(initial=-1)) + 1
         try:
             check_repeats(self._runner, laid.arrays, (self._contract.scores,), rows)
         except ProgramFailedError as error:
@@ -259,5 +261,5 @@ def served_features(scaled: Sequence[Normalized | None], data: GraphData) -> lis
 
 def called_by(data: GraphData) -> Callable[[int], object]:
     """What the source calls a node."""
-    ids = data.target.ids
+    ids = data.names or data.target.ids
     return int if ids is None else lambda node: ids.shown(node, node + 1)[0]
