@@ -27,6 +27,7 @@ MODULES: Mapping[str, str] = {
     "listener": "benchmarks.listener",
     "live_accuracy": "benchmarks.live_accuracy",
     "malformed": "benchmarks.malformed",
+    "models": "benchmarks.models",
     "peers": "benchmarks.peers.__main__",
     "protocol": "benchmarks.protocol",
     "ranking": "benchmarks.ranking",
