@@ -28,6 +28,7 @@ from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.graph.sources.load import LAYOUTS, source_digest
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -35,6 +36,7 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
+from gnnserve_worker.tasks.generation import task_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KEY = 43
@@ -121,6 +123,22 @@ def test_its_recipe_is_still_the_recipe_of_its_manifest(release: Release) -> Non
     found = release.repository.find_served(release.service.spec.recipe(), None)
     assert found is not None
     assert found.revision == release.revision
+
+
+@pytest.mark.parametrize("release", MADE, indirect=True)
+def test_its_source_is_still_the_graph_that_it_was_made_of(release: Release) -> None:
+    """Digests name graphs for good: by another one it would be trained anew, and changes could not be folded."""
+    spec = release.moved.spec
+    found = task_of(spec).graph_digest(source_digest(spec.graph.source))
+    assert found == release.load().manifest.graph  # type: ignore[union-attr]
+
+
+def test_layouts_of_several_types_have_the_names_in_digests_that_they_had() -> None:
+    names = {kind.__name__: layout().name for kind, layout in LAYOUTS.items()}
+    assert names == {
+        "NpzFolder": "TypedFolder", "HeteroDataFile": "HeteroDataFile", "ParquetByType": "TypedParquet",
+        "CsvByType": "TypedCsv",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("release", MADE, indirect=True)
