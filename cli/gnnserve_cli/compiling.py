@@ -10,14 +10,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 
+from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, SchemaNames
 from gnnserve_worker.compile_kernels import of_changes
 from gnnserve_worker.inference.made_up import table_of
 from gnnserve_worker.kernel_cache import EVERYTHING, can_be_kept, is_compiled
 from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL
 from gnnserve_worker.opening.loaded import LoadedRevision
 
+_GRAPHS: Mapping[SchemaNames, tuple[str, Container[str]]] = {
+    WITHOUT_NAMES: ("one-type", OF_ONE_TYPE),
+    NAMES_OF_TYPES: ("by-type", RELATIONAL),
+}
+"""What `compile_kernels --graph` calls a graph whose nodes are called so, and the architectures over it."""
 _TRIES = 2
 """How often it is begun where it ends too soon. What was compiled until then is kept, so that it goes on from there."""
 
@@ -25,20 +31,21 @@ _TRIES = 2
 def compile_for_changes(loaded: LoadedRevision, say: Callable[[str], None]) -> None:
     """Begin to compile in another process, and say so, where that has not been done; not for a program, whose process
     has no kernels."""
-    manifest, has_types = loaded.manifest, not loaded.places.has_one_list_each
+    manifest = loaded.manifest
     if manifest is None:
         return
     architecture = manifest.variants[0].network.architecture
-    if architecture not in (RELATIONAL if has_types else OF_ONE_TYPE):
+    graph, architectures = _GRAPHS[loaded.graph.schema.names]
+    if architecture not in architectures:
         return
     tables = sorted({table_of(variant, manifest.tables[variant.table]) for variant in manifest.variants})
-    wanted = of_changes(architecture, tables, has_types=has_types)
+    wanted = of_changes(graph, architecture, tables)
     if not can_be_kept() or is_compiled(EVERYTHING) or is_compiled(wanted):
         return
     # -P: not with modules of the folder that the server was started in, such as a user's random.py.
     command = [
-        sys.executable, "-P", "-m", "gnnserve_worker.compile_kernels", "--changes",
-        architecture, *tables, *(["--types"] if has_types else []),
+        sys.executable, "-P", "-m", "gnnserve_worker.compile_kernels", "--graph", graph, "--changes",
+        architecture, *tables,
     ]  # fmt: skip
 
     def run() -> None:

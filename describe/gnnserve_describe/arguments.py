@@ -9,12 +9,14 @@ import torch
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.programs import RelationKey
-from gnnserve_describe.calling import Argument, Part
+from gnnserve_describe.calling import DICTIONARIES, TENSORS, Argument, Part
 from gnnserve_describe.given_graph import GivenGraph, edge_list, is_dense, is_edge_list, listed, names_edges, plain
 
 
 class PlainArguments:
     """Arguments over one type."""
+
+    form = TENSORS
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         tensors = [value for _, value in pairs if torch.is_tensor(value)]
@@ -50,8 +52,10 @@ class PlainArguments:
         return GivenGraph({"": self._nodes}, {key: self._edges}, {key: self._payload}, {}, {"": self._count})
 
 
-class TypedArguments:
+class ArgumentsByType:
     """Arguments over several types: dictionaries by type, and by (source, relation, target)."""
+
+    form = DICTIONARIES
 
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, torch.Tensor]] = {}

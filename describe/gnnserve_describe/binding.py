@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_describe.calling import Argument, Call, Part
+from gnnserve_describe.calling import Argument, Part
 from gnnserve_describe.dgl_graph import is_dgl_graph
 from gnnserve_describe.given_graph import (
     COUNT_NAMES,
@@ -26,14 +26,12 @@ from gnnserve_describe.given_graph import (
 _PAYLOAD_WORDS = re.compile(r"edge|weight|attr|rel|type|time|^e$|^w$|^ew$|^ef$")
 
 
-def bound_call(
-    module: torch.nn.Module, found: GivenGraph, given: Any, inputs: Sequence[str], *, has_types: bool
-) -> Call:
+def bound_arguments(
+    module: torch.nn.Module, found: GivenGraph, given: Any, inputs: Sequence[str]
+) -> Sequence[Argument]:
     if inputs:
-        arguments = [_named_input(each, found, given) for each in inputs]
-    else:
-        arguments = list(_by_names(module, found, given, has_types=has_types))
-    return Call(arguments, has_types)
+        return [_named_input(each, found, given) for each in inputs]
+    return list(_by_names(module, found, given))
 
 
 def _named_input(text: str, found: GivenGraph, given: Any) -> Argument:
@@ -52,7 +50,7 @@ def _named_input(text: str, found: GivenGraph, given: Any) -> Argument:
     raise InputError("--inputs", f"the graph has no {name!r}", f"name one of {listed(there)}")
 
 
-def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any, *, has_types: bool) -> Iterator[Argument]:
+def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any) -> Iterator[Argument]:
     parameters = [
         each
         for each in inspect.signature(module.forward).parameters.values()

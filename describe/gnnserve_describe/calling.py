@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -55,11 +55,61 @@ class Argument:
         return text if self.parameter in ("", text) else f"{self.parameter}={text}"
 
 
+class TensorForm(Protocol):
+    """How a module is given what there is of each type and relation."""
+
+    def of_types(self, found: Mapping[str, torch.Tensor]) -> Any: ...
+
+    def of_relations(self, found: Mapping[RelationKey, torch.Tensor]) -> Any: ...
+
+    def fill(self, made: Any, graph: GraphTensors) -> None:
+        """Give an object of the example's class the tensors as its attributes."""
+
+
+class _Tensors:
+    """Those of the only type and of its relation, as they are."""
+
+    def of_types(self, found: Mapping[str, torch.Tensor]) -> Any:
+        return found[""]
+
+    def of_relations(self, found: Mapping[RelationKey, torch.Tensor]) -> Any:
+        return found[RelationKey()]
+
+    def fill(self, made: Any, graph: GraphTensors) -> None:
+        for name, block in (*graph.features[""].items(), *graph.payload[RelationKey()].items()):
+            setattr(made, name, block)
+        made.edge_index = graph.edges[RelationKey()]
+        made.num_nodes = graph.nodes("")
+
+
+class _Dictionaries:
+    """By type, and by (source, relation, target), as a HeteroData has them."""
+
+    def of_types(self, found: Mapping[str, torch.Tensor]) -> Any:
+        return dict(found)
+
+    def of_relations(self, found: Mapping[RelationKey, torch.Tensor]) -> Any:
+        return {(key.source, key.name, key.target): each for key, each in found.items()}
+
+    def fill(self, made: Any, graph: GraphTensors) -> None:
+        for kind, blocks in graph.features.items():
+            for name, block in blocks.items():
+                made[kind][name] = block
+        for key, edges in graph.edges.items():
+            store = made[key.source, key.name, key.target]
+            store.edge_index = edges
+            for name, block in graph.payload[key].items():
+                store[name] = block
+
+
+TENSORS: TensorForm = _Tensors()
+DICTIONARIES: TensorForm = _Dictionaries()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     arguments: Sequence[Argument]
-    has_types: bool
-    """Whether tensors of nodes and edges are given in dictionaries."""
+    form: TensorForm
     is_over_example: bool = False
     """Whether a graph of DGL is the user's own, and not one of the tensors that is computed by torch alone."""
 
@@ -81,17 +131,10 @@ class Call:
         return _MAKERS[each.part](self, each, graph)
 
     def nodes(self, block: str, graph: GraphTensors) -> Any:
-        if not self.has_types:
-            return graph.features[""][block]
-        return {kind: blocks[block] for kind, blocks in graph.features.items() if block in blocks}
+        return self.form.of_types({kind: blocks[block] for kind, blocks in graph.features.items() if block in blocks})
 
     def payload(self, block: str, graph: GraphTensors) -> Any:
-        return self.by_relation({key: blocks[block] for key, blocks in graph.payload.items() if block in blocks})
-
-    def by_relation(self, found: Mapping[RelationKey, torch.Tensor]) -> Any:
-        if not self.has_types:
-            return found[RelationKey()]
-        return {(key.source, key.name, key.target): each for key, each in found.items()}
+        return self.form.of_relations({key: each[block] for key, each in graph.payload.items() if block in each})
 
     def dgl_graph(self, example: Any, graph: GraphTensors) -> Any:
         if self.is_over_example:
@@ -103,26 +146,13 @@ class Call:
     def graph(self, example: Any, graph: GraphTensors) -> Any:
         """An object of the example's class that has nothing but what the program is given."""
         made: Any = SimpleNamespace() if isinstance(example, Mapping) else type(example)()
-        if not self.has_types:
-            for name, block in (*graph.features[""].items(), *graph.payload[RelationKey()].items()):
-                setattr(made, name, block)
-            made.edge_index = graph.edges[RelationKey()]
-            made.num_nodes = graph.nodes("")
-            return made
-        for kind, blocks in graph.features.items():
-            for name, block in blocks.items():
-                made[kind][name] = block
-        for key, edges in graph.edges.items():
-            store = made[key.source, key.name, key.target]
-            store.edge_index = edges
-            for name, block in graph.payload[key].items():
-                store[name] = block
+        self.form.fill(made, graph)
         return made
 
 
 _MAKERS: Mapping[Part, Callable[[Call, Argument, GraphTensors], Any]] = {
     Part.NODES: lambda call, each, graph: call.nodes(each.block, graph),
-    Part.EDGES: lambda call, _, graph: call.by_relation(graph.edges),
+    Part.EDGES: lambda call, _, graph: call.form.of_relations(graph.edges),
     Part.PAYLOAD: lambda call, each, graph: call.payload(each.block, graph),
     Part.NODE_COUNT: lambda _, __, graph: graph.nodes(""),
     Part.GRAPH: lambda call, each, graph: call.graph(each.value, graph),

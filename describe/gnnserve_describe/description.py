@@ -14,7 +14,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.programs import ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of, told_by_line
-from gnnserve_describe.calling import Part
+from gnnserve_describe.calling import TENSORS, Part
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
 from gnnserve_describe.decoder import decoder_of
 from gnnserve_describe.example import Example, example_of
@@ -100,7 +100,7 @@ def describe(
         module = in_evaluation(module, findings)
         example = example_of(module, graph, wishes.target, wishes.inputs)
         if wishes.scores_links:
-            if example.call.has_types:
+            if example.call.form is not TENSORS:
                 raise InputError(
                     "--links", "the graph has several types, and the encoder is described over one",
                     "export it with rows of both types by torch.onnx.export, and write the manifest as "

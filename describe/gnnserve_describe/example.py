@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_describe.arguments import PlainArguments, TypedArguments
-from gnnserve_describe.binding import bound_call
-from gnnserve_describe.calling import Call, Part
+from gnnserve_describe.arguments import ArgumentsByType, PlainArguments
+from gnnserve_describe.binding import bound_arguments
+from gnnserve_describe.calling import DICTIONARIES, TENSORS, Call, Part
 from gnnserve_describe.dgl_graph import is_dgl_graph
 from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_dgl, graph_of_hetero, listed
 from gnnserve_describe.graph import GraphTensors
@@ -39,19 +39,18 @@ def example_of(module: torch.nn.Module, given: Any, target: str | None, inputs: 
     if isinstance(given, tuple | list) or (isinstance(given, dict) and not _is_named_graph(given)):
         return _of_arguments(module, given, target)
     if is_dgl_graph(given):
-        found, has_types = graph_of_dgl(given), False
+        found, form = graph_of_dgl(given), TENSORS
     elif hasattr(given, "edge_types") and hasattr(given, "node_types"):
-        found, has_types = graph_of_hetero(given), True
+        found, form = graph_of_hetero(given), DICTIONARIES
     elif isinstance(given, Mapping) or hasattr(given, "edge_index") or hasattr(given, "adj_t") or _has_pairs(given):
-        found, has_types = graph_of_data(given), False
+        found, form = graph_of_data(given), TENSORS
     else:
         raise InputError(
             _WHERE, f"it is a {type(given).__name__}, and no graph",
             "give a Data or HeteroData of torch_geometric (of a data set: dataset[0]), a graph of DGL, or a tuple of "
             "the arguments of forward",
         )  # fmt: skip
-    call = bound_call(module, found, given, inputs, has_types=has_types)
-    return _example(found, call, target)
+    return _example(found, Call(bound_arguments(module, found, given, inputs), form), target)
 
 
 def _has_pairs(given: Any) -> bool:
@@ -71,14 +70,14 @@ def _of_arguments(module: torch.nn.Module, given: Any, target: str | None) -> Ex
     if len(pairs) == 1 and not torch.is_tensor(pairs[0][1]) and not isinstance(pairs[0][1], Mapping):
         # The graph itself.
         return example_of(module, pairs[0][1], target)
-    has_types = any(isinstance(value, Mapping) for _, value in pairs)
-    reader = TypedArguments() if has_types else PlainArguments(pairs)
+    are_by_type = any(isinstance(value, Mapping) for _, value in pairs)
+    reader = ArgumentsByType() if are_by_type else PlainArguments(pairs)
     arguments = []
     for place, (parameter, value) in enumerate(pairs):
         name = (parameter or (names[place] if place < len(names) else f"input{place}")).removesuffix("_dict")
         arguments.append(reader.read(parameter, name, value))
     found = reader.found()
-    return _example(found, Call(arguments, has_types), target)
+    return _example(found, Call(arguments, reader.form), target)
 
 
 def _example(found: GivenGraph, call: Call, target: str | None) -> Example:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from gnnserve_api.programs import InputRole, ProgramInput
+from gnnserve_describe.calling import DICTIONARIES, TENSORS, TensorForm
 from gnnserve_describe.example import Example
 from gnnserve_describe.layout import Layout
 
@@ -45,13 +46,13 @@ def write_graph(
     graph, target = example.graph, example.target
     labels = None if example.labels is None else _classes(example.labels)
     if not has_classes:
-        labels = None if target else np.arange(graph.nodes(target)) % 2
+        labels = np.arange(graph.nodes(target)) % 2
     tensors = dict(zip(layout.inputs, layout.tensors_of(graph), strict=True))
     if labels is None or sum(tensor.nbytes for tensor in tensors.values()) > MOST_BYTES:
         return None
     labelled = {"y": labels, **_splits(example.masks, labels, seed)}
     written = WrittenGraph(tensors, {kind: graph.nodes(kind) for kind in graph.types}, target, labelled)
-    return _WRITERS[bool(target)](written, folder)
+    return _WRITERS[example.call.form](written, folder)
 
 
 def _write_npz(graph: WrittenGraph, folder: Path) -> dict[str, Any]:
@@ -114,11 +115,11 @@ def _columns_read(graph: WrittenGraph) -> dict[str, str]:
     return {"edgeColumns": "Read"} if is_read else {}
 
 
-_WRITERS: Mapping[bool, Callable[[WrittenGraph, Path], dict[str, Any]]] = {
-    False: _write_npz,
-    True: _write_hetero_data,
+_WRITERS: Mapping[TensorForm, Callable[[WrittenGraph, Path], dict[str, Any]]] = {
+    TENSORS: _write_npz,
+    DICTIONARIES: _write_hetero_data,
 }
-"""By whether types have names."""
+"""By how the module is given tensors."""
 
 
 def class_count(labels: torch.Tensor) -> int | None:

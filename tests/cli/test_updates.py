@@ -18,6 +18,7 @@ from tests.support.profiles import revision_manifest
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, SchemaNames
 from gnnserve_api.repository import PROGRAM
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNService
@@ -154,13 +155,13 @@ class Processes:
         self.commands.put(command)
         return SimpleNamespace(returncode=self.statuses.pop(0))
 
-    def start_server(self, architecture: str = "GraphSAGE", *, has_types: bool = False) -> None:
+    def start_server(self, architecture: str = "GraphSAGE", names: SchemaNames = WITHOUT_NAMES) -> None:
         manifest = revision_manifest()
         network = msgspec.structs.replace(manifest.variants[0].network, architecture=architecture)
         variants = tuple(msgspec.structs.replace(one, network=network) for one in manifest.variants)
         loaded: Any = SimpleNamespace(
             manifest=msgspec.structs.replace(manifest, variants=variants),
-            places=SimpleNamespace(has_one_list_each=not has_types),
+            graph=SimpleNamespace(schema=SimpleNamespace(names=names)),
         )
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(compiling.subprocess, "run", self.run)
@@ -169,10 +170,10 @@ class Processes:
                 thread.join()
 
 
-CHANGES = ["gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "features-float32"]
+CHANGES = ["gnnserve_worker.compile_kernels", "--graph", "one-type", "--changes", "GraphSAGE", "features-float32"]
 
 
-OF_CHANGES = compile_kernels.of_changes("GraphSAGE", ["features-float32"], has_types=False)
+OF_CHANGES = compile_kernels.of_changes("one-type", "GraphSAGE", ["features-float32"])
 
 
 @pytest.mark.parametrize("what", [None, EVERYTHING, OF_CHANGES])
@@ -226,7 +227,7 @@ def test_the_process_beside_a_server_compiles_what_changes_need(monkeypatch: pyt
     assert compile_kernels.main(["--changes", "GraphSAGE", "stored-float32"]) == 0
     assert niceness == [10]
     assert all(kernel.signatures for kernel in ran)  # type: ignore[attr-defined]
-    assert is_compiled(compile_kernels.of_changes("GraphSAGE", ["stored-float32"], has_types=False))
+    assert is_compiled(compile_kernels.of_changes("one-type", "GraphSAGE", ["stored-float32"]))
 
 
 @pytest.mark.parametrize("architecture", RELATIONAL)
@@ -235,24 +236,24 @@ def test_it_compiles_what_changes_of_several_types_need(
 ) -> None:
     monkeypatch.setattr(os, "nice", lambda _: None)
     processes = Processes([0])
-    processes.start_server(architecture, has_types=True)
+    processes.start_server(architecture, NAMES_OF_TYPES)
     rehearsed: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *of, has_types: rehearsed.append((*of, has_types)))
+    monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *of: rehearsed.append(of))
     assert compile_kernels.main(processes.commands.get()[4:]) == 0
-    assert rehearsed == [(architecture, ["features-float32"], True)]
-    processes.start_server(architecture, has_types=True)
+    assert rehearsed == [("by-type", architecture, ["features-float32"])]
+    processes.start_server(architecture, NAMES_OF_TYPES)
     assert processes.commands.empty(), "it is done"
 
 
 @pytest.mark.parametrize("architecture", RELATIONAL)
 def test_changes_of_several_types_are_rehearsed(architecture: Architecture) -> None:
-    rehearsal.rehearse_changes(architecture, ["projected-float32"], has_types=True)
+    rehearsal.rehearse_changes("by-type", architecture, ["projected-float32"])
 
 
 @pytest.mark.usefixtures("kernel_root")
-@pytest.mark.parametrize("has_types", [False, True], ids=["one type", "several types"])
-def test_nothing_is_compiled_beside_a_program(has_types: bool) -> None:
+@pytest.mark.parametrize("names", [WITHOUT_NAMES, NAMES_OF_TYPES], ids=["one type", "several types"])
+def test_nothing_is_compiled_beside_a_program(names: SchemaNames) -> None:
     processes = Processes([])
-    processes.start_server(PROGRAM, has_types=has_types)
+    processes.start_server(PROGRAM, names)
     assert processes.commands.empty()
     assert processes.said.empty()

@@ -52,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         help="what changes of the graph need of a revision with these tables, such as projected-float32, alone",
     )
-    parser.add_argument("--types", action="store_true", help="with --changes: over a graph of several types")
+    parser.add_argument("--graph", choices=("one-type", "by-type"), default="one-type", help="with --changes")
     options = parser.parse_args(arguments)
     if options.changes:
         architecture, *tables = options.changes
-        return _compile_changes(architecture, tables, has_types=options.types)
+        return _compile_changes(options.graph, architecture, tables)
     if options.ship:
         os.environ["NUMBA_CACHE_DIR"] = _in_a_fresh_process(_shipped)
     started_s = time.perf_counter()
@@ -75,21 +75,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _compile_changes(architecture: str, tables: Sequence[str], *, has_types: bool) -> int:
+def _compile_changes(graph: str, architecture: str, tables: Sequence[str]) -> int:
     # A server answers meanwhile.
     os.nice(_NICENESS)
     from gnnserve_api.spec.model import Architecture  # noqa: PLC0415
     from gnnserve_worker.inference.rehearsal import rehearse_changes  # noqa: PLC0415
     from gnnserve_worker.kernel_cache import note_compiled  # noqa: PLC0415
 
-    rehearse_changes(Architecture(architecture), tables, has_types=has_types)
-    note_compiled(of_changes(architecture, tables, has_types=has_types))
+    rehearse_changes(graph, Architecture(architecture), tables)
+    note_compiled(of_changes(graph, architecture, tables))
     return 0
 
 
-def of_changes(architecture: str, tables: Sequence[str], *, has_types: bool) -> str:
-    """What `--changes` compiles, as `kernel_cache.note_compiled` notes it."""
-    return " ".join(("changes", "types" if has_types else "one-type", architecture, *sorted(tables)))
+def of_changes(graph: str, architecture: str, tables: Sequence[str]) -> str:
+    """What `--changes` compiles, as `kernel_cache.note_compiled` notes it. `graph`: one of `--graph`."""
+    return " ".join(("changes", graph, architecture, *sorted(tables)))
 
 
 def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:

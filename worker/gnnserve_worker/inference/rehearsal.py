@@ -68,17 +68,14 @@ def rehearse(*halves: Half) -> None:
             _HALVES[half](Path(folder))
 
 
-def rehearse_changes(architecture: Architecture, tables: Collection[str], *, has_types: bool) -> None:
-    """What changes of the graph do to a revision of that architecture. `tables`: of its variants, as
-    `MadeUpVariant.table` names them. `has_types`: over a graph of several types."""
+def rehearse_changes(graph: str, architecture: Architecture, tables: Collection[str]) -> None:
+    """What changes of the graph do to a revision of that architecture. `graph`: a key of `_CHANGED`. `tables`: of its
+    variants, as `MadeUpVariant.table` names them."""
     # What rows of the others are made of.
     needed = {*tables, f"features-{Storage.FLOAT32}", f"projected-{Storage.FLOAT32}"}
     variants = [variant for variant in _variants() if variant.table in needed and variant.compute == "float32"]
     with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
-        if has_types:
-            _change_graph_of_types(*_publish_over_types(Path(folder), architecture, variants))
-        else:
-            _change_graph(Path(folder), architecture, variants)
+        _CHANGED[graph](Path(folder), architecture, variants)
 
 
 def _answer(root: Path) -> None:
@@ -134,6 +131,17 @@ def _change_graph(root: Path, architecture: Architecture, variants: Sequence[Mad
     # As where a list is very long.
     replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
     return replica
+
+
+def _change_made_up_types(root: Path, architecture: Architecture, variants: Sequence[MadeUpVariant]) -> None:
+    _change_graph_of_types(*_publish_over_types(root, architecture, variants))
+
+
+_CHANGED: Mapping[str, Callable[[Path, Architecture, Sequence[MadeUpVariant]], object]] = {
+    "one-type": _change_graph,
+    "by-type": _change_made_up_types,
+}
+"""A revision over a graph of each kind, published and changed."""
 
 
 def _change_graphs_of_types(root: Path) -> None:

@@ -23,15 +23,16 @@ from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _FIELD = "spec.graph.source"
+_NAMES = {ParquetSource: "ParquetSource", CsvSource: "CsvSource"}
+"""In digests of graphs: another one would have every such graph imported and learnt anew."""
 
 
 def identity(source: ParquetSource | CsvSource) -> str:
     """Identity of the files' content and of every option, independent of the files' location."""
     given = format_of(_FIELD, source)
     options = source.model_dump_json(exclude={"nodes": {"uri"}, "edges": {"uri"}}, exclude_defaults=True)
-    return "\n".join(
-        [type(source).__name__, options, *file_digests(given, [("nodes", source.nodes), ("edges", source.edges)])]
-    )
+    digests = file_digests(given, [("nodes", source.nodes), ("edges", source.edges)])
+    return "\n".join([_NAMES[type(source)], options, *digests])
 
 
 def load(
