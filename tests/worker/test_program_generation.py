@@ -394,11 +394,13 @@ class FailingRunner:
         self.most_rows, self.failure = most_rows, failure
         self.asked: list[int] = []
 
-    def run(self, inputs: dict[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int) -> tuple[np.ndarray, ...]:
-        self.asked.append(rows)
+    def run(
+        self, inputs: dict[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: Sequence[int]
+    ) -> tuple[np.ndarray, ...]:
+        self.asked += rows
         if len(inputs["x"]) > self.most_rows:
             raise ProgramFailedError(self.failure, "took longer than 10 s")
-        return tuple(inputs["x"][:rows, : each.columns] for each in outputs)
+        return tuple(inputs["x"][:count, : each.columns] for each, count in zip(outputs, rows, strict=True))
 
 
 def scores_of(runner: FailingRunner, **more: Any) -> ProgramScores:

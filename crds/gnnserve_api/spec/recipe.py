@@ -59,7 +59,6 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "model.program.reads_degrees": False,
         "model.program.inputs": [],
         "model.program.other_scores": [],
-        "model.program.other_scores[].type": "",
         "model.program.scores.type": "",
         "model.program.embeddings.type": "",
         "model.program.limits": {},
