@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from gnnserve_api.spec.graph import Graph
-from gnnserve_api.spec.model import Model, ScoreKind
+from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.task import Decoder, Task
+from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Variants
 
 _PROGRAM = "has(self.model.program)"
@@ -22,9 +22,6 @@ class _Spec(Protocol):
     task: Task
 
 
-_LINKS = f"{_PROGRAM} && has(self.task.links)"
-
-
 @rule(
     f"!{_PROGRAM} || !has(self.model.program.otherScores) || size(self.model.program.otherScores) == 0 || "
     "(has(self.task.links) && has(self.graph.source.typed))",
@@ -35,35 +32,7 @@ def programs_give_rows_of_other_types(spec: _Spec) -> bool:
     program = spec.model.program
     if program is None or not program.other_scores:
         return True
-    return spec.task.links is not None and spec.graph.source.typed is not None
-
-
-@rule(
-    f"!({_LINKS}) || !has(self.model.program.scores) || self.task.links.dimensions == "
-    "(has(self.model.program.embeddings) ? self.model.program.embeddings.columns : self.model.program.scores.columns)",
-    "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "
-    "embeddings: these are the rows that pairs are scored by",
-)
-def programs_give_rows_of_the_dimensions(spec: _Spec) -> bool | str:
-    program, links = spec.model.program, spec.task.links
-    if program is None or links is None or program.scores is None:
-        return True
-    rows = program.embeddings or program.scores
-    return links.dimensions == rows.columns or (
-        f"task.links.dimensions is {links.dimensions}, and must be {rows.columns}, the columns of model.program's "
-        f"output {rows.name}, whose rows pairs are scored by"
-    )
-
-
-@rule(
-    f"!({_LINKS}) || !has(self.model.expected) || self.model.expected.scores == 'Logits'",
-    "model.expected.scores must be Logits with model.program and task.links: rows are compared as they are",
-)
-def programs_give_rows_as_they_are(spec: _Spec) -> bool:
-    model = spec.model
-    if model.program is None or spec.task.links is None or model.expected is None:
-        return True
-    return model.expected.scores is ScoreKind.LOGITS
+    return spec.task.asked().reads_other_types(spec.graph.source.kind)
 
 
 @rule(
@@ -73,10 +42,10 @@ def programs_give_rows_as_they_are(spec: _Spec) -> bool:
     "folder of gnnserve-describe; without them it must be left out",
 )
 def programs_bring_the_decoder(spec: _Spec) -> bool:
-    program, links = spec.model.program, spec.task.links
+    program = spec.model.program
     if program is None:
         return True
-    if links is None or links.decoder is Decoder.DOT:
+    if not spec.task.asked().decoder_has_weights:
         return program.decoder is None
     return program.decoder is not None or not program.has_contract
 

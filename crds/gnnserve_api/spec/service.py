@@ -276,8 +276,8 @@ class GNNServiceSpec(ApiModel):
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
     _programs_give_rows_of_other_types = programs.programs_give_rows_of_other_types
-    _programs_give_rows_of_the_dimensions = programs.programs_give_rows_of_the_dimensions
-    _programs_give_rows_as_they_are = programs.programs_give_rows_as_they_are
+    _programs_give_rows_of_the_dimensions = task_rules.programs_give_rows_of_the_dimensions
+    _programs_give_rows_as_they_are = task_rules.programs_give_rows_as_they_are
     _programs_bring_the_decoder = programs.programs_bring_the_decoder
     _programs_are_not_looked_into = programs.programs_are_not_looked_into
     _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer

@@ -17,13 +17,15 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.graph import Graph
-from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.model import Model, ScoreKind
 from gnnserve_api.spec.rules import Rule, rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
+from gnnserve_api.spec.source_kinds import SEVERAL_TYPES, SourceKind
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Projection, Variants
 
 _HAS_LINKS = "has(self.task.links)"
+_PROGRAM_OF_LINKS = f"has(self.model.program) && {_HAS_LINKS}"
 LINK_METRICS = (
     MetricChoice.AUTO,
     MetricChoice.ROC_AUC,
@@ -119,6 +121,15 @@ class Links(ApiModel):
         """Whether rows that are learnt for each node, as LightGCN's, answer by themselves."""
         return self.decoder is Decoder.DOT
 
+    @property
+    def decoder_has_weights(self) -> bool:
+        """Whether what makes a score of rows has weights."""
+        return self.decoder is not Decoder.DOT
+
+    def reads_other_types(self, kind: SourceKind) -> bool:
+        """Whether rows of nodes of several types are asked for, over a graph of that kind."""
+        return kind is SEVERAL_TYPES
+
 
 @dataclass(frozen=True, slots=True)
 class NodeClasses:
@@ -148,6 +159,13 @@ class NodeClasses:
 
     @property
     def is_told_by_rows(self) -> bool:
+        return False
+
+    @property
+    def decoder_has_weights(self) -> bool:
+        return False
+
+    def reads_other_types(self, kind: SourceKind) -> bool:
         return False
 
 
@@ -306,3 +324,29 @@ def perceptrons_have_no_index(spec: _Spec, links: Links) -> bool:
 def links_have_no_shadows(spec: _Spec, links: Links) -> bool:
     shadow_permille: int = getattr(spec, "routing").shadow_permille  # noqa: B009
     return shadow_permille == 0
+
+
+@_rule_of_links(
+    f"!({_PROGRAM_OF_LINKS}) || !has(self.model.program.scores) || self.task.links.dimensions == "
+    "(has(self.model.program.embeddings) ? self.model.program.embeddings.columns : self.model.program.scores.columns)",
+    "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "
+    "embeddings: these are the rows that pairs are scored by",
+)
+def programs_give_rows_of_the_dimensions(spec: _Spec, links: Links) -> bool | str:
+    program = spec.model.program
+    if program is None or program.scores is None:
+        return True
+    rows = program.embeddings or program.scores
+    return links.dimensions == rows.columns or (
+        f"task.links.dimensions is {links.dimensions}, and must be {rows.columns}, the columns of model.program's "
+        f"output {rows.name}, whose rows pairs are scored by"
+    )
+
+
+@_rule_of_links(
+    f"!({_PROGRAM_OF_LINKS}) || !has(self.model.expected) || self.model.expected.scores == 'Logits'",
+    "model.expected.scores must be Logits with model.program and task.links: rows are compared as they are",
+)
+def programs_give_rows_as_they_are(spec: _Spec, links: Links) -> bool:
+    model = spec.model
+    return model.program is None or model.expected is None or model.expected.scores is ScoreKind.LOGITS
