@@ -23,6 +23,7 @@ from gnnserve_describe.equal_layers import exportable
 from gnnserve_describe.graph import GraphTensors
 from gnnserve_describe.layout import Layout
 from gnnserve_describe.scoring import Scorer
+from gnnserve_describe.translations import TRANSLATIONS
 
 OPSET = 18
 _MOST = 1 << 40
@@ -89,7 +90,7 @@ def export_program(
         try:
             made = torch.onnx.export(
                 program, dynamo=True, input_names=[each.name for each in layout.inputs], output_names=names,
-                opset_version=OPSET, verbose=False,
+                opset_version=OPSET, custom_translation_table=dict(TRANSLATIONS), verbose=False,
             )  # fmt: skip
         except Exception as error:
             raise _not_translated(error) from error

@@ -248,6 +248,19 @@ def test_a_layer_for_each_kind_of_edges_reads_those_that_a_mask_picks(convolutio
     assert describe(Masked().eval(), GRAPH, tmp_path / "masked").check.difference < 1e-5
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_edges_may_be_counted_by_bincount(is_weighted: bool, tmp_path: Path) -> None:
+    class Counted(Net):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
+            weights = edge_attr[:, 0].abs() if is_weighted else None
+            counts = torch.bincount(edge_index[1], weights, minlength=x.size(0)).float()
+            return super().forward(x, edge_index) + torch.log1p(counts).unsqueeze(1)
+
+    edge_attr = torch.linspace(-1, 1, 2 * GRAPH.num_edges).reshape(-1, 2)
+    graph = Data(x=GRAPH.x, edge_index=GRAPH.edge_index, edge_attr=edge_attr, y=GRAPH.y)
+    assert describe(Counted(pyg.SAGEConv).eval(), graph, tmp_path / "counted").check.difference < 1e-5
+
+
 def test_hgt_is_exported_though_it_reads_a_number_back(tmp_path: Path) -> None:
     class Transformer(torch.nn.Module):
         def __init__(self) -> None:
