@@ -38,3 +38,7 @@ class ProgramFailedError(GnnserveError):
         self.retry_after_s = retry_after_s
         """Earliest time at which asking again can help, from now on."""
         super().__init__(f"the program of this service {problem}; {_REMEDIES[failure]}")
+
+
+class NotReadyError(ProgramFailedError):
+    """Its process did not get so far that it could be asked, whatever it would have been asked."""

@@ -31,7 +31,9 @@ from gnnserve_worker.programs.rewriting import rewritten
 _MOST_REASON = 600
 _MOST_COPIES = 8
 """A file is rewritten where its memory holds so many of it: as read, as a message, as written, and in the session."""
-_LACKS_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate", "memory allocation")
+_LACKS_MEMORY = (
+    "bad_alloc", "bad allocation", "failed to allocate", "memory allocation", "can't start new thread", "failed to map",
+)  # fmt: skip
 
 
 def main(start: Start, descriptors: list[int]) -> None:
@@ -45,16 +47,20 @@ def main(start: Start, descriptors: list[int]) -> None:
     try:
         _apart(lambda: opened.append(_open(start, kept)))
         ((session, kept_bytes),) = opened
+        threading.Thread(target=_end_with_worker, args=(connection,)).start()
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker tells it
         send(connection, _answer_of(error))
         return
-    threading.Thread(target=_end_with_worker, args=(connection,)).start()
     send(connection, Answer(kept_bytes=kept_bytes, provider=session.get_providers()[0]))
     for asked, memory in zip(of_lanes[::2], of_lanes[1::2], strict=True):
         waiting.put(_Lane(socket.socket(fileno=asked), memory))
     while True:
         lane = waiting.get()
-        threading.Thread(target=_serve, args=(session, lane, waiting)).start()
+        try:
+            threading.Thread(target=_serve, args=(session, lane, waiting)).start()
+        except RuntimeError as error:
+            # There is no memory for its stack. The worker, once it is told, ends this process.
+            send(lane.connection, _answer_of(error))
 
 
 def _end_with_worker(connection: socket.socket) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from gnnserve_api import decoding
 from gnnserve_api.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.growth import room_for
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer
 from gnnserve_worker.programs.messages import Answer, Question, Start, end_of, place, receive, send
 from gnnserve_worker.programs.priority import yield_to_others
@@ -99,7 +99,7 @@ class Lane:
 
 
 class StartedProcess:
-    """A started process, ready to be asked. ProgramFailedError: it does not get that far."""
+    """A started process, ready to be asked. NotReadyError: it does not get that far."""
 
     def __init__(
         self, server: ForkServer, program: ProgramFile, lanes: int, limits: ProgramLimits, device: ProgramDevice
@@ -120,35 +120,37 @@ class StartedProcess:
             self._control.close()
             for lane in made:
                 lane.close()
-            raise ProgramFailedError(Failure.CRASH, f"has no process: {error}") from error
+            raise NotReadyError(Failure.CRASH, f"has no process: {error}") from error
         finally:
             for end in (control, *(lane.other_end for lane in made)):
                 end.close()
         for lane in made:
             self._free.put(lane)
-        read = self._ready(limits.start_seconds, made, deadline)
+        read = self._ready(limits, made, deadline)
         program.kept_bytes = read.kept_bytes
         self.provider = read.provider
         """Execution provider of ONNX Runtime that it runs by."""
 
-    def _ready(self, start_s: float, lanes: Sequence[Lane], deadline: float) -> Answer:
+    def _ready(self, limits: ProgramLimits, lanes: Sequence[Lane], deadline: float) -> Answer:
         """The answer that the program is read, once all lanes can be asked."""
         self._control.settimeout(max(1e-3, deadline - time.monotonic()))
         try:
             answer = decoding.decode(receive(self._control), Answer)
+            told = [answer]
             if answer.failure is None:
-                for lane in lanes:
-                    lane.receive(deadline)
+                told += [lane.receive(deadline) for lane in lanes]
         except TimeoutError as error:
             self.end()
-            raise ProgramFailedError(Failure.TIME_OUT, f"took longer than {start_s:g} s to be read") from error
+            raise NotReadyError(Failure.TIME_OUT, f"took longer than {limits.start_seconds:g} s to be read") from error
         except (EOFError, OSError) as error:
             code = self.end(has_ended=True)
             problem = f"ended its process while it was read{with_status(code)}"
-            raise ProgramFailedError(Failure.CRASH, problem) from error
-        if answer.failure is not None:
-            self.end()
-            raise ProgramFailedError(answer.failure, f"cannot be read: {answer.reason}")
+            raise NotReadyError(Failure.CRASH, problem) from error
+        for each in told:
+            if each.failure is not None:
+                self.end()
+                within = f" within {limits.memory_bytes / 2**20:,g} MiB" if each.failure is Failure.MEMORY else ""
+                raise NotReadyError(each.failure, f"cannot be read{within}: {each.reason}")
         return answer
 
     @property

@@ -22,7 +22,7 @@ from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.programs.answers import run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RowLayout
@@ -121,6 +121,8 @@ class ProgramScores:
         """Fewer at once where all of them are too much for a run."""
         try:
             return self._run(nodes)
+        except NotReadyError as error:
+            raise _not_ready(error) from error
         except ProgramFailedError as error:
             if error.failure in _TOO_LARGE and len(nodes) > 1:
                 halves = np.array_split(nodes, 2)
@@ -185,8 +187,7 @@ class ProgramScores:
             whole = f"node {self._called(int(nodes[0]))!r} has {edges:,} edges within {hops} hops"
             problem = f"{whole}, and the program {error.problem}"
             return InputError(f"{FIELD}.limits", problem, self._remedy if edges else _NOT_THE_GRAPHS)
-        problem = f"over this graph the program {error.problem}"
-        return InputError(FIELD, problem, "describe the model over this graph, or correct the file")
+        return _wrong_program(error)
 
     @property
     def _remedy(self) -> str:
@@ -263,3 +264,14 @@ def called_by(data: GraphData) -> Callable[[int], object]:
     """What the source calls a node."""
     ids = data.names or data.target.ids
     return int if ids is None else lambda node: ids.shown(node, node + 1)[0]
+
+
+def _not_ready(error: NotReadyError) -> InputError:
+    if error.failure is not Failure.MEMORY:
+        return _wrong_program(error)
+    return InputError(f"{FIELD}.limits.memory", f"is too little: the program {error.problem}", "give it more")
+
+
+def _wrong_program(error: ProgramFailedError) -> InputError:
+    problem = f"over this graph the program {error.problem}"
+    return InputError(FIELD, problem, "describe the model over this graph, or correct the file")
