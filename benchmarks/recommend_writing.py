@@ -117,7 +117,8 @@ def writing(server: PostgresServer, phase: str, uri_file: Path, vectors: Path, r
             if phase.encode() not in (line.strip() for line in iter(writer.stdout.readline, b"")):
                 raise RuntimeError(f"the writer ended before it was {phase}")
             yield
-            if select.select([writer.stdout], [], [], 0)[0]:
+            # Its session may have ended, and its process not yet.
+            if select.select([writer.stdout], [], [], 0)[0] or not has_writer(server):
                 raise RuntimeError(f"the writer was not {phase} for as long as requests came: give it more rows")
         finally:
             writer.terminate()

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.lacks import needs_cuda_provider
-from tests.worker.test_program_opening import published
 
 from gnnserve_api.device import Device
 from gnnserve_worker.inference.batch import infer_batch
@@ -19,6 +18,8 @@ from gnnserve_worker.pods.device import DeviceSettings, open_served
 @pytest.mark.gpu
 @needs_cuda_provider()
 def test_a_program_is_served_by_the_gpu_with_the_scores_of_the_cpu(tmp_path: Path) -> None:
+    from tests.worker.test_program_opening import published  # needs onnx, which the oldest versions come without
+
     repository, manifest = published(tmp_path)
     loaded = load_revision(repository, manifest.revision)
     seeds = np.array([3, 0, 5], np.int64)
