@@ -1,4 +1,4 @@
-"""What becomes of a model of the table, and why. Nothing here needs torch: pages are rendered without it."""
+"""Outcomes of models of the table, and their reasons. Nothing here needs torch: pages are rendered without it."""
 
 from __future__ import annotations
 

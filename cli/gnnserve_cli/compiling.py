@@ -23,7 +23,7 @@ _GRAPHS: Mapping[SchemaNames, tuple[str, Container[str]]] = {
     WITHOUT_NAMES: ("one-type", OF_ONE_TYPE),
     NAMES_OF_TYPES: ("by-type", RELATIONAL),
 }
-"""What `compile_kernels --graph` calls a graph whose nodes are called so, and the architectures over it."""
+"""A graph as `compile_kernels --graph` has it, and the architectures over it, by how nodes are called."""
 _TRIES = 2
 """How often it is begun where it ends too soon. What was compiled until then is kept, so that it goes on from there."""
 

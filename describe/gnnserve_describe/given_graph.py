@@ -40,14 +40,18 @@ class GivenGraph:
     """Masks of nodes, by type."""
 
 
+def _edges_in(items: Mapping[str, Any], holder: str, remedy: str) -> torch.Tensor:
+    """InputError: there are none."""
+    found = next((edge_list(items[name]) for name in EDGE_NAMES if name in items), None)
+    if found is None:
+        raise InputError(_WHERE, f"{holder} has no edge_index (it has {listed(items)})", remedy)
+    return found
+
+
 def graph_of_data(data: Any) -> GivenGraph:
     items = dict(_items(data))
-    edges = next((edge_list(items[name]) for name in EDGE_NAMES if name in items), None)
-    if edges is None:
-        raise InputError(
-            _WHERE, f"a {type(data).__name__} has no edge_index (it has {listed(items)})",
-            "give a torch_geometric Data or HeteroData, or a tuple of the arguments of forward",
-        )  # fmt: skip
+    remedy = "give a torch_geometric Data or HeteroData, or a tuple of the arguments of forward"
+    edges = _edges_in(items, f"a {type(data).__name__}", remedy)
     count = _node_count(items, edges)
     nodes, payload = {}, {}
     for name, value in items.items():
@@ -101,13 +105,8 @@ def graph_of_hetero(data: Any) -> GivenGraph:
     for source, name, target in data.edge_types:
         key, store = RelationKey(source, name, target), data[source, name, target]
         items = dict(store.items())
-        found = next((edge_list(items[each]) for each in EDGE_NAMES if each in items), None)
-        if found is None:
-            raise InputError(
-                _WHERE, f"relation {source} {name} {target} has no edge_index (it has {listed(items)})",
-                "give each relation its edges, or delete it from the graph",
-            )  # fmt: skip
-        edges[key] = found
+        remedy = "give each relation its edges, or delete it from the graph"
+        edges[key] = _edges_in(items, f"relation {source} {name} {target}", remedy)
         payload[key] = {
             each: plain(value)
             for each, value in items.items()

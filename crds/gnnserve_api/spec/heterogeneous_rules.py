@@ -1,5 +1,4 @@
-"""What a spec may ask for by the kind of its graph, of one type or of several: rules over its graph, model and
-variants."""
+"""Rules over the graph, model and variants of a spec, by the kind of its graph, of one type or of several."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""What a spec may ask for where its model is a program: rules over its graph, task, model and variants."""
+"""Rules over the graph, task, model and variants of a spec whose model is a program."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.program import Program
+from gnnserve_api.spec.rules import Rule
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Variants
 
@@ -22,29 +24,39 @@ class _Spec(Protocol):
     task: Task
 
 
-@rule(
-    f"!{_PROGRAM} || !has(self.model.program.otherScores) || size(self.model.program.otherScores) == 0 || "
+_Check = Callable[[_Spec, Program], bool | str]
+
+
+def _rule_of_programs(cel: str, message: str) -> Callable[[_Check], Rule]:
+    """Decorator of a rule's check of the program of a spec that has one; others keep the rule."""
+
+    def declare(check: _Check) -> Rule:
+        def holds(spec: _Spec) -> bool | str:
+            program = spec.model.program
+            return program is None or check(spec, program)
+
+        return Rule(f"!{_PROGRAM} || {cel}", message, holds)
+
+    return declare
+
+
+@_rule_of_programs(
+    "!has(self.model.program.otherScores) || size(self.model.program.otherScores) == 0 || "
     "(has(self.task.links) && has(self.graph.source.typed))",
     "model.program.otherScores must not be given without task.links and graph.source.typed: nodes of one type are "
     "classified",
 )
-def programs_give_rows_of_other_types(spec: _Spec) -> bool:
-    program = spec.model.program
-    if program is None or not program.other_scores:
-        return True
-    return spec.task.asked().reads_other_types(spec.graph.source.kind)
+def programs_give_rows_of_other_types(spec: _Spec, program: Program) -> bool:
+    return not program.other_scores or spec.task.asked().reads_other_types(spec.graph.source.kind)
 
 
-@rule(
-    f"!{_PROGRAM} || (has(self.task.links) && self.task.links.decoder != 'Dot' ? has(self.model.program.decoder) || "
+@_rule_of_programs(
+    "(has(self.task.links) && self.task.links.decoder != 'Dot' ? has(self.model.program.decoder) || "
     "!has(self.model.program.inputs) || size(self.model.program.inputs) == 0 : !has(self.model.program.decoder))",
     "model.program.decoder must be given for task.links.decoder DistMult and MLP, whose weights it names, or be in the "
     "folder of gnnserve-describe; without them it must be left out",
 )
-def programs_bring_the_decoder(spec: _Spec) -> bool:
-    program = spec.model.program
-    if program is None:
-        return True
+def programs_bring_the_decoder(spec: _Spec, program: Program) -> bool:
     if not spec.task.asked().decoder_has_weights:
         return program.decoder is None
     return program.decoder is not None or not program.has_contract
@@ -55,12 +67,12 @@ _EMPTY = " && ".join(
 )
 
 
-@rule(
-    f"!{_PROGRAM} || ({_EMPTY} && (!has(self.variants.search) || self.variants.search != 'Auto'))",
+@_rule_of_programs(
+    f"({_EMPTY} && (!has(self.variants.search) || self.variants.search != 'Auto'))",
     "variants.given, stored, channels and search must be left out with model.program, whose layers are not looked "
     "into: storage, fanouts, oneRow and cascades are there",
 )
-def programs_are_not_looked_into(spec: _Spec) -> bool | str:
+def programs_are_not_looked_into(spec: _Spec, program: Program) -> bool | str:
     variants = spec.variants
     asked = {
         "given": variants.given,
@@ -69,7 +81,7 @@ def programs_are_not_looked_into(spec: _Spec) -> bool | str:
         "search": variants.is_searched,
     }
     found = [name for name, value in asked.items() if value]
-    if spec.model.program is None or not found:
+    if not found:
         return True
     return (
         f"variants.{found[0]} must be left out with model.program, whose layers are not looked into: storage, fanouts, "
@@ -77,16 +89,16 @@ def programs_are_not_looked_into(spec: _Spec) -> bool | str:
     )
 
 
-@rule(
-    f"!{_PROGRAM} || !has(self.variants.fanouts) || size(self.variants.fanouts) == 0 || "
+@_rule_of_programs(
+    "!has(self.variants.fanouts) || size(self.variants.fanouts) == 0 || "
     "(!self.model.program.readsDegrees && "
     "(!has(self.model.program.hops) || self.variants.fanouts.all(one, size(one) == self.model.program.hops)))",
     "variants.fanouts must be one number for each of model.program.hops, and be left out with "
     "model.program.readsDegrees: layers that count edges are right over whole lists alone",
 )
-def programs_sample_by_hops(spec: _Spec) -> bool | str:
-    program, fanouts = spec.model.program, spec.variants.fanouts
-    if program is None or not fanouts:
+def programs_sample_by_hops(spec: _Spec, program: Program) -> bool | str:
+    fanouts = spec.variants.fanouts
+    if not fanouts:
         return True
     if program.reads_degrees:
         return (
@@ -99,16 +111,15 @@ def programs_sample_by_hops(spec: _Spec) -> bool | str:
     )
 
 
-@rule(
-    f"!{_PROGRAM} || !has(self.model.program.fanouts) || !has(self.variants.fanouts) || "
+@_rule_of_programs(
+    "!has(self.model.program.fanouts) || !has(self.variants.fanouts) || "
     "self.variants.fanouts.all(one, size(one) == size(self.model.program.fanouts) && one != self.model.program.fanouts "
     "&& [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one) || i >= size(self.model.program.fanouts) || "
     "one[i] <= self.model.program.fanouts[i]))",
     "each of variants.fanouts must be smaller than model.program.fanouts: as many numbers, none above it, one below it",
 )
-def programs_sample_fewer(spec: _Spec) -> bool | str:
-    program = spec.model.program
-    if program is None or program.fanouts is None:
+def programs_sample_fewer(spec: _Spec, program: Program) -> bool | str:
+    if program.fanouts is None:
         return True
     most = program.fanouts
     for one in spec.variants.fanouts:

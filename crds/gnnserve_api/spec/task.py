@@ -87,14 +87,14 @@ class Links(ApiModel):
     """Number k of recall@k: the share of a node's held-out links among the k pairs that score best."""
 
     output_word: ClassVar[str] = "dimension"
-    """What a column of what networks give is of."""
+    """Word for a column of what networks give."""
 
     def outputs(self, classes: int) -> int:
         """Width of what networks give."""
         return self.dimensions
 
     def output_names(self, classes: Classes) -> Classes:
-        """What each column of it is called."""
+        """Names of these columns."""
         return tuple(range(self.dimensions))
 
     def program(self, given: ProgramManifest) -> ProgramManifest:

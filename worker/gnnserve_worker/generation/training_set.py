@@ -125,9 +125,4 @@ def mean_rows(indptr: np.ndarray, indices: np.ndarray, sources: int) -> sp.csr_a
 
 def _kept(lists: Graph, sources: np.ndarray, targets: np.ndarray) -> Graph:
     """The edges whose two ends are kept: bool of each position of either type."""
-    of_edge = lists.targets()
-    is_kept = targets[of_edge] & sources[lists.indices]
-    counts = np.bincount(of_edge[is_kept], minlength=lists.nodes)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    payload_rows = lists.payload_rows[is_kept] if len(lists.payload_rows) else lists.payload_rows
-    return Graph(indptr, np.ascontiguousarray(lists.indices[is_kept]), payload_rows=payload_rows)
+    return lists.of_entries(targets[lists.targets()] & sources[lists.indices])

@@ -35,7 +35,7 @@ def relations_without_held_out(data: GraphData, links: LinkSet) -> tuple[Relatio
             is_hidden |= are_known(pair_keys(read, readers, links.nodes), keys)
         if turned:
             is_hidden |= are_known(pair_keys(readers, read, links.nodes), keys)
-        return _entries_kept(one.lists, ~is_hidden)
+        return one.lists.of_entries(~is_hidden)
 
     return tuple(replace(one, lists=kept(one)) for one in data.relations)
 
@@ -46,11 +46,3 @@ def _ways_of(one: Relation, scored: Relation) -> tuple[bool, bool]:
         is_reversed = one.edge_rules.direction is Direction.REVERSED
         return not is_reversed, one.both_ways or is_reversed
     return False, (one.source, one.reverse_of, one.target) == (scored.target, scored.name, scored.source)
-
-
-def _entries_kept(lists: Graph, is_kept: np.ndarray) -> Graph:
-    """Lists with these of their entries. `is_kept`: bool [entries]."""
-    counts = np.bincount(lists.targets()[is_kept], minlength=lists.nodes)
-    rows = lists.payload_rows[is_kept] if len(lists.payload_rows) else lists.payload_rows
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Graph(indptr, np.ascontiguousarray(lists.indices[is_kept]), payload_rows=rows)

@@ -124,13 +124,16 @@ class Graph:
         lengths = np.diff(self.indptr)
         return np.repeat(self._nodes_of(np.arange(len(lengths), dtype=np.int64)), lengths)
 
+    def of_entries(self, is_kept: np.ndarray) -> Graph:
+        """The lists with these entries alone (bool [edges]), which keep what edges have. Nodes are of one type, or the
+        lists those of one relation, of a graph that does not change."""
+        kept_before = np.concatenate([[0], np.cumsum(is_kept)]).astype(np.int64)
+        rows = self.payload_rows[is_kept] if len(self.payload_rows) else self.payload_rows
+        return Graph(kept_before[self.indptr], np.ascontiguousarray(self.indices[is_kept]), payload_rows=rows)
+
     def induced(self, kept: np.ndarray) -> Graph:
         """The same node ids, which are of one type, with only the edges whose two ends are in `kept` (bool [nodes])."""
-        targets = self.targets()
-        edges = kept[targets] & kept[self.indices]
-        degrees = np.bincount(targets[edges], minlength=self.nodes)
-        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-        return Graph(indptr, np.ascontiguousarray(self.indices[edges]))
+        return self.of_entries(kept[self.targets()] & kept[self.indices])
 
     def _lists_of(self, node: int) -> tuple[int, int]:
         """The first of its lists, and how many it has."""

@@ -1,5 +1,5 @@
-"""What a revision over several types keeps of how rows of new nodes are made: the features of each type, and how they
-were scaled."""
+"""Recipe of rows of new nodes that a revision over several types keeps: the features of each type, and how they were
+scaled."""
 
 from __future__ import annotations
 

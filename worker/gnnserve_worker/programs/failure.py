@@ -39,6 +39,15 @@ class ProgramFailedError(GnnserveError):
         """Earliest time at which asking again can help, from now on."""
         super().__init__(f"the program of this service {problem}; {_REMEDIES[failure]}")
 
+    @property
+    def is_too_large(self) -> bool:
+        """Whether it may answer where it is asked for less."""
+        return self.failure in (Failure.TIME_OUT, Failure.MEMORY)
+
 
 class NotReadyError(ProgramFailedError):
     """Its process did not get so far that it could be asked, whatever it would have been asked."""
+
+    @property
+    def is_too_large(self) -> bool:
+        return False

@@ -22,7 +22,7 @@ from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.programs.answers import run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
-from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
+from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RowLayout
@@ -37,7 +37,6 @@ _MOST_ALONE = 256
 """Most nodes that are computed one by one."""
 MOST_NEIGHBOURHOOD_EDGES = 20_000_000
 """Edges that one node's neighbourhood may have: over more of them a run takes gigabytes and many seconds."""
-_TOO_LARGE = (Failure.TIME_OUT, Failure.MEMORY)
 
 
 _SAMPLERS: Mapping[RowLayout, Callable[[Graph], Sampler]] = {
@@ -121,10 +120,8 @@ class ProgramScores:
         """Fewer at once where all of them are too much for a run."""
         try:
             return self._run(nodes)
-        except NotReadyError as error:
-            raise _not_ready(error) from error
         except ProgramFailedError as error:
-            if error.failure in _TOO_LARGE and len(nodes) > 1:
+            if error.is_too_large and len(nodes) > 1:
                 halves = np.array_split(nodes, 2)
                 return np.concatenate([self._scores(half) for half in halves])
             raise self._refusal(nodes, error) from error
@@ -182,12 +179,15 @@ class ProgramScores:
         self.scores(node)
 
     def _refusal(self, nodes: np.ndarray, error: ProgramFailedError) -> InputError:
-        if error.failure in _TOO_LARGE:
+        if error.is_too_large:
             edges, hops = len(self._sample(nodes[:1]).neighbours), len(self._fanouts)
             whole = f"node {self._called(int(nodes[0]))!r} has {edges:,} edges within {hops} hops"
             problem = f"{whole}, and the program {error.problem}"
             return InputError(f"{FIELD}.limits", problem, self._remedy if edges else _NOT_THE_GRAPHS)
-        return _wrong_program(error)
+        if error.failure is Failure.MEMORY:
+            return InputError(f"{FIELD}.limits.memory", f"is too little: the program {error.problem}", "give it more")
+        problem = f"over this graph the program {error.problem}"
+        return InputError(FIELD, problem, "describe the model over this graph, or correct the file")
 
     @property
     def _remedy(self) -> str:
@@ -264,14 +264,3 @@ def called_by(data: GraphData) -> Callable[[int], object]:
     """What the source calls a node."""
     ids = data.names or data.target.ids
     return int if ids is None else lambda node: ids.shown(node, node + 1)[0]
-
-
-def _not_ready(error: NotReadyError) -> InputError:
-    if error.failure is not Failure.MEMORY:
-        return _wrong_program(error)
-    return InputError(f"{FIELD}.limits.memory", f"is too little: the program {error.problem}", "give it more")
-
-
-def _wrong_program(error: ProgramFailedError) -> InputError:
-    problem = f"over this graph the program {error.problem}"
-    return InputError(FIELD, problem, "describe the model over this graph, or correct the file")
