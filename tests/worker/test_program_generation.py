@@ -387,11 +387,10 @@ def test_files_and_folders_are_told_apart(given: Callable[..., Given]) -> None:
     assert "seems to be a file of torch" in made.refusal({"uri": (made.folder / "model.pt").as_uri(), **contract()})
 
 
-@pytest.mark.parametrize("memory", ["1Mi", "16Mi"])
-def test_memory_that_is_too_little_to_start_in_is_named(given: Callable[..., Given], memory: str) -> None:
+def test_memory_that_is_too_little_to_start_in_is_named(given: Callable[..., Given]) -> None:
     made = given("SAGE")
-    found = made.refusal({**contract(), "limits": {"memory": memory}})
-    assert f"limits.memory: is too little: the program cannot be read within {memory.removesuffix('Mi')} MiB" in found
+    found = made.refusal({**contract(), "limits": {"memory": "1Mi"}})
+    assert "limits.memory: is too little: the program cannot be read within 1 MiB" in found
     assert "give it more" in found
 
 

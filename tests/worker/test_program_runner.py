@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 from tests.support.programs import write_mischief
 
 from gnnserve_api.programs import ProgramLimits, ProgramOutput
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer
 from gnnserve_worker.programs.race import check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
@@ -129,6 +130,14 @@ def test_a_program_that_takes_too_much_memory_is_told(runner: ProgramRunner) -> 
     assert raised.value.failure is Failure.MEMORY
     assert not ask(runner).any()
     assert runner.stats.restarts == {Failure.MEMORY: 1}
+
+
+def test_memory_without_room_for_its_threads_is_told(mischief: Path, server: ForkServer) -> None:
+    limits = ProgramLimits(memory_bytes=32 << 20, seconds=60)
+    with closing(ProgramRunner(mischief, 64, limits, server=server)) as runner:
+        with pytest.raises(NotReadyError, match="cannot be read within 32 MiB") as raised:
+            ask(runner)
+        assert raised.value.failure is Failure.MEMORY
 
 
 def test_memory_is_counted_over_the_limit_of_the_service(runner: ProgramRunner) -> None:
