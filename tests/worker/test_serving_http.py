@@ -227,7 +227,7 @@ BAD_BODIES = [
     pytest.param(b'{"nodes":[1]} x', "InvalidJson", "body", "byte 15", id="text after the object"),
     pytest.param(b'{"nodes":[NaN]}', "InvalidJson", "body", "byte", id="NaN"),
     pytest.param(b"\xff\xfe{}", "InvalidJson", "body", "byte 0", id="another encoding"),
-    pytest.param(b'{"nodes":[1],"\xff":2}', "InvalidJson", "body", "utf-8", id="broken text"),
+    pytest.param(b'{"nodes":[1],"\xff":2}', "InvalidJson", "body", "UTF-8", id="broken text"),
     pytest.param(b"[" * 100_000, "InvalidType", "body", "got [[[", id="endless nesting"),
     pytest.param(b"[1, 2]", "InvalidType", "body", "expected an object, got [1,2]", id="a list"),
     pytest.param(b"null", "InvalidType", "body", "got null", id="null"),
@@ -307,7 +307,7 @@ def test_bad_body_is_refused_by_field_and_value_and_the_next_request_is_answered
         response = await client.http.post("/v1/predict", content=body)
         error = error_of(response)
         assert (response.status_code, error["code"], error["field"]) == (400, code, field), error
-        assert part in error["message"]
+        assert part.lower() in error["message"].lower()
         assert "; " in error["message"], "a remedy"
         assert len(error["message"]) < 400
         assert (await client.predict([1])).status_code == 200
