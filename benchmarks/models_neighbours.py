@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -190,10 +190,11 @@ def _asked(served: Served, mode: Mode) -> Iterator[Counter[str]]:
     counted: Counter[str] = Counter()
     over = threading.Event()
     ask = partial(_status_of, served.urls[PROGRAM], mode)
-    killing = _every(_KILL_EVERY_S, over, lambda: _kill_program(served)) if mode.is_killed else nullcontext()
+    # Looking for its process takes time of others, too, so it is done beside every program.
+    looking = _every(_KILL_EVERY_S, over, lambda: _look_at_program(served, is_killed=mode.is_killed))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = []
-        with killing, _every(1 / PER_S, over, lambda: answers.append(pool.submit(ask))):
+        with looking, _every(1 / PER_S, over, lambda: answers.append(pool.submit(ask))):
             try:
                 yield counted
             finally:
@@ -233,10 +234,10 @@ def _status_of(url: str, mode: Mode) -> str:
         connection.close()
 
 
-def _kill_program(served: Served) -> None:
+def _look_at_program(served: Served, *, is_killed: bool) -> None:
     for pid in descendants(served.process.pid):
         with suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_bytes().strip() == NAME.encode():
+            if Path(f"/proc/{pid}/comm").read_bytes().strip() == NAME.encode() and is_killed:
                 os.kill(pid, signal.SIGKILL)
 
 

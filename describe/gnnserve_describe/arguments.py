@@ -25,7 +25,8 @@ class PlainArguments:
         if edges is None or not floats:
             raise InputError(
                 "example inputs", f"no features (float [nodes, columns]) and edge_index (int64 [2, edges]) among "
-                f"{listed([_shown(value) for _, value in pairs])}", "give the arguments that forward is called with",
+                f"{listed([f'{name} {_shown(value)}'.lstrip() for name, value in pairs])}",
+                "give the arguments that forward is called with",
             )  # fmt: skip
         self._edges = edge_list(edges)
         self._count = len(floats[0])

@@ -14,7 +14,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.programs import ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of, told_by_line
-from gnnserve_describe.calling import TENSORS, Part
+from gnnserve_describe.calling import DICTIONARIES, Part
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
 from gnnserve_describe.decoder import decoder_of
 from gnnserve_describe.example import Example, example_of
@@ -22,7 +22,7 @@ from gnnserve_describe.expected import expected_scores, score_pairs
 from gnnserve_describe.export import export_program
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_values
-from gnnserve_describe.given_graph import MATRIX_NAMES
+from gnnserve_describe.given_graph import MATRIX_NAMES, listed
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import class_count, write_graph
 from gnnserve_describe.layout import Layout, layout_of
@@ -98,15 +98,7 @@ def describe(
     with new_folder(folder) as made, told_by_line():
         step("call the module")
         module = in_evaluation(module, findings)
-        example = example_of(module, graph, wishes.target, wishes.inputs)
-        if wishes.scores_links:
-            if example.call.form is not TENSORS:
-                raise InputError(
-                    "--links", "the graph has several types, and the encoder is described over one",
-                    "export it with rows of both types by torch.onnx.export, and write the manifest as "
-                    "docs/programs.md says",
-                )  # fmt: skip
-            example = replace(example, labels=None)
+        example = example_of(module, graph, wishes.target, wishes.inputs, scores_links=wishes.scores_links)
         check_edges(example.graph, example.target)
         scorer, example, probe = _called(module, example, wishes, findings)
         check_values(example.graph)
@@ -219,22 +211,38 @@ def _not_called(error: Exception, module: torch.nn.Module, example: Example, wor
         with torch.no_grad():
             example.call(module, example.graph)
     except Exception:  # noqa: BLE001 - told below
-        takes = inspect.signature(module.forward).parameters
-        matrix = next((name for name in MATRIX_NAMES if name in takes), None)
         return InputError(
             str(blame_of(error)) or "forward",
             f"the module cannot be called with {words}: {type(error).__name__}: {error}",
-            f"{matrix} is given as edges, int64 [2, edges], since ONNX has no sparse matrices: sum over them by "
-            "index_add, torch_geometric.utils.scatter or its convolutions, not by a product"
-            if matrix
-            else "name what forward is given in its order by --inputs, as in --inputs x,edge_index,edge_attr, or give "
-            "example arguments: let the function return (module, (x, edge_index))",
+            _how_to_call(module, example),
         )
     return InputError(
         str(blame_of(error)) or "forward",
         f"the module runs over its own graph alone: {type(error).__name__}: {error}",
         "give what it keeps of each node as features, a row for each; take sizes from the tensors",
     )
+
+
+def _how_to_call(module: torch.nn.Module, example: Example) -> str:
+    takes = inspect.signature(module.forward).parameters
+    matrix = next((name for name in MATRIX_NAMES if name in takes), None)
+    if matrix:
+        return (
+            f"{matrix} is given as edges, int64 [2, edges], since ONNX has no sparse matrices: sum over them by "
+            "index_add, torch_geometric.utils.scatter or its convolutions, not by a product"
+        )
+    named = (
+        "name what forward is given in its order by --inputs, as in --inputs x,edge_index,edge_attr, or give example "
+        "arguments: let the function return (module, (x, edge_index))"
+    )
+    if example.call.form is DICTIONARIES:
+        return (
+            f"the graph has the types {listed(example.graph.types)}, so that forward is given dictionaries, by type "
+            "and by (source, relation, target): for a module of one type give a graph of one type by --graph "
+            "(data.to_homogeneous()), or make it one of these types by torch_geometric.nn.to_hetero and train that; "
+            f"for a module that takes dictionaries, {named}"
+        )
+    return named
 
 
 def _tell_outputs(outputs: Outputs, findings: Findings) -> None:

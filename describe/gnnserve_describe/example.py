@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_dg
 from gnnserve_describe.graph import GraphTensors
 
 _WHERE = "--graph"
+_NO_GRAPHS = (torch.Tensor, Mapping, int, float, str, type(None))
+"""Classes of arguments that are no graphs, also where there is one argument alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,12 +34,27 @@ class Example:
     """Which nodes are for training, validation and test, by the names of the masks, where the graph has them."""
 
 
-def example_of(module: torch.nn.Module, given: Any, target: str | None, inputs: Sequence[str] = ()) -> Example:
+def example_of(
+    module: torch.nn.Module, given: Any, target: str | None, inputs: Sequence[str] = (), *, scores_links: bool = False
+) -> Example:
     """Example by what the user gives: a graph, or the arguments of `forward` (a tuple, or a dictionary by their names).
     `inputs`: names of what `forward` is given, `parameter=name` or in its order; empty: by the names of its parameters.
+    `scores_links`: its outputs are rows of nodes, and no labels belong to them.
     """
+    found, call = _found(module, given, inputs)
+    if not scores_links:
+        return _example(found, call, target)
+    if call.form is not TENSORS:
+        raise InputError(
+            "--links", f"the graph has the types {listed(found.nodes)}, and the encoder is described over one",
+            "export it with rows of both types by torch.onnx.export, and write the manifest as docs/programs.md says",
+        )  # fmt: skip
+    return replace(_example(found, call, target), labels=None)
+
+
+def _found(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, Call]:
     if isinstance(given, tuple | list) or (isinstance(given, dict) and not _is_named_graph(given)):
-        return _of_arguments(module, given, target)
+        return _of_arguments(module, given, inputs)
     if is_dgl_graph(given):
         found, form = graph_of_dgl(given), TENSORS
     elif hasattr(given, "edge_types") and hasattr(given, "node_types"):
@@ -46,11 +63,11 @@ def example_of(module: torch.nn.Module, given: Any, target: str | None, inputs: 
         found, form = graph_of_data(given), TENSORS
     else:
         raise InputError(
-            _WHERE, f"it is a {type(given).__name__}, and no graph",
+            _WHERE, f"it is of type {type(given).__name__}, and no graph",
             "give a Data or HeteroData of torch_geometric (of a data set: dataset[0]), a graph of DGL, or a tuple of "
             "the arguments of forward",
         )  # fmt: skip
-    return _example(found, Call(bound_arguments(module, found, given, inputs), form), target)
+    return found, Call(bound_arguments(module, found, given, inputs), form)
 
 
 def _has_pairs(given: Any) -> bool:
@@ -63,21 +80,20 @@ def _is_named_graph(given: Mapping[Any, Any]) -> bool:
     return "edge_index" in given and "x" in given
 
 
-def _of_arguments(module: torch.nn.Module, given: Any, target: str | None) -> Example:
+def _of_arguments(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, Call]:
     """The arguments of `forward`: told by their names, types and shapes."""
     names = list(inspect.signature(module.forward).parameters)
     pairs = list(given.items()) if isinstance(given, Mapping) else [("", value) for value in given]
-    if len(pairs) == 1 and not torch.is_tensor(pairs[0][1]) and not isinstance(pairs[0][1], Mapping):
+    if len(pairs) == 1 and not isinstance(pairs[0][1], _NO_GRAPHS):
         # The graph itself.
-        return example_of(module, pairs[0][1], target)
+        return _found(module, pairs[0][1], inputs)
     are_by_type = any(isinstance(value, Mapping) for _, value in pairs)
     reader = ArgumentsByType() if are_by_type else PlainArguments(pairs)
     arguments = []
     for place, (parameter, value) in enumerate(pairs):
         name = (parameter or (names[place] if place < len(names) else f"input{place}")).removesuffix("_dict")
         arguments.append(reader.read(parameter, name, value))
-    found = reader.found()
-    return _example(found, Call(arguments, reader.form), target)
+    return reader.found(), Call(arguments, reader.form)
 
 
 def _example(found: GivenGraph, call: Call, target: str | None) -> Example:

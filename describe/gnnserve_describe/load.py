@@ -65,10 +65,20 @@ def _object(where: str, named: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            there = ", ".join(each for each in vars(module) if not each.startswith("_"))
-            raise InputError(where, f"{place} has no {name!r}", f"name one of: {there}")
+            raise InputError(where, f"{place} has no {name!r}", f"name one of: {', '.join(_own(module)) or 'nothing'}")
         found = getattr(found, part)
     return found
+
+
+def _own(module: Any) -> list[str]:
+    """Names of what a module makes itself, without what it imports."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(value)
+        and (not (inspect.isclass(value) or inspect.isroutine(value)) or value.__module__ == module.__name__)
+    ]
 
 
 def _of_file(where: str, path: Path) -> Any:

@@ -119,6 +119,13 @@ def test_one_row_variants_and_cascades_stand_beside_a_program_over_several_types
     assert spec.trains_networks
 
 
+@pytest.mark.parametrize("task", [{}, {"links": {}}])
+def test_weights_of_a_decoder_are_refused_where_there_is_no_such_decoder(task: dict[str, Any]) -> None:
+    program = {"uri": "described", "decoder": {"uri": "described/decoder.safetensors"}}
+    with pytest.raises(ValidationError, match=r"set task.links.decoder to the one that they are of, DistMult or MLP"):
+        spec_with(model={"program": program}, task=task)
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [

@@ -81,8 +81,10 @@ GRAPHS: dict[str, tuple[Callable[[], Any], str]] = {
     "weighted matrix": (lambda: Data(x=GRAPH.x, adj_t=sparse(0.5), y=GRAPH.y), "has other values than 1"),
     "names with spaces": (lambda: without_label("my user"), "the type 'my user' has characters that no server takes"),
     "relation without edges": (hetero_without_edges, "relation user knows user has no edge_index"),
-    "a text": (lambda: "hello", "it is a str, and no graph"),
-    "a tensor": (lambda: GRAPH.x, "it is a Tensor, and no graph"),
+    "a text": (lambda: "hello", "it is of type str, and no graph"),
+    "a tensor": (lambda: GRAPH.x, "it is of type Tensor, and no graph"),
+    "a dictionary of something else": (lambda: {"x": 1}, "edge_index (int64 [2, edges]) among x int"),
+    "several types": (lambda: without_label("user"), "the types user, so that forward is given dictionaries"),
 }  # fmt: skip
 
 
@@ -257,7 +259,7 @@ def needs(width):
         ("stops", "ends the program (sys.exit, with 3) when it is imported or called; put what reads the command line"),
         ("needs", "is a function that needs arguments: width; write a function without arguments"),
         ("width", "is a int, no torch.nn.Module"),
-        ("missing", "has no 'missing'; name one of"),
+        ("missing", "has no 'missing'; name one of: parser, width, model, stops, needs"),
     ],
 )
 def test_a_script_is_imported_with_its_defaults_and_does_not_end_the_program(

@@ -113,8 +113,8 @@ def test_decoders_that_servers_do_not_know_are_refused() -> None:
 
 
 def test_links_over_several_types_are_not_described(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--links: the graph has several types"):
-        describe(TypedNet(), TYPED_GRAPH, tmp_path / "described", Wishes(target="paper", scores_links=True))
+    with pytest.raises(InputError, match="--links: the graph has the types paper, author"):
+        describe(TypedNet(), TYPED_GRAPH, tmp_path / "described", Wishes(scores_links=True))
     assert not [*tmp_path.iterdir()]
 
 

@@ -30,6 +30,7 @@ from gnnserve_api.pods import PodExit
 from gnnserve_api.programs import ProgramOutput
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.carrying import carry_over
@@ -193,6 +194,20 @@ class ProgramWorker:
 
     def revision(self) -> ServedRevision:
         return served_revision(self.loaded)
+
+
+def test_a_program_that_gives_scores_alone_says_what_gives_embeddings(given: Callable[..., Given]) -> None:
+    made, without = given("SAGE"), contract()
+    del without["embeddings"]
+    revision = made.generate(without)
+    served = ProgramWorker(load_revision(made.repository, revision.revision)).revision()
+    with pytest.raises(
+        RequestError,
+        match="the program gives scores alone; leave embeddings out; for a service that has some, describe a module",
+    ):
+        served.task.check_outputs(("embeddings",), ("return[0]",))
+    with pytest.raises(RequestError, match="describe a module whose forward returns"):
+        served.task.recommending.check_computed(revision.revision)
 
 
 def test_a_server_answers_about_nodes_that_only_the_request_has(given: Callable[..., Given]) -> None:

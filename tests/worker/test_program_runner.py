@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,34 @@ def test_a_slow_run_yields_to_others_and_later_ones_do_not(runner: ProgramRunner
     wait_for(lambda: not lowered())
     assert not any(ask(runner).any() for _ in range(4))
     assert runner.stats.restarts == {}
+
+
+def test_after_a_run_that_hangs_the_next_one_leaves_the_cores_to_others_and_later_ones_do_not(
+    mischief: Path, server: ForkServer
+) -> None:
+    hours = itertools.count(step=3600)
+    limits = ProgramLimits(memory_bytes=1 << 30, seconds=0.5)
+    with closing(ProgramRunner(mischief, 1, limits, clock_s=lambda: next(hours), server=server)) as runner:
+        while not runner._starts.has_hung:  # where others have the cores it only waits
+            with pytest.raises(ProgramFailedError, match="took longer"):
+                ask(runner, ENDLESS, 0)
+        runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=60)
+
+        def policies() -> list[int]:
+            found = []
+            for pid in children(server):
+                with suppress(OSError):
+                    found += [os.sched_getscheduler(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()]
+            return found
+
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(ask, runner, LONG, 0)
+            wait_for(lambda: os.SCHED_IDLE in policies() or running.done())
+            assert not running.done()
+            running.result()
+        wait_for(lambda: os.SCHED_IDLE not in policies())
+        assert not any(ask(runner).any() for _ in range(4))
+        assert os.SCHED_IDLE not in policies()
 
 
 def test_where_the_fork_server_is_gone_another_one_starts_the_next_process(mischief: Path) -> None:

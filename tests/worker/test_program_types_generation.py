@@ -570,6 +570,34 @@ def test_a_norm_over_all_nodes_of_a_type_is_named_as_the_cause(tmp_path: Path) -
     assert "over the whole graph at once the scores are equal to " in refusal
 
 
+class TwoSums(torch.nn.Module):
+    """Adds what users read by two relations, each by a weight of its own."""
+
+    def forward(self, x: torch.Tensor, knows: torch.Tensor, likes: torch.Tensor) -> torch.Tensor:
+        sums = [torch.zeros_like(x).index_add(0, ends[1], x[ends[0]]) for ends in (knows, likes)]
+        return x + sums[0] + 3 * sums[1]
+
+
+def test_relations_of_two_inputs_that_are_exchanged_are_named_as_the_cause(tmp_path: Path) -> None:
+    x, knows = FEATURES["user"][:, :CLASSES], whole_graph()["knows"]
+    arrays = {"x": np.ascontiguousarray(x), "knows": knows, "likes": (knows + 1) % USERS}
+    parts = graph_parts(as_columns=False)
+    parts.nodes = {"user": {**parts.nodes["user"], "features": arrays["x"]}}
+    parts.edges = {
+        ("user", name, "user"): dict(zip(("src", "dst"), arrays[name], strict=True)) for name in ("knows", "likes")
+    }
+    free = {"x": {0: "nodes"}, "knows": {1: "known"}, "likes": {1: "liked"}}
+    program = export(TwoSums(), arrays, free, tmp_path / "model.onnx")
+    scores = TwoSums()(*map(torch.tensor, arrays.values())).numpy()
+    inputs = [{"name": "x", "is": "Features", "type": "user"}]
+    for name, relation in (("knows", "likes"), ("likes", "knows")):
+        key = {"source": "user", "name": relation, "target": "user"}
+        inputs.append({"name": name, "is": "Edges", "relation": key})
+    given = Given(tmp_path, program, scores, lambda folder: write_hetero(folder, parts))
+    refusal = given.refusal({"hops": 1, "inputs": inputs, "scores": {"name": "scores", "columns": CLASSES}})
+    assert "exchange the relations of knows and likes in spec.model.program.inputs" in refusal
+
+
 def test_inputs_by_layer_are_of_graphs_of_one_type(given: Given) -> None:
     program = contract()
     program["inputs"] = [{"name": "rows", "is": "Rows"}, {"name": "edges_1", "is": "LayerEdges", "layer": 1}]

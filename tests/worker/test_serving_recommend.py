@@ -20,6 +20,7 @@ from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.spec.embeddings import EmbeddingSink, EmbeddingsSpec, PostgresSinkSpec
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
+from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
@@ -229,7 +230,8 @@ def test_a_service_that_asks_for_no_index_says_so_and_is_not_asked_again(
 
 def test_networks_without_embeddings_recommend_nothing_whatever_the_service_asks_for(no_index: ServedRevision) -> None:
     assert isinstance(no_index.task, ClassifyNodes)
-    bare = replace(no_index, task=replace(no_index.task, has_embeddings=False))
+    missing = MissingEmbeddings("none", "give model.fanouts two layers")
+    bare = replace(no_index, task=replace(no_index.task, missing_embeddings=missing))
     (response,) = ask(bare, {"node": 1}, of=asking_for(EmbeddingsSpec()))
     assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
     assert "model.fanouts" in response.json()["error"]["message"]
@@ -312,7 +314,7 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
 def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
     found = Found(np.array([4, 5, 6]), np.array([0.9, 0.8, 0.7], np.float32))
     naming = SimpleNamespace(shown=lambda start, _: [] if start == 5 else [start * 10])
-    recommending = NearestNodes(IndexPart("index", "", 0, 10), has_embeddings=True)
+    recommending = NearestNodes(IndexPart("index", "", 0, 10), missing=None)
     revision = SimpleNamespace(graph=SimpleNamespace(naming=naming), task=SimpleNamespace(recommending=recommending))
     items = _items(found, np.ones(2, np.float32), "x1", revision)  # type: ignore[arg-type]
     assert [(item.id, item.cosine) for item in items] == [(40, 0.9), (60, 0.7)]

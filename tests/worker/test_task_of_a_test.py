@@ -87,7 +87,7 @@ def revision() -> ServedRevision:
     assert isinstance(of, ClassifyNodes)
     given = {
         name: getattr(of, name)
-        for name in ("graph", "provenance", "classes", "multi_label", "thresholds", "has_embeddings",
+        for name in ("graph", "provenance", "classes", "multi_label", "thresholds", "missing_embeddings",
                      "most_embedding_columns", "tensors", "decoder")
     }  # fmt: skip
     task = EstimateNodes(**given)

@@ -56,10 +56,15 @@ def programs_give_rows_of_other_types(spec: _Spec, program: Program) -> bool:
     "model.program.decoder must be given for task.links.decoder DistMult and MLP, whose weights it names, or be in the "
     "folder of gnnserve-describe; without them it must be left out",
 )
-def programs_bring_the_decoder(spec: _Spec, program: Program) -> bool:
-    if not spec.task.asked().decoder_has_weights:
-        return program.decoder is None
-    return program.decoder is not None or not program.has_contract
+def programs_bring_the_decoder(spec: _Spec, program: Program) -> bool | str:
+    has_weights = spec.task.asked().decoder_has_weights
+    if program.decoder is not None:
+        return has_weights or (
+            f"model.program.decoder names weights ({program.decoder.uri}), which task.links.decoder Dot, and a service "
+            "without task.links, do not have: set task.links.decoder to the one that they are of, DistMult or MLP, or "
+            "leave model.program.decoder out"
+        )
+    return not has_weights or not program.has_contract
 
 
 _EMPTY = " && ".join(

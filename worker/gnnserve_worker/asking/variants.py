@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gnnserve_api.families import Capabilities, family_of
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.repository import NetworkKind, RevisionManifest
 
 
 def capabilities_of(manifest: RevisionManifest) -> Mapping[str, Capabilities]:
@@ -16,9 +16,32 @@ def capabilities_of(manifest: RevisionManifest) -> Mapping[str, Capabilities]:
     return gives | {name: replace(gives[name], embeddings=False) for name in bare if name in gives}
 
 
-def have_embeddings(manifest: RevisionManifest) -> bool:
-    """Whether a variant can give its last hidden layer: a network of one layer has none."""
-    return any(each.embeddings for each in capabilities_of(manifest).values())
+@dataclass(frozen=True, slots=True)
+class MissingEmbeddings:
+    """Why no variant of a revision gives embeddings."""
+
+    problem: str
+    remedy: str
+    """What gives the next revision some."""
+
+
+_MISSING = {
+    NetworkKind.LAYERS: MissingEmbeddings(
+        "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
+        "give model.fanouts two layers or more, and have a variant that computes them",
+    ),
+    NetworkKind.PROGRAM: MissingEmbeddings(
+        "the program gives scores alone", "describe a module whose forward returns (scores, embeddings)"
+    ),
+}
+
+
+def missing_embeddings(manifest: RevisionManifest) -> MissingEmbeddings | None:
+    """None: a variant gives embeddings."""
+    if any(each.embeddings for each in capabilities_of(manifest).values()):
+        return None
+    kinds = {variant.network.kind for variant in manifest.variants}
+    return _MISSING[NetworkKind.PROGRAM if NetworkKind.PROGRAM in kinds else NetworkKind.LAYERS]
 
 
 def most_embedding_columns(manifest: RevisionManifest) -> int:

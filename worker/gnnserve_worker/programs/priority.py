@@ -1,6 +1,9 @@
 """Priorities of threads: what is made ready, and runs that take long, leave the cores to what is answered quickly.
 
 On Linux each thread has a priority of its own. It can be lowered, and not raised again without a privilege.
+
+Niceness shares a core out, and does not hand it over at once: a thread that wakes up may wait for a slice of
+milliseconds. A thread of the idle class gives way at once, and gets nothing while others want all cores.
 """
 
 from __future__ import annotations
@@ -16,9 +19,14 @@ def yield_to_others(thread: int) -> None:
     os.setpriority(os.PRIO_PROCESS, thread, min(19, _usual() + _LOWER))
 
 
+def yield_always(thread: int) -> None:
+    """Let a thread run only where a core has nothing else to do. OSError: it is gone, or there is no such class."""
+    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+
 def is_lowered(thread: int) -> bool:
     """Whether a thread of this process was lowered beneath the first one."""
-    return os.getpriority(os.PRIO_PROCESS, thread) > _usual()
+    return os.sched_getscheduler(thread) == os.SCHED_IDLE or os.getpriority(os.PRIO_PROCESS, thread) > _usual()
 
 
 def _usual() -> int:

@@ -45,6 +45,8 @@ _AFTER_START = _Delays(1.0, 30.0)
 """A program that could not be read most likely cannot be read again."""
 _AFTER_RUN = _Delays(0.1, 2.0)
 """Other requests may not fail, and a start takes hundredths of a second."""
+_HUNG_SHARE = 0.1
+"""Share of a core that a run must have had to be taken for one that hangs: with less, it was others that kept it."""
 
 
 class ProgramRunner:
@@ -137,11 +139,13 @@ class ProgramRunner:
         deadline: float,
     ) -> tuple[np.ndarray, ...]:
         lane = process.take_lane(deadline)
+        began_s, computed_s = time.monotonic(), process.computed_s
         try:
-            answer, found = lane.ask(inputs, outputs, rows, deadline)
+            answer, found = lane.ask(inputs, outputs, rows, deadline, is_suspect=self._starts.has_hung)
         except TimeoutError as error:
             lane.close()
-            self._give_up(process, Failure.TIME_OUT)
+            share = (process.computed_s - computed_s) / (time.monotonic() - began_s)
+            self._give_up(process, Failure.TIME_OUT, has_hung=share > _HUNG_SHARE)
             problem = f"took longer than {self.limits.seconds:g} s"
             raise ProgramFailedError(Failure.TIME_OUT, problem) from error
         except (EOFError, OSError) as error:
@@ -186,18 +190,18 @@ class ProgramRunner:
         with suppress(ProgramFailedError):
             self._started()
 
-    def _give_up(self, process: StartedProcess, failure: Failure) -> int | None:
+    def _give_up(self, process: StartedProcess, failure: Failure, *, has_hung: bool = False) -> int | None:
         with self._lock:
             is_first = self._held.process is process
             if is_first:
                 self._held.process = None
         if is_first:
-            self._note_given_up(failure, _AFTER_RUN)
+            self._note_given_up(failure, _AFTER_RUN, has_hung=has_hung)
         return process.end(has_ended=failure is Failure.CRASH)
 
-    def _note_given_up(self, failure: Failure, delays: _Delays) -> None:
+    def _note_given_up(self, failure: Failure, delays: _Delays, *, has_hung: bool = False) -> None:
         self._counts.note_restart(failure)
-        self._starts.note_given_up(failure, delays)
+        self._starts.note_given_up(failure, delays, has_hung=has_hung)
 
 
 def _replace(runner: weakref.ref[ProgramRunner], process: StartedProcess) -> None:
@@ -229,14 +233,19 @@ class _Starts:
         """Processes that gave no answer, since one gave one."""
         self._due_s = -math.inf
         self._failure = Failure.CRASH
+        self.has_hung = False
+        """Whether the last of these computed all the time. Until there is an answer, runs then leave the cores to
+        whatever else wants them: what hangs once mostly hangs again, in a third of the time."""
 
     def note_answer(self) -> None:
         with self._lock:
             self._in_a_row = 0
+            self.has_hung = False
 
-    def note_given_up(self, failure: Failure, delays: _Delays) -> None:
+    def note_given_up(self, failure: Failure, delays: _Delays, *, has_hung: bool) -> None:
         with self._lock:
             self._failure = failure
+            self.has_hung = has_hung
             self._in_a_row += 1
             self._due_s = self._clock_s() + delays.after(self._in_a_row)
 

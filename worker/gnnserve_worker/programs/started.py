@@ -22,7 +22,7 @@ from gnnserve_worker.growth import room_for
 from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer
 from gnnserve_worker.programs.messages import Answer, Question, Start, end_of, place, receive, send
-from gnnserve_worker.programs.priority import yield_to_others
+from gnnserve_worker.programs.priority import yield_always, yield_to_others
 from gnnserve_worker.programs.providers import ProgramDevice
 
 _SLOW_S = 0.1
@@ -56,9 +56,11 @@ class Lane:
         self._answered.register(self.connection, select.POLLIN)
 
     def ask(
-        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: Sequence[int], deadline: float
-    ) -> tuple[Answer, tuple[np.ndarray, ...]]:
-        """TimeoutError; NotReadError, EOFError or OSError: the process has ended."""
+        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: Sequence[int], deadline: float,
+        *, is_suspect: bool = False,
+    ) -> tuple[Answer, tuple[np.ndarray, ...]]:  # fmt: skip
+        """`is_suspect`: run only where a core is free. TimeoutError; NotReadError, EOFError or OSError: the process has
+        ended."""
         given = place([(name, array.dtype.str, array.shape) for name, array in inputs.items()])
         behind = end_of(given)
         wanted = place(
@@ -68,6 +70,9 @@ class Lane:
         for each in given:
             each.of(self._memory)[...] = inputs[each.name]
         self.connection.settimeout(max(1e-3, deadline - time.monotonic()))
+        if is_suspect:
+            with suppress(OSError):
+                yield_always(self._thread)
         send(self.connection, Question(len(self._memory), given, wanted))
         self._slow_down_after(min(_SLOW_S, deadline - time.monotonic()))
         answer = self.receive(deadline)
@@ -156,6 +161,15 @@ class StartedProcess:
     @property
     def pid(self) -> int:
         return self._fork.pid
+
+    @property
+    def computed_s(self) -> float:
+        """Processor time that it has had so far; 0: it has ended."""
+        try:
+            # The number of a process's clock, as clock_getcpuclockid of the C library makes it.
+            return time.clock_gettime((~self.pid << 3) | 2)
+        except OSError:
+            return 0.0
 
     @property
     def free_lanes(self) -> int:

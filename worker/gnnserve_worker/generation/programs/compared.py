@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import msgspec
 import numpy as np
@@ -12,7 +13,8 @@ import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.programs import ProgramManifest
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.programs import InputRole, ProgramManifest, contract_problems
 from gnnserve_api.spec.graph import GraphSource, Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT
@@ -31,6 +33,8 @@ from gnnserve_worker.tasks.generated import GivenDecoder
 
 _MOST_HOPS_MORE = 3
 """Hops beyond those of the contract that are tried."""
+_MOST_EXCHANGES = 20
+"""Pairs of inputs that are tried the other way round."""
 _MOST_WHOLE = 5_000_000
 """Edges, and numbers of features, of a graph that the program is tried over as a whole."""
 _NORMALIZATIONS = (Normalization.DISABLED, Normalization.ROW_NORMALIZE, Normalization.STANDARDIZE)
@@ -40,6 +44,24 @@ _WHOLE_GRAPH = (
     "over all nodes do, and no server of neighbourhoods can be right there: train the model with "
     "LayerNorm(mode='node') or BatchNorm"
 )
+
+
+def _exchanges(contract: ProgramManifest, schema: GraphSchema) -> Iterator[tuple[str, ProgramManifest]]:
+    """Contracts where two inputs are of each other's relation or type, with words for what is exchanged."""
+    of_two = [
+        (f"the {what}s of {one.name} and {other.name}", {one_is: other_is, other_is: one_is})
+        for what, role in (("relation", InputRole.EDGES), ("type", InputRole.FEATURES))
+        for one, other in combinations([each for each in contract.inputs if each.role is role], 2)
+        if (one_is := (one.type, one.relation)) != (other_is := (other.type, other.relation))
+    ]
+    for words, becomes in of_two[:_MOST_EXCHANGES]:
+        inputs = []
+        for each in contract.inputs:
+            kind, relation = becomes.get((each.type, each.relation), (each.type, each.relation))
+            inputs.append(msgspec.structs.replace(each, type=kind, relation=relation))
+        exchanged = msgspec.structs.replace(contract, inputs=tuple(inputs))
+        if not contract_problems(exchanged, schema):
+            yield words, exchanged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +116,12 @@ class ComparedProgram:
                     f"set spec.graph.normalization to {method}",
                     lambda method=method: self._scores(contract, self._read(self.graph, method), nodes),  # type: ignore[misc]
                 )
+        for words, exchanged in _exchanges(contract, self.graph.schema):
+            yield (
+                f"with {words} exchanged",
+                f"exchange {words} in spec.model.program.inputs",
+                lambda exchanged=exchanged: self._scores(exchanged, own, nodes),  # type: ignore[misc]
+            )
         if own.lists.schema.slots == (1,) and not own.has_payload:  # lists of one type, which can be turned
             yield from self._other_edges(own, nodes)
 

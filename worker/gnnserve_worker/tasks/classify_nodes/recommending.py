@@ -12,6 +12,7 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import Output
 from gnnserve_api.recommend import RecommendedNode
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
+from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_nowhere
 
@@ -19,8 +20,8 @@ from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_n
 @dataclass(frozen=True, slots=True)
 class NearestNodes:
     part: IndexPart
-    has_embeddings: bool
-    """Whether a variant gives its last hidden layer."""
+    missing: MissingEmbeddings | None
+    """None: a variant gives embeddings."""
     output: Output = "embeddings"
     example: int = 0
 
@@ -48,11 +49,11 @@ class NearestNodes:
         return lies_nowhere(revision)
 
     def check_computed(self, revision: str) -> None:
-        if not self.has_embeddings:
+        if self.missing is not None:
             raise RequestError(
                 ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
                 f"no variant of revision {revision} computes embeddings, by which nodes are recommended",
-                "give model.fanouts two layers or more, and have a variant that computes them",
+                self.missing.remedy,
             )  # fmt: skip
 
     def compares(self, weights: str, index_weights: str) -> bool:

@@ -22,7 +22,7 @@ from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, check_node_count, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
-from gnnserve_worker.asking.variants import have_embeddings, most_embedding_columns
+from gnnserve_worker.asking.variants import MissingEmbeddings, missing_embeddings, most_embedding_columns
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.thresholds import decisive_scores
 from gnnserve_worker.tasks.classify_nodes.description import FORM, OUTPUTS, describe_classes
@@ -78,7 +78,8 @@ class ClassifyNodes(NodeItems):
     multi_label: bool
     thresholds: Mapping[str, np.ndarray]
     """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
-    has_embeddings: bool
+    missing_embeddings: MissingEmbeddings | None
+    """None: a variant gives some."""
     most_embedding_columns: int
     tensors: ClassTensors
     decoder: msgspec.json.Decoder[Any]
@@ -105,7 +106,7 @@ class ClassifyNodes(NodeItems):
         # Where the graph changes, nodes are counted as they were published.
         published = self.graph.nodes if self.graph.labels is None else len(self.graph.labels)
         part = class_part(self.graph.types.target.name, published)
-        object.__setattr__(self, "recommending", NearestNodes(part, self.has_embeddings))
+        object.__setattr__(self, "recommending", NearestNodes(part, self.missing_embeddings))
 
     # Asking
 
@@ -131,12 +132,12 @@ class ClassifyNodes(NodeItems):
         return 0
 
     def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
-        if "embeddings" in outputs and not self.has_embeddings:
+        if "embeddings" in outputs and self.missing_embeddings is not None:
             raise RequestError(
                 ErrorCode.NO_EMBEDDINGS,
                 fields[outputs.index("embeddings")],
-                "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
-                "leave embeddings out",
+                self.missing_embeddings.problem,
+                f"leave embeddings out; for a service that has some, {self.missing_embeddings.remedy}",
             )
 
     def check_array(self, output: str) -> None:
@@ -265,7 +266,7 @@ def _open(parts: TaskParts) -> ClassifyNodes:
         multi_label=parts.multi_label,
         held_out=_held_out(manifest, parts.splits, parts.graph.labels),
         thresholds=thresholds,
-        has_embeddings=have_embeddings(manifest),
+        missing_embeddings=missing_embeddings(manifest),
         most_embedding_columns=most_embedding_columns(manifest),
         tensors=ClassTensors(manifest, parts.classes, thresholds, multi_label=parts.multi_label),
         decoder=_DECODERS[parts.graph.naming.form],

@@ -29,8 +29,10 @@ def read_decoder(links: Links, path: Path | None) -> GivenDecoder:
         return GivenDecoder({}, build_decoder(links.decoder, {}, links.dimensions))
     if links.decoder is Decoder.DOT:
         raise InputError(
-            _FIELD, f"the folder of the program has weights ({path.name}), and task.links.decoder Dot has none",
-            "set task.links.decoder to the one that they are of, DistMult or MLP, as the folder's manifest.yaml does",
+            _FIELD, f"is {path.name} in the folder of the program, and task.links.decoder is Dot (the default), "
+            "which has no weights",
+            "set task.links.decoder to the one that they are of, DistMult or MLP, as the folder's manifest.yaml does; "
+            "for dot products describe the encoder again, without --decoder",
         )  # fmt: skip
     try:
         tensors = {
