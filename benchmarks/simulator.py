@@ -21,7 +21,7 @@ from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_api.variants import Storage
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.waiting import Request
+from gnnserve_worker.scheduling.queue import Request
 
 MAX_SEEDS = 1024
 MAX_QUEUED_SEEDS = 1 << 24
@@ -228,7 +228,7 @@ def simulate(model: Model, trace: Trace, setting: Setting, seed: int) -> Log:
 
     while True:
         arrive_until(now_ms)
-        log.largest_queue_seeds = max(log.largest_queue_seeds, batcher.queued_seeds)
+        log.largest_queue_seeds = max(log.largest_queue_seeds, batcher.queue.seeds)
         batch = batcher.take(now_ms).batch
         if batch is None:
             fresh_ms = arrivals[next_fresh] if next_fresh < total else math.inf

@@ -67,7 +67,7 @@ from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
-from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
+from gnnserve_worker.serving.histograms import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS

@@ -12,8 +12,8 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.waiting import Request
 
 ADAPTIVE = RoutingTable(revision="r", recipe="r")
 

@@ -34,6 +34,7 @@ from gnnserve_worker.asking.changed_features import KnownFeatures, UnknownFeatur
 from gnnserve_worker.asking.features import GivenFeatures
 from gnnserve_worker.asking.overlay import GraphOverlays, NoOverlays, Overlays, OverlaySupport, StandIn
 from gnnserve_worker.asking.overlay_ids import IdsAlone
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.asking.served_graph import ServedGraph, plain_graph
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.overlay import Overlay
@@ -321,9 +322,9 @@ def submit(
 ) -> Submitted | Refusal:
     assert model.lane is not None
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    pending = model.submit(
-        model.lane, np.array(nodes), objective, strict, embeddings, at, outcome.set_result, overlay, seed
-    )  # fmt: skip
+    outputs = ("scores", "embeddings") if embeddings else ("scores",)
+    question = Question(np.array(nodes), objective, strict, outputs, overlay, seed)
+    pending = model.submit(model.lane, question, at, outcome.set_result)
     return pending if isinstance(pending, Refusal) else Submitted(pending, outcome)
 
 

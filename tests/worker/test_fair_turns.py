@@ -21,8 +21,8 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms, most_claimed_ms
-from gnnserve_worker.scheduling.waiting import Request
 
 LATENCY_MS, MAX_SEEDS = 100.0, 1024
 FIXED_MS, SEED_MS = 0.35, 0.0225
@@ -113,7 +113,7 @@ def simulate(
 
     while True:
         arrive()
-        waiting = {place: claims_ms[place] for place, served in enumerate(services) if served.batcher.waiting}
+        waiting = {place: claims_ms[place] for place, served in enumerate(services) if served.batcher.queue.group_of}
         if not waiting:
             if not arrivals:
                 return tuple(services)
@@ -138,7 +138,7 @@ def simulate(
         arrive()
         served.batcher.finish()
         turns.charge(place, compute_ms, batch.expected_ms)
-        if not any(one.batcher.waiting for one in services):
+        if not any(one.batcher.queue.group_of for one in services):
             idle_since_ms = now_ms
         ready_ms = max(served.released_ms, min(piece.request.arrived_ms for piece in batch.pieces))
         waited_ms = max([0.0, *(one.released_ms - ready_ms for one in services if one is not served)])

@@ -17,8 +17,8 @@ from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.waiting import Request
 
 MAX_SEEDS = 100
 MAX_QUEUED_SEEDS = 2000
@@ -65,7 +65,7 @@ def test_every_request_has_one_outcome_within_its_tolerance_by_a_variant_that_ca
     arrivals = list(enumerate(asked))
     now, began, free_at, batches = 0.0, 0.0, 0.0, 0
     running: Batch | None = None
-    while arrivals or batcher.waiting or running is not None:
+    while arrivals or batcher.queue.group_of or running is not None:
         if running is not None and (not arrivals or free_at <= now):
             now = max(now, free_at)
             batcher.finish()
@@ -74,7 +74,7 @@ def test_every_request_has_one_outcome_within_its_tolerance_by_a_variant_that_ca
             table = tables[batches % len(tables)]
             batcher.route_by(table)
             chooser.use(table.costs)
-        elif arrivals and (running is not None or not batcher.waiting or len(arrivals) % 3):
+        elif arrivals and (running is not None or not batcher.queue.group_of or len(arrivals) % 3):
             key, (seeds, objective, strict, gap_ms, overlay_load) = arrivals.pop(0)
             now += gap_ms
             needs = STORED_GRAPH if overlay_load is None else Capabilities(overlay=True)
@@ -82,15 +82,15 @@ def test_every_request_has_one_outcome_within_its_tolerance_by_a_variant_that_ca
             outcome = batcher.admit(request, strict, now)
             if outcome is None:
                 accepted[key], covered[key], answered_by[key] = request, 0, set()
-                heavy = [group for group in batcher.groups.all if group.is_heavy]
+                heavy = [group for group in batcher.queue.groups if group.is_heavy]
                 heavy_seeds = sum(group.seeds for group in heavy)
-                assert batcher.queued_seeds - heavy_seeds <= MAX_QUEUED_SEEDS
+                assert batcher.queue.seeds - heavy_seeds <= MAX_QUEUED_SEEDS
                 assert heavy_seeds <= MAX_QUEUED_SEEDS or sum(group.requests for group in heavy) == 1
             elif outcome.reason is not RefusalReason.QUEUE_FULL:
                 assert objective.latency_ms is not None or (strict and not kept(chooser, request))
             if key in cancelled:
                 batcher.cancel(key)
-        if running is not None or not batcher.waiting:
+        if running is not None or not batcher.queue.group_of:
             continue
         taken = batcher.take(now)
         batches += 1
@@ -120,7 +120,7 @@ def test_every_request_has_one_outcome_within_its_tolerance_by_a_variant_that_ca
         losses = [chooser.loss_permille[chooser.indices[variant]] for variant in answered_by[key]]
         assert not kept(chooser, request) or all(tolerance is None or loss <= tolerance + 1e-6 for loss in losses)
         assert (covered[key] == request.seeds) != (key in refused or key in cancelled)
-    assert batcher.queued_seeds == 0
+    assert batcher.queue.seeds == 0
 
 
 @given(latencies=st.lists(st.floats(1e-3, 3.6e6), min_size=200, max_size=400))
@@ -133,7 +133,7 @@ def test_no_variety_of_latencies_makes_decisions_dear(latencies: list[float]) ->
         tolerance = [None, 0, 10, 30][key % 4]
         batcher.admit(Request(key, 1 + key % 150, Objective(latency, tolerance), 0), False, 0)
     # 16, and one for every kind of request.
-    assert len(batcher.groups.all) <= 16 + 2 * 2 * 3
+    assert len(batcher.queue.groups) <= 16 + 2 * 2 * 3
     assert len(batcher.closer.look(1, [])) <= 13
 
 
@@ -187,7 +187,7 @@ def test_deadlines_stay_exact_where_latencies_share_a_group() -> None:
         assert batcher.admit(Request(key, 99, Objective(latency_ms=latency), 0), False, 0) is None
     batcher.finish()
     order = []
-    while batcher.waiting:
+    while batcher.queue.group_of:
         batch = batcher.take(10).batch
         assert batch is not None
         order += [piece.request.key for piece in batch.pieces]

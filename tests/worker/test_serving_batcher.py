@@ -145,7 +145,7 @@ def test_running_batch_does_not_fill_the_queue() -> None:
     queue = Queue(max_queued_seeds=100)
     queue.ask(seeds=100)
     queue.take()
-    assert queue.batcher.queued_seeds == 0
+    assert queue.batcher.queue.seeds == 0
     assert reason(queue.ask(seeds=100)) is None
 
 
@@ -173,7 +173,12 @@ def test_queue_of_lost_requests_gives_no_batch() -> None:
     queue.take()
     queue.ask(objective=Objective(latency_ms=15))
     taken = queue.batcher.take(14)
-    assert (taken.batch, len(taken.refused), queue.batcher.waiting, queue.batcher.queued_seeds) == (None, 1, False, 0)
+    assert (taken.batch, len(taken.refused), queue.batcher.queue.group_of, queue.batcher.queue.seeds) == (
+        None,
+        1,
+        {},
+        0,
+    )
 
 
 def test_refusals_are_known_beforehand_as_long_as_they_hold() -> None:
@@ -469,7 +474,7 @@ def test_large_request_is_split_and_shares_smaller_pieces_while_small_ones_wait(
     queue.ask(seeds=26)
     assert queue.take_shape() == ("x1", [(0, 125, 150), (2, 0, 25), (3, 0, 26)])
     assert queue.take_shape() == ("x1", [(0, 150, 250)])
-    assert not queue.batcher.waiting
+    assert not queue.batcher.queue.group_of
 
 
 def test_requests_of_ordinary_size_do_not_make_the_pieces_of_a_large_one_smaller() -> None:
@@ -563,7 +568,7 @@ def test_base_variant_answers_all_but_those_who_do_not_tolerate_it(mode: Routing
     for objective in (NO_OBJECTIVE, Objective(latency_ms=500), Objective(None, 10), Objective(500, 0)):
         queue.ask(objective=objective)
     taken: dict[int, str] = {}
-    while queue.batcher.waiting:
+    while queue.batcher.queue.group_of:
         variant, keys = queue.take_keys()
         taken |= dict.fromkeys(keys, variant)
     assert taken == {0: "x8", 1: "x8", 2: "x4", 3: "x1"}
@@ -589,7 +594,7 @@ def test_weights_split_requests_and_a_new_table_holds_for_those_who_come() -> No
     queue.batcher.route_by(RoutingTable(revision="r", recipe="r", mode=RoutingMode.STATIC, base_variant="x8"))
     queue.ask()
     shares = {}
-    while queue.batcher.waiting:
+    while queue.batcher.queue.group_of:
         variant, keys = queue.take_keys()
         shares[variant] = len(keys)
     assert shares == {"x1": 10, "x4": 10, "x8": 1}
@@ -614,7 +619,7 @@ def test_cancelled_request_is_skipped_and_frees_its_place() -> None:
     queue = Queue(max_queued_seeds=100)
     queue.ask(seeds=100)
     queue.batcher.cancel(0)
-    assert queue.batcher.queued_seeds == 0
+    assert queue.batcher.queue.seeds == 0
     queue.ask(seeds=100)
     assert queue.take_shape() == ("x1", [(1, 0, 100)])
 
@@ -624,7 +629,7 @@ def test_cancelling_between_pieces_drops_the_rest() -> None:
     queue.ask(seeds=250)
     queue.take_shape()
     queue.batcher.cancel(0)
-    assert not queue.batcher.waiting
+    assert not queue.batcher.queue.group_of
 
 
 def test_cancelling_what_does_not_wait_changes_nothing() -> None:
@@ -661,7 +666,7 @@ def test_pieces_of_a_large_request_are_cut_too_and_none_is_lost() -> None:
     queue = Queue(max_queued_seeds=1000)
     assert queue.ask(seeds=250) is None
     pieces: list[tuple[int, int]] = []
-    while queue.batcher.waiting:
+    while queue.batcher.queue.group_of:
         batch = queue.batcher.take(0, longest_ms=4.91).batch
         assert batch is not None
         pieces += [(piece.start, piece.stop) for piece in batch.pieces]

@@ -20,6 +20,7 @@ from tests.worker.test_serving_services import started
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, Canary, RoutingMode, RoutingTable
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.programs.failure import Failure
@@ -31,8 +32,8 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
-from gnnserve_worker.serving.promises import longest_turn_of
 from gnnserve_worker.serving.security.access import Access
+from gnnserve_worker.serving.shared_time import longest_turn_of
 
 FIRST, SECOND = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 
@@ -107,7 +108,7 @@ def test_a_seed_of_the_second_is_answered_by_it_although_the_first_has_no_room(i
         async with sharing(50, slow_second()) as two:
             lane = two.client.model.lane
             assert lane is not None
-            lane.batcher._admission._max_queued_seeds = 0
+            lane.batcher.admission._max_queued_seeds = 0
             found = [await ask(two, seed) for seed in range(40)]
             return found, two.share.passed_on, two.client.metrics.render()
 
@@ -143,7 +144,7 @@ def test_what_the_second_cannot_answer_the_first_does(fields: dict[str, Any]) ->
         async with sharing(100, second) as two:
             lane = two.second.lane
             assert lane is not None
-            lane.batcher._admission._max_queued_seeds = 100
+            lane.batcher.admission._max_queued_seeds = 100
             return await two.ask(**fields), two.share.passed_on
 
     revision, passed_on = asyncio.run(scenario())
@@ -225,10 +226,10 @@ def test_a_client_that_leaves_takes_along_what_was_asked_of_the_first_in_its_pla
             model = two.client.model
             replies: list[Any] = []
             head = two.client.app.predict  # the callback is never reached
-            lane = two.second.lane
+            lane, question = two.second.lane, Question(np.array([3]), Objective(), False, ())
             assert lane is not None
-            pending = two.second.submit(lane, np.array([3]), Objective(), False, False, 0.0, replies.append)
-            again = model.submit(model.lane, np.array([3]), Objective(), False, False, 0.0, replies.append)  # type: ignore[arg-type]
+            pending = two.second.submit(lane, question, 0.0, replies.append)
+            again = model.submit(model.lane, question, 0.0, replies.append)  # type: ignore[arg-type]
             pending.successor = again  # type: ignore[union-attr, assignment]
             head.cancel(pending)  # type: ignore[arg-type]
             left = len(model.accepted) + len(two.second.accepted)

@@ -7,8 +7,7 @@ import pytest
 from tests.support.serving import TRADE_OFF, variant
 
 from gnnserve_api.routing import AffineCost
-from gnnserve_worker.scheduling.costs import LEAST_MARGIN, CostModel
-from gnnserve_worker.scheduling.overhead import Overhead
+from gnnserve_worker.scheduling.costs import LEAST_MARGIN, CostModel, Overhead
 
 X1, X4, X8 = 0, 1, 2
 

@@ -15,8 +15,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import Route, RoutingMode
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.batch_sizes import SIZE_BUCKETS, BatchSizes
-from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
+from gnnserve_worker.serving.histograms import LATENCY_BUCKETS_S, SIZE_BUCKETS
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.routing_metrics import RoutingSample
 
@@ -73,7 +72,7 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
     ).labels("digits")  # fmt: skip
     for number, seconds in enumerate(SECONDS):
         seeds, milliseconds = number + 1, seconds * 1000
-        metrics.count_offered(seeds)
+        metrics.offered_seeds += seeds
         metrics.observe_answer(variant, milliseconds, 2 * milliseconds, None)
         metrics.observe_batch(
             variant, seeds, milliseconds, StageTimes(milliseconds, 2 * milliseconds, 3 * milliseconds), milliseconds
@@ -100,9 +99,10 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 2, 4, 5, 16, 17, 1024, 1025, 16384, 16385, 10**9])
 def test_sizes_of_batches_are_counted_up_to_the_end_of_their_bucket(seeds: int) -> None:
-    sizes = BatchSizes()
-    sizes.observe(seeds)
-    assert sizes.counts.index(1) == bisect_left(SIZE_BUCKETS, seeds)
+    metrics = ServingMetrics("digits")
+    metrics.show_revision(revision_manifest(), load_s=0.5)
+    metrics.observe_batch("x4", seeds, 2.5, StageTimes(1, 2, 3))
+    assert metrics.request_counts().variants["x4"].sizes.index(1) == bisect_left(SIZE_BUCKETS, seeds)
 
 
 def test_the_memory_of_variants_is_that_of_the_revision_that_answers() -> None:
@@ -186,7 +186,7 @@ def test_a_device_is_told_as_it_is_at_the_scrape() -> None:
 def test_counters_of_the_slow_loop_are_those_that_prometheus_gets() -> None:
     metrics = ServingMetrics("digits")
     metrics.show_revision(revision_manifest(), load_s=0.5)
-    metrics.count_offered(7)
+    metrics.offered_seeds += 7
     metrics.count_refused("QueueFull")
     metrics.observe_batch("x4", 3, 2.5, StageTimes(1, 2, 3))
     scraped = samples_of(metrics.render())

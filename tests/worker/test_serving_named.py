@@ -23,8 +23,8 @@ from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.waiting import Request
 
 BINARY = {"content-type": "application/octet-stream"}
 X1, X4, X8 = range(3)

@@ -25,7 +25,7 @@ from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.costs import LEAST_MARGIN, CostModel
 from gnnserve_worker.scheduling.load import BatchKind
 from gnnserve_worker.scheduling.overlay_costs import OverlayWork
-from gnnserve_worker.scheduling.waiting import Request
+from gnnserve_worker.scheduling.queue import Request
 
 OVERLAY = Capabilities(overlay=True)
 X1, X4, X8 = 0, 1, 2

@@ -90,7 +90,7 @@ def test_a_lone_request_keeps_its_own_numbers_and_gets_a_view() -> None:
         async with running(worker) as client:
             submitted = accepted(client.model, [NODES, 4], overlay=overlay())
             await answer(submitted)
-            assert submitted.pending.nodes.tolist() == [NODES, 4]
+            assert submitted.pending.question.nodes.tolist() == [NODES, 4]
         assert (worker.batches, has_views(worker)) == ([("x1", [NODES, 4])], [True])
 
     asyncio.run(scenario())

@@ -18,8 +18,8 @@ from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.load import BatchKind, load_of, overlay_load
+from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.waiting import Request
 
 # TRADE_OFF: 1 seed costs x1 10.1, x4 4.04, x8 2.02 ms; 100 seeds cost 20, 8, 4 ms; losses 0, 10, 30 permille.
 OVERLAY = Capabilities(overlay=True)
@@ -177,7 +177,7 @@ def test_a_request_with_an_overlay_takes_its_load_of_the_queue() -> None:
     queue = Queue()
     for _ in range(5):
         assert queue.ask(1, overlay=90) is None
-    assert queue.batcher.queued_seeds == 455
+    assert queue.batcher.queue.seeds == 455
     refusal = queue.ask(1, overlay=49)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is RefusalReason.QUEUE_FULL
@@ -192,9 +192,9 @@ def test_an_empty_queue_takes_an_overlay_that_counts_as_more_than_it_may_hold_an
     assert queue.ask(500) is None
     assert reason(queue.ask(1)) is RefusalReason.QUEUE_FULL
     batch = queue.take()
-    assert (batch.seeds, batch.load, queue.batcher.queued_seeds) == (1, 8001, 500)
+    assert (batch.seeds, batch.load, queue.batcher.queue.seeds) == (1, 8001, 500)
     assert reason(queue.ask(1, overlay=8000)) is RefusalReason.QUEUE_FULL
-    while queue.batcher.waiting:
+    while queue.batcher.queue.group_of:
         queue.take()
     assert queue.ask(1, overlay=8000) is None
 
@@ -241,7 +241,7 @@ def test_a_request_that_is_refused_for_its_overlay_tells_nothing_of_those_withou
 def test_pieces_of_a_large_request_each_carry_its_overlay() -> None:
     queue = Queue()
     assert queue.ask(250, overlay=40) is None
-    assert queue.batcher.queued_seeds == 250 + 3 * 40
+    assert queue.batcher.queue.seeds == 250 + 3 * 40
     batches = [queue.take() for _ in range(3)]
     assert [(batch.seeds, batch.load) for batch in batches] == [(100, 140), (100, 140), (50, 90)]
     assert [(piece.start, piece.stop) for batch in batches for piece in batch.pieces] == [
@@ -249,7 +249,7 @@ def test_pieces_of_a_large_request_each_carry_its_overlay() -> None:
         (100, 200),
         (200, 250),
     ]
-    assert queue.batcher.queued_seeds == 0
+    assert queue.batcher.queue.seeds == 0
 
 
 @pytest.mark.parametrize(
@@ -368,11 +368,11 @@ def test_needs_that_every_variant_meets_make_no_groups_beside_that_of_overlays_w
         (STORED_GRAPH, Capabilities(embeddings=True), OVERLAY, Capabilities(overlay=True, embeddings=True))
     ):
         queue.batcher.admit(Request(key, 1, Objective(latency_ms=100), 0, needs), False, 0)
-    assert [group.kind for group in queue.batcher.groups.all] == [BatchKind.STORED, BatchKind.OVERLAY]
+    assert [group.kind for group in queue.batcher.queue.groups] == [BatchKind.STORED, BatchKind.OVERLAY]
     queue = Queue(NO_X4)
     for overlay in (None, 0, 5):
         queue.ask(1, Objective(latency_ms=100), overlay=overlay)
-    assert [group.allowed for group in queue.batcher.groups.all] == [(True, True, True), (True, False, True)]
+    assert [group.allowed for group in queue.batcher.queue.groups] == [(True, True, True), (True, False, True)]
 
 
 def test_cancelled_overlays_give_their_load_back() -> None:
@@ -381,7 +381,7 @@ def test_cancelled_overlays_give_their_load_back() -> None:
     queue.take()
     queue.ask(1, overlay=5)
     queue.batcher.cancel(0)
-    assert queue.batcher.queued_seeds == 6
+    assert queue.batcher.queue.seeds == 6
     queue.batcher.cancel(1)
-    assert (queue.batcher.queued_seeds, queue.batcher.busy_until_ms(0)) == (0, 0)
+    assert (queue.batcher.queue.seeds, queue.batcher.busy_until_ms(0)) == (0, 0)
     assert not math.isnan(queue.batcher.busy_until_ms(0))

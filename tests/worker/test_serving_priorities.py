@@ -140,9 +140,9 @@ def test_a_full_queue_gives_up_the_last_of_the_lowest_priority() -> None:
     assert displaced(queue) == [4]
     assert queue.ask(30, priority=1) is None
     assert displaced(queue) == [1, 6]
-    assert (queue.batcher.queued_seeds, queue.batcher.has_displaced) == (90, False)
+    assert (queue.batcher.queue.seeds, queue.batcher.admission.displaced) == (90, [])
     assert reason(queue.ask(60, priority=1)) is RefusalReason.QUEUE_FULL  # two of 20 are lower, and 50 would be needed
-    assert not queue.batcher.has_displaced
+    assert not queue.batcher.admission.displaced
     assert sorted(queue.take_keys()[1]) == [0, 2, 3, 7]
 
 
@@ -183,7 +183,7 @@ def test_a_request_that_is_refused_for_another_reason_takes_no_place() -> None:
     queue.ask(100, priority=3)
     refusal = queue.ask(1, Objective(latency_ms=1), strict=True)
     assert reason(refusal) is RefusalReason.OBJECTIVE_INFEASIBLE
-    assert not queue.batcher.has_displaced
+    assert not queue.batcher.admission.displaced
 
 
 def test_what_is_known_of_refusals_is_of_the_default_priority() -> None:

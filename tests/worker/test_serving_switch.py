@@ -26,6 +26,7 @@ from tests.support.serving import (
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import TableError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.model import ModelState
@@ -258,7 +259,7 @@ def test_a_lane_that_is_closed_takes_no_request_of_who_read_it_before() -> None:
             async with asyncio.timeout(30):
                 while model.has_more:
                     await asyncio.sleep(0)
-            refused = model.submit(before, np.array([1]), NO_OBJECTIVE, False, False, 0.0, lambda _: None)
+            refused = model.submit(before, Question(np.array([1]), NO_OBJECTIVE, False, ()), 0.0, lambda _: None)
             assert isinstance(refused, Refusal)
             assert refused.reason is RefusalReason.LOADING
             assert not model.accepted

@@ -56,9 +56,6 @@ class Model:
     def first_waiting_lane(self) -> Any:
         return self if self.queued else None
 
-    def could_begin_ms(self, _batch: Batch) -> float:
-        return self.released_ms
-
 
 @dataclass
 class Arrived:
@@ -131,7 +128,7 @@ class World:
                 answered += [(turn, at_ms) for at_ms in turn.queued]
                 turn.queued.clear()
                 computed = _Computed(started_ms)
-                self.time.end_turn(cast(Any, turn), batch, cast(Any, computed))
+                self.time.end_turn(cast(Any, turn), batch, cast(Any, computed), self.now_ms)
             if not self.time.may_go_on(until_ms):
                 break
         self.time.end_round(is_computing=False)
@@ -225,7 +222,7 @@ def test_input_is_read_for_shorter_while_others_are_active() -> None:
     assert input_ms(False, 0.5) == 0.5
 
 
-def batch_in_the_thread() -> tuple[World, Model, Model, Batch]:
+def batch_in_the_thread() -> tuple[World, Model, Model]:
     """Two services, of which the first has begun a batch at 1 ms that another thread computes."""
     world = World(first := Model("first", 0), second := Model("second", 0))
     world.now_ms = 1.0
@@ -233,18 +230,18 @@ def batch_in_the_thread() -> tuple[World, Model, Model, Batch]:
     world.time.begin_round()
     assert world.time.next_turn() == (first, first)
     first.queued.clear()
-    return world, first, second, Batch("x1", (), 1, 1, 10.0, 10.0)
+    return world, first, second
 
 
 def test_input_that_is_read_beside_a_batch_takes_nothing_of_its_time() -> None:
-    world, first, second, batch = batch_in_the_thread()
+    world, first, second = batch_in_the_thread()
     first.released_ms = 1.0
     world.now_ms = 9.0
     assert second.inlet is not None
     second.inlet.put(Arrived(world, second, 9.0))
     assert not world.time.take_in_beside()
     world.now_ms = 11.0
-    assert world.time.began_ms(cast(Any, first), batch) == (1.0, 0.0)
+    assert world.time.began_ms(cast(Any, first), 1.0) == 1.0
 
 
 @pytest.mark.parametrize(("is_computing", "idle_ms"), [(True, 0.0), (False, 10.0)])
@@ -253,7 +250,7 @@ def test_time_of_a_batch_in_the_thread_does_not_pass_as_idle(
 ) -> None:
     passed: list[float] = []
     monkeypatch.setattr(Turns, "pass_idle", lambda _turns, idle_ms: passed.append(idle_ms))
-    world, _, second, _ = batch_in_the_thread()
+    world, _, second = batch_in_the_thread()
     world.time.end_round(is_computing=is_computing)
     world.now_ms = 11.0
     second.queued.append(11.0)

@@ -17,10 +17,8 @@ from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins, VariantChooser
 from gnnserve_worker.scheduling.decision import Decider
-from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
 from gnnserve_worker.scheduling.load import BatchKind, kind_of, load_of, overlay_part
-from gnnserve_worker.scheduling.occupancy import Occupancy
-from gnnserve_worker.scheduling.queue import Queue, last_of
+from gnnserve_worker.scheduling.queue import SOFT_DEADLINE_MS, Group, Queue, Request, last_of
 from gnnserve_worker.scheduling.refusal import (
     Refusal,
     RefusalMemory,
@@ -32,19 +30,11 @@ from gnnserve_worker.scheduling.refusal import (
     refuse_unreachable,
 )
 from gnnserve_worker.scheduling.room import expects_late
-from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, Request
 
 
 class AdmissionControl:
     def __init__(
-        self,
-        chooser: VariantChooser,
-        decider: Decider,
-        pins: Pins,
-        max_queued_seeds: int,
-        groups: Groups,
-        queue: Queue,
-        occupancy: Occupancy,
+        self, chooser: VariantChooser, decider: Decider, pins: Pins, max_queued_seeds: int, queue: Queue
     ) -> None:
         self.pins = pins
         self.memory = RefusalMemory()
@@ -55,79 +45,65 @@ class AdmissionControl:
         self._costs = chooser.costs
         self._max_seeds = chooser.costs.max_seeds
         self._max_queued_seeds = max_queued_seeds
-        self._groups = groups
         self._queue = queue
-        self._occupancy = occupancy
 
     def admit(  # noqa: PLR0911 - a ladder, one rung a refusal
         self, request: Request, strict: bool, now_ms: float
     ) -> Refusal | None:
-        """Queue the request, or refuse it. Unless it is `strict`, an objective that even an idle worker cannot meet is
-        answered by the nearest variant, however late."""
-        objective, seeds, needs = request.objective, request.seeds, request.needs
-        load, overlay, kind, is_heavy = seeds, 0, BatchKind.STORED, False
+        """Queue the request, or refuse it; None: it is queued. Unless it is `strict`, an objective that even an idle
+        worker cannot meet is answered by the nearest variant, however late."""
+        queue, objective, needs = self._queue, request.objective, request.needs
+        load, overlay, kind, is_heavy = request.seeds, 0, BatchKind.STORED, False
         if needs is not STORED_GRAPH:
-            load = load_of(seeds, request.overlay_load, self._max_seeds)
-            overlay = overlay_part(load, seeds, request.changed_seeds)
+            load = load_of(request.seeds, request.overlay_load, self._max_seeds)
+            overlay = overlay_part(load, request.seeds, request.changed_seeds)
             kind = kind_of(needs)
             is_heavy = request.overlay_load >= self._max_seeds
             needs = self._chooser.restricting(needs)
         pin = request.named
-        if pin is None:
-            pin = self.pins.draw(needs)
-        else:  # there is nothing left for a tolerance to choose
+        if pin is not None:  # there is nothing left for a tolerance to choose
             objective = Objective(objective.latency_ms, None)
+        elif self.pins.binds:
+            pin = self.pins.draw(needs)
         excess = 0
-        if self._queue.seeds + load > self._max_queued_seeds:
+        if queue.seeds + load > self._max_queued_seeds:
             excess = self._excess(load, is_heavy)
-        if excess > 0 and (is_heavy or not self._could_displace(request.priority, excess)):
-            wait_ms = self._occupancy.rest_ms(now_ms) + self._groups.drain_ms()
-            refusal = refuse_full(request, load, self._queue.seeds, self._max_queued_seeds, wait_ms)
-            self._remember(request, pin, math.inf, now_ms, refusal)
-            return refusal
+            if excess > 0 and (is_heavy or not self._could_displace(request.priority, excess)):
+                return self._refuse_full(request, load, pin, now_ms)
         if strict and request.named is not None and not self._keeps_tolerance(request):
             return refuse_named(self._chooser, request, load)
-        is_large = load >= self._max_seeds
-        group = self._groups.of(
-            objective, needs, kind, pin, is_large, is_heavy, request.priority, load, overlay, now_ms
-        )
-        latency_ms = objective.latency_ms
+        kinds = (objective, needs, kind, pin, load >= self._max_seeds, is_heavy, request.priority)
+        group, latency_ms = queue.group_for(*kinds, load, overlay, now_ms), objective.latency_ms
+        deadline_ms, order_ms, is_firm = math.inf, now_ms + SOFT_DEADLINE_MS + group.shift_ms, True
         if latency_ms is None:
             if strict and not self._chooser.can_keep(objective.accuracy_tolerance_permille, needs):
                 return refuse_infeasible(self._chooser, group, request, load)
-            deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS + group.shift_ms
-            is_firm = True
         elif group.is_hard and self._chooser.can_meet(group.candidates, load, overlay, latency_ms):
             deadline_ms = request.arrived_ms + latency_ms
             order_ms = deadline_ms + group.shift_ms
             group.count_arrival(load, overlay)
             # Determined before the request is queued: an idle worker never refuses one.
-            is_firm = not self._queue and not self._occupancy.is_busy
-            if not is_firm:
-                end_ms = self._end_ms(group, load, overlay, deadline_ms, now_ms)
-                if end_ms > deadline_ms:
-                    refusal = refuse_unreachable(latency_ms, end_ms, deadline_ms)
-                    self._remember(request, pin, end_ms - latency_ms, now_ms, refusal)
-                    return refusal
-            if is_large:
+            is_firm = not queue.group_of and queue.running_until_ms == -math.inf
+            if not is_firm and (end_ms := self._end_ms(group, load, overlay, deadline_ms, now_ms)) > deadline_ms:
+                refusal = refuse_unreachable(latency_ms, end_ms, deadline_ms)
+                self._remember(request, pin, end_ms - latency_ms, now_ms, refusal)
+                return refusal
+            if group.is_large:
                 order_ms -= self._costs.compute_ms(group.fastest, load, overlay)
-        else:
-            if strict:
-                return refuse_infeasible(self._chooser, group, request, load)
-            if group.is_hard:  # a smaller request may still be in time
-                group = self._groups.find(
-                    objective, needs, kind, pin, is_large, is_heavy, request.priority, load, overlay, now_ms
-                )
-                self._groups.derive(group)
-            deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS + group.shift_ms
-            is_firm = True
+        elif strict:
+            return refuse_infeasible(self._chooser, group, request, load)
+        elif group.is_hard:  # a smaller request may still be in time
+            group = queue.find_group(*kinds, load, overlay, now_ms)
+            queue.derive(group)
         if overlay:
             if is_heavy and (wait_ms := self._turn_in_ms(group, load, overlay, now_ms)) > 0:
                 return refuse_heavy(request, self._max_seeds, wait_ms)
-            self._queue.has_overlays = True
+            queue.has_overlays = True
         if excess > 0:
             self._displace(request.priority, excess, now_ms)
-        self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, load, is_firm, overlay))
+        request.remaining, request.load, request.overlay, request.variant = request.seeds, load, overlay, None
+        request.deadline_ms, request.order_ms, request.is_firm = deadline_ms, order_ms, is_firm
+        queue.add(group, request)
         return None
 
     def _keeps_tolerance(self, request: Request) -> bool:
@@ -139,6 +115,18 @@ class AdmissionControl:
         """Pin requests by this table from now on; queued requests keep their group."""
         self.pins = Pins(self._chooser, table, self.pins.drawn)
         self.memory.clear()
+
+    def take_displaced(self) -> list[tuple[Request, Refusal]]:
+        """The requests that have lost their place in the queue to ones of a higher priority since the last call, and
+        what to tell them."""
+        displaced, self.displaced = self.displaced, []
+        return displaced
+
+    def _refuse_full(self, request: Request, load: int, pin: int | None, now_ms: float) -> Refusal:
+        queue = self._queue
+        refusal = refuse_full(request, load, queue.seeds, self._max_queued_seeds, queue.idle_in_ms(now_ms))
+        self._remember(request, pin, math.inf, now_ms, refusal)
+        return refusal
 
     def _remember(self, request: Request, pin: int | None, until_ms: float, now_ms: float, refusal: Refusal) -> None:
         # With weights, the next request may go to another variant, and may fit; without an overlay it may fit too, and
@@ -156,25 +144,25 @@ class AdmissionControl:
         heavy request, whose overlay alone may count as more than a queue may hold; while it waits it takes no room
         from the others."""
         if is_heavy:
-            return load if self._queue else 0
-        queued = self._queue.seeds - sum([group.seeds for group in self._groups.all if group.is_heavy])
+            return load if self._queue.group_of else 0
+        queued = self._queue.seeds - sum([group.seeds for group in self._queue.groups if group.is_heavy])
         return queued + load - self._max_queued_seeds
 
     def _could_displace(self, priority: int, load: int) -> bool:
         """Whether queued requests of a lower priority have at least this load. Heavy ones take no room from others."""
-        return load <= sum([g.seeds for g in self._groups.all if g.priority > priority and not g.is_heavy])
+        return load <= sum([g.seeds for g in self._queue.groups if g.priority > priority and not g.is_heavy])
 
     def _displace(self, priority: int, load: int, now_ms: float) -> None:
         """Take out queued requests of a lower priority that have at least this load altogether: the lowest first, and
         of these the last that came; those that are computed in part only when no others of their priority are left."""
-        refusal = refuse_displaced(self._occupancy.rest_ms(now_ms) + self._groups.drain_ms())
-        lower = [g for g in self._groups.all if g.priority > priority and g.waiting and not g.is_heavy]
+        refusal = refuse_displaced(self._queue.idle_in_ms(now_ms))
+        lower = [g for g in self._queue.groups if g.priority > priority and g.waiting and not g.is_heavy]
         next_of_groups = [_displaceable(group) for group in lower]
         heapq.heapify(next_of_groups)
         while load > 0 and next_of_groups:
             *_, waiting, group = next_of_groups[0]
             self._queue.remove(group, waiting)
-            self.displaced.append((waiting.request, refusal))
+            self.displaced.append((waiting, refusal))
             load -= waiting.load
             if group.waiting:
                 heapq.heapreplace(next_of_groups, _displaceable(group))
@@ -190,9 +178,9 @@ class AdmissionControl:
         computes what is queued.
         """
         batch_ms = self._costs.batch_ms(group.fastest, load, 1, overlay)
-        if not expects_late(self._costs, self._groups.all, batch_ms):
+        if not expects_late(self._costs, self._queue.groups, batch_ms):
             return 0.0
-        has_other = any(group.is_heavy and group.seeds for group in self._groups.all)
+        has_other = any(group.is_heavy and group.seeds for group in self._queue.groups)
         return max(self._decider.yields_until_ms - now_ms, batch_ms if has_other else 0.0)
 
     def _end_ms(self, own: Group, load: int, overlay: int, deadline_ms: float, now_ms: float) -> float:
@@ -200,11 +188,11 @@ class AdmissionControl:
         a latency by the one that they want. Heavy requests and those without a latency yield to others than their own
         kind, unless these have a lower priority."""
         costs = self._costs
-        end_ms = max(now_ms, self._occupancy.running_until_ms)
+        end_ms = max(now_ms, self._queue.running_until_ms)
         requests = 1.0
         seeds_of: dict[int, float] = {own.fastest: load}
         overlay_of: dict[int, float] = {own.fastest: overlay} if overlay else {}
-        for group in self._groups.all:
+        for group in self._queue.groups:
             if not group.seeds or not (
                 group.is_urgent or (group.is_hard and own.is_heavy) or group.priority < own.priority
             ):
@@ -241,8 +229,8 @@ class AdmissionControl:
         return end_ms + costs.overhead_ms(own.fastest, requests) + costs.waits_ms(turns)
 
 
-def _displaceable(group: Group) -> tuple[int, bool, int, QueuedRequest, Group]:
+def _displaceable(group: Group) -> tuple[int, bool, int, Request, Group]:
     """The request of the group that loses its place first, and the group; before them its sort key, unique by the
     request's: the smallest loses its place first."""
     waiting = last_of(group)
-    return -group.priority, waiting.variant is not None, -waiting.request.key, waiting, group
+    return -group.priority, waiting.variant is not None, -waiting.key, waiting, group

@@ -202,11 +202,18 @@ class VariantChooser:
 
     def most_accurate(self, candidates: tuple[int, ...], seeds: float, kind: BatchKind = BatchKind.STORED) -> int:
         """The most accurate candidate; among equally accurate ones the fastest."""
+        sole = self.sole_most_accurate(candidates)
+        if sole is not None:
+            return sole
+        equals = tuple(v for v in candidates if self.loss_permille[v] == self.loss_permille[candidates[0]])
+        return self.fastest(equals, seeds, kind)
+
+    def sole_most_accurate(self, candidates: tuple[int, ...]) -> int | None:
+        """The candidate that is more accurate than all others; None: there are several as accurate."""
         first = candidates[0]
         if len(candidates) == 1 or self.loss_permille[candidates[1]] > self.loss_permille[first]:
             return first
-        equals = tuple(v for v in candidates if self.loss_permille[v] == self.loss_permille[first])
-        return self.fastest(equals, seeds, kind)
+        return None
 
     def can_meet(self, candidates: tuple[int, ...], load: int, overlay: int, latency_ms: float) -> bool:
         """Whether an idle worker can meet the latency, by the shortest times that it ever proved."""
@@ -283,6 +290,8 @@ class Pins:
                 self.split = tuple(parts)
             case _:
                 assert_never(table.mode)
+        self.binds = self.fixed is not None or bool(self.split)
+        """Whether requests are bound to variants at all; where not, there is nothing to draw."""
 
     def draw(self, needed: Capabilities = STORED_GRAPH) -> int | None:
         """The variant of the next request; None where the choice is free, or where the variant that it is bound to

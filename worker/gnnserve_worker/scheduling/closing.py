@@ -10,15 +10,11 @@ import math
 
 import msgspec
 
-from gnnserve_worker.scheduling.batch_plan import BatchPlan, sums_of
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.decision import Decider
-from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
+from gnnserve_worker.scheduling.decision import BatchPlan, Decider, sums_of
 from gnnserve_worker.scheduling.load import load_of, overlay_part
-from gnnserve_worker.scheduling.occupancy import Occupancy
-from gnnserve_worker.scheduling.queue import Queue
-from gnnserve_worker.scheduling.refusal import Refusal, refuse_late, retry_after_s
-from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, Request, order_of
+from gnnserve_worker.scheduling.queue import SOFT_DEADLINE_MS, Group, Queue, Request, order_of
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalMemory, refuse_late, retry_after_s
 
 LOOKED_AT_GROUPS = 12
 """Groups that a decision considers: those due first."""
@@ -62,26 +58,26 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class BatchCloser:
-    def __init__(
-        self, chooser: VariantChooser, decider: Decider, groups: Groups, queue: Queue, occupancy: Occupancy
-    ) -> None:
+    def __init__(self, chooser: VariantChooser, decider: Decider, queue: Queue, memory: RefusalMemory) -> None:
         self._chooser = chooser
         self._costs = chooser.costs
         self._decider = decider
-        self._groups = groups
         self._queue = queue
-        self._occupancy = occupancy
+        self._memory = memory
 
     def take(self, now_ms: float, longest_ms: float = math.inf) -> Taken:
-        """Close the next batch. The worker counts as busy with it until `Occupancy.finish`. `longest_ms`: as
-        `Batcher.take` has it."""
+        """Close the next batch. The worker counts as busy with it until `Batcher.finish`. `longest_ms`: what it may
+        take to compute, where others wait for the worker too; one request, or a piece of it, is taken all the same."""
+        if self._memory.known is not None:
+            self._memory.expire()
         refused: list[tuple[Request, Refusal]] = []
         self._costs.longest_turn_ms = longest_ms
-        while self._queue:
+        queue = self._queue
+        while queue.group_of:
             groups = self.look(now_ms, refused)
-            if not self._queue:
+            if not queue.group_of:
                 break
-            plan = self._decider.decide(groups, now_ms, self._queue.small > 0)
+            plan = self._decider.decide(groups, now_ms, queue.small > 0)
             if longest_ms < math.inf:
                 self._shorten(plan, now_ms)
             if plan.drains_until_ms > now_ms:
@@ -94,13 +90,13 @@ class BatchCloser:
         """The groups that matter to a decision. Requests that can no longer be in time are refused."""
         looked_at: list[Group] = []
         version = self._chooser.version
-        for group in self._groups.all:
+        for group in self._queue.groups:
             if group.is_hard:
                 group.update_rate(now_ms)
             group.head = None
             group.due_ms = math.inf
             if group.version != version:
-                self._groups.derive(group)
+                self._queue.derive(group)
             if group.seeds:
                 head = group.first()
                 if group.is_hard:
@@ -117,11 +113,11 @@ class BatchCloser:
         if len(looked_at) > LOOKED_AT_GROUPS:
             looked_at.sort(key=lambda group: now_ms + group.latency_ms if group.head is None else group.head.order_ms)
             del looked_at[LOOKED_AT_GROUPS:]
-            if self._queue and all(group.head is None for group in looked_at):
-                looked_at.append(min((g for g in self._groups.all if g.head is not None), key=order_of))
+            if self._queue.group_of and all(group.head is None for group in looked_at):
+                looked_at.append(min((g for g in self._queue.groups if g.head is not None), key=order_of))
         return looked_at
 
-    def _is_lost(self, group: Group, head: QueuedRequest, now_ms: float) -> bool:
+    def _is_lost(self, group: Group, head: Request, now_ms: float) -> bool:
         if head.is_firm:
             return False
         left_ms = head.deadline_ms - now_ms
@@ -143,14 +139,12 @@ class BatchCloser:
                 plan.members.remove(group)
 
     def _refuse(
-        self, group: Group, waiting: QueuedRequest, now_ms: float, refused: list[tuple[Request, Refusal]]
+        self, group: Group, waiting: Request, now_ms: float, refused: list[tuple[Request, Refusal]]
     ) -> None:  # fmt: skip
         self._queue.remove(group, waiting)
-        if refused:  # the queue can be no longer than the first of them found it
-            wait_s = refused[0][1].retry_after_s
-        else:
-            wait_s = retry_after_s(self._occupancy.rest_ms(now_ms) + self._groups.drain_ms())
-        refused.append((waiting.request, refuse_late(waiting.request, now_ms, wait_s)))
+        # The queue can be no longer than the first of them found it.
+        wait_s = refused[0][1].retry_after_s if refused else retry_after_s(self._queue.idle_in_ms(now_ms))
+        refused.append((waiting, refuse_late(waiting, now_ms, wait_s)))
 
     def _shorten(self, plan: BatchPlan, now_ms: float) -> None:
         """Limit the batch to what is computed in a turn. The piece of a large request is cut too, but not below
@@ -159,7 +153,7 @@ class BatchCloser:
         fitting = costs.seeds_of_turn(plan.variant)
         carried = 0
         if plan.large is not None and plan.large.head is not None:
-            carried = plan.large.head.request.overlay_load
+            carried = plan.large.head.overlay_load
             plan.piece = min(plan.piece, max(fitting - carried, carried, 1))
         plan.limit = min(plan.limit, max(fitting, plan.piece + carried))
         if plan.drains_until_ms > now_ms and (head := plan.members[0].first()) is not None:
@@ -171,49 +165,44 @@ class BatchCloser:
             plan.drains_until_ms = min(plan.drains_until_ms, now_ms + (1 + costs.margin) * batch_ms)
 
     def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
+        queue, costs, variant, large = self._queue, self._costs, plan.variant, plan.large
         pieces: list[Piece] = []
         seeds, load, overlay = 0, 0, 0
         fixed, rows = 0.0, 0.0
-        if plan.large is not None:
-            piece = self._cut(plan, plan.large, now_ms)
+        if large is not None:
+            piece = self._cut(plan, large, now_ms)
             pieces.append(piece)
             seeds, load = plan.piece, plan.piece + piece.request.overlay_load
             overlay = overlay_part(load, seeds, piece.request.changed_seeds)
             fixed, rows = piece.request.overlay_fixed, piece.request.overlay_rows
-        costs = self._costs
         limit = max(0, min(plan.limit, costs.max_seeds) - load)
-        members = self._queue.take(plan.members, limit, needs_one=plan.large is None)
-        pieces += [Piece(waiting.request, 0, waiting.remaining, True, True) for waiting in members]
-        joined = sum([waiting.remaining for waiting in members])
-        seeds += joined
-        if self._queue.has_overlays:
-            load += sum([waiting.load for waiting in members])
+        members = queue.take(plan.members, limit, needs_one=large is None)
+        for waiting in members:
+            pieces.append(Piece(waiting, 0, waiting.remaining, True, True))
+            seeds += waiting.remaining
+            load += waiting.load
+        if queue.has_overlays:
             overlay += sum([waiting.overlay for waiting in members])
-            fixed += sum([waiting.request.overlay_fixed for waiting in members])
-            rows += sum([waiting.request.overlay_rows for waiting in members])
-            self._queue.has_overlays = bool(self._queue)
-        else:
-            load += joined
-        expected_ms = costs.batch_ms(plan.variant, load, len(pieces), overlay)
-        until_ms = now_ms + expected_ms
-        self._occupancy.running_until_ms = until_ms
+            fixed += sum([waiting.overlay_fixed for waiting in members])
+            rows += sum([waiting.overlay_rows for waiting in members])
+            queue.has_overlays = bool(queue.group_of)
+        predicted_ms, expected_ms = costs.expect(variant, load, len(pieces), overlay)
+        queue.running_until_ms = until_ms = now_ms + expected_ms
         first = plan.members[0] if plan.members else None
-        if _chose(plan.large) or _chose(first):
-            self._decider.note_usual(plan.variant, until_ms)
-        predicted_ms = costs.computing_ms(plan.variant, load, overlay)
+        if (large is not None and large.chooses) or (first is not None and first.chooses):
+            self._decider.note_usual(variant, until_ms)
         changed_seeds = overlay - (load - seeds)
-        name = self._chooser.names[plan.variant]
+        name = self._chooser.names[variant]
         return Batch(name, tuple(pieces), seeds, load, predicted_ms, expected_ms, changed_seeds, fixed, rows)
 
     def _cut(self, plan: BatchPlan, large: Group, now_ms: float) -> Piece:
         """Take the planned piece of the group's first request; the rest of the request is queued again."""
         waiting = self._queue.pop(large)
-        start = waiting.request.seeds - waiting.remaining
+        start = waiting.seeds - waiting.remaining
         waiting.remaining -= plan.piece
-        request, left = waiting.request, waiting.remaining
-        waiting.load = load_of(left, request.overlay_load, self._costs.max_seeds)
-        waiting.overlay = overlay_part(waiting.load, left, request.changed_seeds)
-        last = not waiting.remaining
+        left, last = waiting.remaining, not waiting.remaining
+        waiting.load = load_of(left, waiting.overlay_load, self._costs.max_seeds)
+        waiting.overlay = overlay_part(waiting.load, left, waiting.changed_seeds)
         if not last:
             waiting.variant = plan.variant
             if large.is_hard:
@@ -222,9 +211,4 @@ class BatchCloser:
             else:
                 waiting.order_ms = now_ms + SOFT_DEADLINE_MS + large.shift_ms
             self._queue.add(large, waiting)
-        return Piece(waiting.request, start, start + plan.piece, last, last and not start)
-
-
-def _chose(group: Group | None) -> bool:
-    """Whether deadlines of this group have chosen the variant of the batch."""
-    return group is not None and group.is_hard and group.pin is None
+        return Piece(waiting, start, start + plan.piece, last, last and not start)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -36,6 +37,7 @@ from gnnserve_api.profile import VariantProfile
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.curves import (
     LARGEST_STEP,
+    LEAST_GAIN,
     LEAST_MS,
     PROVEN_BATCHES,
     Curve,
@@ -45,7 +47,6 @@ from gnnserve_worker.scheduling.curves import (
     profiled_curve,
     stretch,
 )
-from gnnserve_worker.scheduling.overhead import Overhead
 from gnnserve_worker.scheduling.overlay_costs import NO_OVERLAYS, OverlayCosts, OverlayWork
 
 LEAST_MARGIN = 0.08
@@ -69,6 +70,86 @@ of every batch: threads that wake up, caches that the profile found warm. One th
 expected tells that a slow spell is over (`_ends_slow_spell`)."""
 _SILENT_MS = 10_000.0
 """Time without a batch that tells after which short ones may."""
+
+
+class Overhead:
+    """Overhead of a batch beyond its computation: a fixed part, and a part for each request.
+
+    It is a line through recent batches. While all batches have the same number of requests, the requests explain all of
+    it.
+    """
+
+    __slots__ = (
+        "_mean_ms", "_mean_product", "_mean_requests", "_mean_squared", "_recent", "_single_ms", "_singles", "_weight",
+        "fixed_ms", "least_ms", "per_request_ms",
+    )  # fmt: skip
+
+    _MEMORY_BATCHES = 200.0
+    _RECENT_BATCHES = 8
+    _REPEATED = 3
+    """An overhead that this many recent batches reached is not an outlier, and counts in full."""
+    _ORDINARY_MS = 0.05
+    """An overhead up to twice this is never an outlier; until the first batch nothing else is known."""
+    _TOWARDS_MEAN = 0.25
+    """Weight, in requests², of the assumption that requests explain all."""
+
+    def __init__(self) -> None:
+        self.fixed_ms = 0.0
+        self.per_request_ms = 0.0
+        self.least_ms = 0.0
+        """Smallest overhead of a single request; 0 until it is known."""
+        self._recent: deque[tuple[int, float]] = deque(maxlen=self._RECENT_BATCHES)
+        """Requests and overhead (ms, not limited) of the recent batches."""
+        self._weight = 0.0
+        self._mean_requests = 0.0
+        self._mean_ms = 0.0
+        self._mean_squared = 0.0
+        self._mean_product = 0.0
+        self._single_ms = 0.0
+        self._singles = 0
+
+    def at(self, requests: float) -> float:
+        return self.fixed_ms + self.per_request_ms * requests
+
+    def observe(self, requests: int, took_ms: float) -> None:
+        took_ms = max(0.0, took_ms)
+        self._recent.append((requests, took_ms))
+        expected_ms = max(self.fixed_ms + self.per_request_ms * requests, self._ORDINARY_MS)
+        if took_ms > LARGEST_STEP * expected_ms:
+            took_ms = min(took_ms, LARGEST_STEP * self._repeated_ms(expected_ms))
+        self._weight = min(self._weight + 1, self._MEMORY_BATCHES)
+        gain = 1 / self._weight
+        self._mean_requests += gain * (requests - self._mean_requests)
+        self._mean_ms += gain * (took_ms - self._mean_ms)
+        self._mean_squared += gain * (requests * requests - self._mean_squared)
+        self._mean_product += gain * (requests * took_ms - self._mean_product)
+        mean = self._mean_requests
+        ratio = self._mean_ms / mean
+        slope = (self._mean_product - mean * self._mean_ms + self._TOWARDS_MEAN * ratio) / (
+            self._mean_squared - mean * mean + self._TOWARDS_MEAN
+        )
+        self.per_request_ms = min(max(0.0, slope), ratio)
+        self.fixed_ms = self._mean_ms - self.per_request_ms * mean
+        if requests == 1:
+            self._observe_single(took_ms)
+
+    def _repeated_ms(self, expected_ms: float) -> float:
+        """What is expected of a batch that took far longer than `expected_ms`: an outlier counts as at most twice that;
+        an overhead that repeats itself is the new one."""
+        if len(self._recent) < self._REPEATED:
+            return expected_ms
+        alike = sorted(
+            recent_ms * expected_ms / max(self.at(requests), self._ORDINARY_MS) for requests, recent_ms in self._recent
+        )
+        return max(expected_ms, alike[-self._REPEATED])
+
+    def _observe_single(self, took_ms: float) -> None:
+        self._singles += 1
+        self._single_ms += max(LEAST_GAIN, 1 / self._singles) * (took_ms - self._single_ms)
+        if self._singles == PROVEN_BATCHES:
+            self.least_ms = self._single_ms
+        elif self._singles > PROVEN_BATCHES:
+            self.least_ms = min(self.least_ms, self._single_ms)
 
 
 class CostModel:
@@ -127,7 +208,14 @@ class CostModel:
     def compute_ms(self, variant: int, seeds: float, overlay: float = 0.0) -> float:
         """Expected time of a batch without the overhead of requests, which only a table's cost includes. `overlay`: the
         part of `seeds` that is of kind OVERLAY."""
-        compute_ms = self.factors[variant] * self.base_ms(variant, seeds)
+        if seeds > self.max_seeds:
+            base_ms = self.base_ms(variant, seeds)
+        else:  # what `base_ms` would give; a decision asks often
+            for end, low_seeds, low_ms, slope in self._curves[variant]:
+                if seeds <= end:
+                    base_ms = low_ms + slope * (seeds - low_seeds)
+                    break
+        compute_ms = self.factors[variant] * base_ms
         if overlay:
             stored_ms = self._stored_part_ms(variant, overlay)
             compute_ms += self.overlays.part_ms(variant, overlay, stored_ms) - stored_ms
@@ -145,7 +233,7 @@ class CostModel:
             return self.compute_ms(variant, seeds, overlay) + self.overhead_ms(variant, requests)
         if seeds > self.max_seeds:
             base_ms = self.base_ms(variant, seeds)
-        else:  # what `base_ms` would give; a decision asks often
+        else:  # as in `compute_ms`
             for end, low_seeds, low_ms, slope in self._curves[variant]:
                 if seeds <= end:
                     base_ms = low_ms + slope * (seeds - low_seeds)
@@ -155,6 +243,15 @@ class CostModel:
             overhead = self.overhead
             batch_ms += overhead.fixed_ms + overhead.per_request_ms * requests
         return batch_ms
+
+    def expect(self, variant: int, seeds: float, requests: float, overlay: float) -> tuple[float, float]:
+        """Expected times of a batch that is closed: of its computation alone (`computing_ms`), and in all
+        (`batch_ms`)."""
+        if self._measured[variant] is not None:
+            computing_ms = self.computing_ms(variant, seeds, overlay)
+            return computing_ms, self.batch_ms(variant, seeds, requests, overlay)
+        computing_ms, overhead = self.compute_ms(variant, seeds, overlay), self.overhead
+        return computing_ms, computing_ms + (overhead.fixed_ms + overhead.per_request_ms * requests)
 
     def overhead_ms(self, variant: int, requests: float) -> float:
         """Expected overhead that `compute_ms` does not include."""
@@ -298,10 +395,9 @@ class CostModel:
         self, variant: int, seeds: int, requests: int, compute_ms: float, total_ms: float, now_ms: float,
         work: OverlayWork = NO_OVERLAYS, waited_ms: float = 0.0,
     ) -> None:  # fmt: skip
-        """Record what a batch took: its computation, and in all, from when it could have begun, but
-        for turns of other models, to its last answer; with
-        `work`, which is the part of both that its overlays took. `waited_ms`: how long it waited before for turns of
-        other models."""
+        """Record what a batch took: its computation, and in all, from when it could have begun, but for turns of other
+        models, to its last answer; with `work`, which is the part of both that its overlays took. `waited_ms`: how long
+        it waited before for turns of other models."""
         measured = self._measured[variant] is not None
         self.wait_ms += _WAIT_GAIN * (waited_ms - self.wait_ms)
         took_ms = total_ms if measured else compute_ms

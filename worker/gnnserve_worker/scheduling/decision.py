@@ -18,11 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gnnserve_worker.scheduling.batch_plan import BatchPlan, due_ms, makes_late, sums_of
+import msgspec
+
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.load import overlay_part
+from gnnserve_worker.scheduling.queue import Group, Request, order_of
 from gnnserve_worker.scheduling.room import room_ms
-from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, order_of
 
 SOFT_SHARE = 0.25
 """Largest share of the worker's time for requests that yield, and whose turn makes others late."""
@@ -31,6 +32,20 @@ SMALL_SHARE = 4
 _HASTE = 2
 """A large request whose deadline is nearer than twice its own time is not held up for small ones."""
 _USUAL_MEMORY_MS = 2000.0
+
+
+class BatchPlan(msgspec.Struct):
+    variant: int
+    members: list[Group]
+    """Groups whose requests may be in the batch, the earliest first."""
+    limit: int
+    """Most load of the batch, in seeds."""
+    large: Group | None = None
+    """The group of large requests whose first one contributes a piece."""
+    piece: int = 0
+    """Seeds of that piece."""
+    drains_until_ms: float = -math.inf
+    """End of the batch, if it drains a backlog: requests due before it are refused."""
 
 
 class Decider:
@@ -51,7 +66,7 @@ class Decider:
         hard: Group | None = None
         soft: Group | None = None
         if len(groups) == 1 and not (groups[0].is_hard or groups[0].is_large):
-            return BatchPlan(self._wanted(groups[0]), list(groups), self._max_seeds)
+            return BatchPlan(self._wanted(groups[0]), [*groups], self._max_seeds)
         for group in groups:
             if group.head is None:
                 continue
@@ -91,8 +106,8 @@ class Decider:
                 if growth * costs.pieces_ms(variant, head.load, head.overlay) > slack_ms:
                     continue
                 piece = self._piece(head, variant, slack_ms, small_wait)
-                load, requests = piece + head.request.overlay_load, 1
-                overlay = overlay_part(load, piece, head.request.changed_seeds)
+                load, requests = piece + head.overlay_load, 1
+                overlay = overlay_part(load, piece, head.changed_seeds)
                 limit = max(self._max_seeds, load)
             share = 1.0 if load <= limit else limit / load
             # The least wait of requests that do not join.
@@ -142,7 +157,7 @@ class Decider:
             if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
                 return None
             # Joining groups must not cost the anchor its usual variant, nor make it late.
-            joined = sorted(members[1:], key=due_ms)
+            joined = sorted(members[1:], key=_due_ms)
             while joined and batch_ms > slack_ms:
                 last = joined.pop()
                 last.take = 0
@@ -154,7 +169,7 @@ class Decider:
             members = [anchor, *joined]
         if batch_ms > room_ms(costs, groups, variant, batch_ms, share, now_ms):
             return None
-        if (len(members) > 1 or anchor.is_large) and makes_late(anchor, members, variant, batch_ms, now_ms):
+        if (len(members) > 1 or anchor.is_large) and _makes_late(anchor, members, variant, batch_ms, now_ms):
             return None
         plan = BatchPlan(variant, members, limit)
         if piece:
@@ -213,10 +228,10 @@ class Decider:
             alone_ms = growth * costs.batch_ms(variant, total, requests, overlay)
             if not self._may_join(group, variant, alone_ms, now_ms):
                 continue
-            carried = head.request.overlay_load
+            carried = head.overlay_load
             whole = self._piece(head, variant, own_slack_ms, True)
             piece = min(whole, int(plan.limit - total) - carried)
-            part = overlay_part(piece + carried, piece, head.request.changed_seeds)
+            part = overlay_part(piece + carried, piece, head.changed_seeds)
             batch_ms = growth * costs.batch_ms(variant, total + piece + carried, requests + 1, overlay + part)
             group.take = piece + carried
             if (
@@ -228,15 +243,15 @@ class Decider:
                 return
             group.take = 0
 
-    def _piece(self, head: QueuedRequest, variant: int, slack_ms: float, small_wait: bool) -> int:
+    def _piece(self, head: Request, variant: int, slack_ms: float, small_wait: bool) -> int:
         """Number of seeds of a large request that the batch may take: no fewer than its overlay counts, so that small
         pieces at most double the work."""
         if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.load, head.overlay):
-            return min(head.remaining, max(self.small_seeds, head.request.overlay_load), self._max_seeds)
+            return min(head.remaining, max(self.small_seeds, head.overlay_load), self._max_seeds)
         return min(head.remaining, self._max_seeds)
 
     def _drain(
-        self, groups: Sequence[Group], anchor: Group, head: QueuedRequest, slack_ms: float, now_ms: float,
+        self, groups: Sequence[Group], anchor: Group, head: Request, slack_ms: float, now_ms: float,
         small_wait: bool,
     ) -> BatchPlan:  # fmt: skip
         """Plan for a queue in which nothing fits: drain it as fast as possible."""
@@ -245,7 +260,7 @@ class Decider:
         variant = self._fastest(anchor, head, anchor.seeds)
         if anchor.is_large:
             piece = self._piece(head, variant, slack_ms, small_wait)
-            anchor.take = piece + head.request.overlay_load
+            anchor.take = piece + head.overlay_load
             return BatchPlan(variant, [], limit, anchor, piece)
         members: list[Group] = []
         for group in groups:
@@ -293,7 +308,7 @@ class Decider:
             limit = max(head.load, min(limit, fitting))
         return BatchPlan(variant, members, limit)
 
-    def _fastest(self, group: Group, head: QueuedRequest, seeds: int) -> int:
+    def _fastest(self, group: Group, head: Request, seeds: int) -> int:
         if head.variant is not None:
             return head.variant
         if group.fastest == group.fastest_small:
@@ -304,16 +319,21 @@ class Decider:
 
     def _wanted(self, group: Group) -> int:
         """The variant that requests without a deadline want."""
+        if group.wanted is not None:
+            return group.wanted
         seeds = min(group.seeds, self._max_seeds)
-        if not group.is_hurried:
-            return self._chooser.most_accurate(group.candidates, seeds, group.kind)
-        if group.fastest == group.fastest_small:
-            return group.fastest
-        return self._chooser.fastest((group.fastest, group.fastest_small), seeds, group.kind)
+        if group.is_hurried:
+            return self._chooser.fastest((group.fastest, group.fastest_small), seeds, group.kind)
+        return self._chooser.most_accurate(group.candidates, seeds, group.kind)
 
-    def _wanted_by_heavy(self, groups: Sequence[Group], head: QueuedRequest, anchor: Group, now_ms: float) -> int:
-        """The variant of a heavy request with a deadline: the most accurate one in time for it, for those of its group
-        that are queued behind it, and for the requests that it yields to; or else the fastest."""
+    def _wanted_by_yielding(self, groups: Sequence[Group], head: Request, anchor: Group, now_ms: float) -> int:
+        """The variant of a request that yields. Of a heavy one with a deadline it is the most accurate one in time for
+        it, for those of its group that are queued behind it, and for the requests that it yields to; or else the
+        fastest."""
+        if head.variant is not None:
+            return head.variant
+        if not anchor.is_hard:
+            return self._wanted(anchor)
         costs = self._costs
         growth = 1 + costs.margin
         for variant in anchor.candidates:
@@ -336,19 +356,13 @@ class Decider:
         growth = 1 + costs.margin
         head = anchor.head
         assert head is not None  # noqa: S101
-        if head.variant is not None:
-            variant = head.variant
-        elif anchor.is_hard:
-            variant = self._wanted_by_heavy(groups, head, anchor, now_ms)
-        else:
-            variant = self._wanted(anchor)
-        carried = head.request.overlay_load
+        variant, carried = self._wanted_by_yielding(groups, head, anchor, now_ms), head.overlay_load
         piece = self._piece(head, variant, math.inf, small_wait) if anchor.is_large else 0
         anchor.take = anchor.seeds
         overlay: float = anchor.overlay
         if piece:
             anchor.take = piece + carried
-            overlay = overlay_part(anchor.take, piece, head.request.changed_seeds)
+            overlay = overlay_part(anchor.take, piece, head.changed_seeds)
             limit = max(limit, anchor.take)
         total: float = anchor.take
         requests: float = 1.0 if anchor.is_large else anchor.requests
@@ -398,3 +412,27 @@ class Decider:
         elif total < limit:
             self._add_piece(plan, groups, total, requests, overlay, min(tightest_ms, longest_ms), now_ms)
         return plan
+
+
+def _due_ms(group: Group) -> float:
+    """When the group's head is due."""
+    return group.due_ms
+
+
+def _makes_late(anchor: Group, members: Sequence[Group], variant: int, batch_ms: float, now_ms: float) -> bool:
+    """Whether a batch of `batch_ms` by this variant makes members of a lower priority than the anchor's late, which may
+    be due sooner than the anchor, while the anchor allows a faster variant."""
+    head = anchor.head
+    if variant == anchor.candidates[-1] or (head is not None and head.variant is not None):
+        return False
+    return any(group.priority > anchor.priority and 0 <= group.due_ms - now_ms < batch_ms for group in members)
+
+
+def sums_of(groups: Sequence[Group]) -> tuple[int, int, int]:
+    """Seeds, requests and seeds of kind OVERLAY of all these groups."""
+    seeds, requests, overlay = 0, 0, 0
+    for group in groups:
+        seeds += group.seeds
+        requests += group.requests
+        overlay += group.overlay
+    return seeds, requests, overlay

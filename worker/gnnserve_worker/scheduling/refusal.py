@@ -10,7 +10,7 @@ import msgspec
 from gnnserve_api.objective import Objective
 from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
 from gnnserve_worker.scheduling.load import overlay_part
-from gnnserve_worker.scheduling.waiting import Group, Request
+from gnnserve_worker.scheduling.queue import Group, Request
 
 
 class RefusalReason(StrEnum):
@@ -62,32 +62,33 @@ class RefusalMemory:
     """
 
     def __init__(self) -> None:
-        self._known: KnownRefusal | None = None
+        self.known: KnownRefusal | None = None
+        """The last refusal, whether it holds or not; None: there is none to recall."""
 
     def recall(self, objective: Objective, seeds: int, now_ms: float) -> Refusal | None:
-        """The refusal that such a request would get; None: it has to be decided. Called for every request."""
-        known = self._known
+        """The refusal that such a request would get; None: it has to be decided."""
+        known = self.known
         if known is None or not known.seeds <= seeds <= known.most_seeds or not known.holds(objective, now_ms):
             return None
         return known.refusal
 
     def remember(self, objective: Objective, seeds: int, until_ms: float, now_ms: float, refusal: Refusal) -> None:
-        known, most_seeds = self._known, seeds
+        known, most_seeds = self.known, seeds
         if known is not None and known.objective == objective and known.refusal.reason is refusal.reason:
             most_seeds = max(seeds, known.most_seeds)
             if seeds > known.seeds and known.holds(objective, now_ms):
                 known.most_seeds = most_seeds
                 return
-        self._known = KnownRefusal(objective, seeds, most_seeds, until_ms, refusal)
+        self.known = KnownRefusal(objective, seeds, most_seeds, until_ms, refusal)
 
     def expire(self) -> None:
         """There is room again. How large a request may be to be met at all stays known."""
-        if self._known is not None:
-            self._known.until_ms = -math.inf
+        if self.known is not None:
+            self.known.until_ms = -math.inf
 
     def clear(self) -> None:
         """Costs or routing have changed: nothing that was known holds."""
-        self._known = None
+        self.known = None
 
 
 def refuse_full(request: Request, load: int, queued_seeds: int, max_queued_seeds: int, wait_ms: float) -> Refusal:

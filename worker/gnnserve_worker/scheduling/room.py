@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from gnnserve_worker.scheduling.costs import CostModel
-from gnnserve_worker.scheduling.waiting import Group
+from gnnserve_worker.scheduling.queue import Group
 
 _FEW_REQUESTS = 0.5
 """Fewer expected requests count as none, so that a lone request gets the best that an idle worker can give."""

@@ -15,6 +15,7 @@ to one model; protocols handle bytes and status codes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -24,24 +25,27 @@ from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
-from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
+from gnnserve_worker.serving.executor import BatchExecutor
 from gnnserve_worker.serving.idle_jobs import Task
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
-from gnnserve_worker.serving.promises import longest_turn_of
 from gnnserve_worker.serving.requests import (
+    DRAW_KEY_STEP,
+    BatchInputs,
+    Computed,
     Outcome,
     Pending,
     deliver_all,
     fail,
     fetch_inputs,
+    infer,
     note_traced,
     settle,
     share_out,
 )
-from gnnserve_worker.serving.shared_time import SharedTime
+from gnnserve_worker.serving.shared_time import SharedTime, longest_turn_of
 
 SHORT_BATCH_MS = 2.0
 """Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load far
@@ -89,6 +93,8 @@ class Engine:
         """Jobs that such threads have, as `_task`."""
         self._answered_ms = -math.inf
         """When the last batch was computed."""
+        self._draw_keys = itertools.count(step=DRAW_KEY_STEP)
+        """Keys of batches (`BatchInputs.key`)."""
         self._executor = BatchExecutor(clock_ms, self._take_back)
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, of_model in metrics.items():
@@ -203,47 +209,56 @@ class Engine:
 
     def _serve_round(self) -> None:
         """Close and compute batches, for as long as a round of the loop may take that."""
-        self._turn_is_due = False
-        until_ms = self._clock_ms() + ROUND_MS
+        self._turn_is_due, has_more = False, True
         try:
             if self._time.is_divided:
-                self._serve_divided_round(until_ms)
+                self._serve_divided_round()
+                has_more = self._time.has_more()
             else:
-                while self._serve_next() and self._clock_ms() < until_ms:
+                now_ms = self._clock_ms()
+                until_ms = now_ms + ROUND_MS
+                while (has_more := self._serve_next(now_ms)) and (now_ms := self._clock_ms()) < until_ms:
                     pass
         finally:
             # Whatever went wrong with one batch, the others have their turn without waiting for the next request. A
             # stopped engine closes no lanes any more, so that a model may seem to have more for ever.
             is_draining = self._closing is ModelState.DRAINING and not self._time.is_any_away()
-            if is_draining or (self._closing is not ModelState.STOPPED and self._time.has_more()):
+            if is_draining or (has_more and self._closing is not ModelState.STOPPED):
                 # In another round, so that short batches do not starve the sockets.
                 self._go_on()
 
-    def _serve_divided_round(self, until_ms: float) -> None:
+    def _serve_divided_round(self) -> None:
         """Close and compute batches of services that share the worker, and read the input of theirs that waits."""
+        until_ms = self._clock_ms() + ROUND_MS
         self._time.begin_round()
         try:
-            while self._serve_next() and self._time.may_go_on(until_ms):
+            while self._serve_next(self._clock_ms()) and self._time.may_go_on(until_ms):
                 pass
         finally:
             self._time.end_round(is_computing=self._computing is not None)
             if self._time.has_input():
                 self._read_on()
 
-    def _serve_next(self) -> bool:
+    def _serve_next(self, now_ms: float) -> bool:
         """Close the next batch. Whether there is another one to close."""
+        time = self._time
         if self._computing is not None or self._closing is ModelState.STOPPED:
-            return self._time.take_in_beside()
-        model, lane = self._time.next_turn()
+            return time.take_in_beside()
+        model, longest_ms = time.alone, math.inf
+        if model is not None:
+            lane = model.first_waiting_lane()
+        else:
+            model, lane = time.next_turn()
+            if model is not None:
+                now_ms, longest_ms = self._clock_ms(), longest_turn_of(time.models, model)  # input was read meanwhile
         if model is None or lane is None:
-            if self._closing is ModelState.DRAINING and not self._time.has_more() and not self._time.is_any_away():
+            if self._closing is ModelState.DRAINING and not time.has_more() and not time.is_any_away():
                 self._stop()
-            return model is not None
-        now_ms = self._clock_ms()
+            return time.alone is None and model is not None
         if now_ms >= model.costs_end_ms:
             model.drop_expired_costs(now_ms)
         try:
-            taken = lane.batcher.take(now_ms, longest_turn_of(self._time.models, model))
+            taken = lane.batcher.take(now_ms, longest_ms)
         except Exception as error:  # noqa: BLE001 (a queue that is no longer served must not look alive)
             self._die(error)
             return False
@@ -251,24 +266,26 @@ class Engine:
             deliver_all(settle(model.accepted, [(request.key, refusal) for request, refusal in taken.refused]))
         if taken.batch is not None:
             self._answer(model, lane, taken.batch)
-        time = self._time
-        return self._computing is None and (time.has_more() or (time.is_divided and time.has_input()))
+        if self._computing is not None:
+            return False
+        return model.has_more if time.alone is model else time.has_more() or time.has_input()
 
     def _answer(self, model: ServedModel, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
-        inputs = fetch_inputs(model.accepted, lane, batch)
+        inputs = fetch_inputs(model.accepted, lane, batch, next(self._draw_keys))
         if lane.revision.compute.is_elsewhere:
             self._hand_away(model, lane, batch, inputs)
-        elif batch.predicted_ms > SHORT_BATCH_MS or lane.revision.changes.would_wait():
+        elif batch.predicted_ms > SHORT_BATCH_MS or (lane.changes is not None and lane.changes.would_wait()):
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
-            began_ms, waited_ms = self._time.began_ms(model, batch)
-            computed = self._executor.infer(lane, batch, inputs)
+            began_ms, waited_ms = self._began_ms(model, batch)
+            computed = infer(lane, batch.variant, inputs, self._clock_ms)
             outcomes = self._split(model, lane, batch, computed)
             deliver_all(outcomes)
-            model.show_answer(outcomes)
-            released_ms = self._time.end_turn(model, batch, computed)
+            if model.watch.shadows.permille:
+                model.show_answer(outcomes)
+            released_ms = self._release(model, batch, computed)
             if isinstance(computed, Computed):
                 occupied_ms = released_ms - began_ms
                 self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms, waited_ms)
@@ -281,10 +298,25 @@ class Engine:
             self._idle.wait(pause_ms(self._finish_task(model, task, computed, self._time.models), permille))
             self._go_on()
             return
-        began_ms, waited_ms = self._time.began_ms(model, batch)
+        began_ms, waited_ms = self._began_ms(model, batch)
         self._share_out(
-            model, lane, batch, computed, began_ms, waited_ms, lambda: self._time.end_turn(model, batch, computed)
+            model, lane, batch, computed, began_ms, waited_ms, lambda: self._release(model, batch, computed)
         )
+
+    def _began_ms(self, model: ServedModel, batch: Batch) -> tuple[float, float]:
+        """Since when the worker was this batch's, and how long it had waited before for turns of other models."""
+        ready_ms = model.could_begin_ms(batch)
+        if self._time.alone is not None:
+            return ready_ms, 0.0
+        began_ms = self._time.began_ms(model, ready_ms)
+        return began_ms, began_ms - ready_ms
+
+    def _release(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
+        """Note that the model's batch has released the worker. Returns when, which is now."""
+        model.released_ms = model.occupied_ms = released_ms = self._clock_ms()
+        if self._time.alone is None:
+            self._time.end_turn(model, batch, computed, released_ms)
+        return released_ms
 
     def _hand_away(self, model: ServedModel, lane: Lane, batch: Batch, inputs: BatchInputs) -> None:
         if (executor := self._away.get(model)) is None:
@@ -321,7 +353,8 @@ class Engine:
         done, and returns when."""
         try:
             outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
-            model.show_answer(outcomes)
+            if model.watch.shadows.permille:
+                model.show_answer(outcomes)
         finally:
             # The thread gets its next batch before these are encoded.
             self._go_on()
@@ -356,7 +389,7 @@ class Engine:
                 continue
             self._worked_for = model
             job = task.job
-            inputs = BatchInputs(job.seeds, job.with_embeddings)
+            inputs = BatchInputs(job.seeds, next(self._draw_keys), job.with_embeddings)
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms, job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille
@@ -368,7 +401,7 @@ class Engine:
                 self._computing, self._task = model, (task, permille)
                 self._executor.hand(lane, batch, inputs)
                 return pause_ms(job.expected_ms, permille)  # until it ends, and how long it took is known
-            computed = self._executor.infer(lane, batch, inputs)
+            computed = infer(lane, job.variant, inputs, self._clock_ms)
             return pause_ms(self._finish_task(model, task, computed, self._time.models), permille)
         return LOOK_AGAIN_MS if self._time.is_any_away() else None
 

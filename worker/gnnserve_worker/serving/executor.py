@@ -8,41 +8,14 @@ variant, seeds, and the overlays of its parts.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 
-import msgspec
-import numpy as np
-
-from gnnserve_worker.inference.batch import Inference
-from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.serving.lane import Lane
-
-_MAX_BATCH_SEEDS = 65_536
-
-
-class BatchInputs(msgspec.Struct, frozen=True):
-    """What a batch is computed from, beside its lane and variant."""
-
-    seeds: np.ndarray
-    """int64. With `parts`, a copy that the batch may change."""
-    with_embeddings: bool
-    parts: Sequence[Part] | None = None
-    """The requests, or pieces of them, whose seeds these are, in order; None: none of them has an overlay or a seed."""
-
-
-class Computed(msgspec.Struct, frozen=True):
-    inference: Inference
-    started_ms: float
-    finished_ms: float
-    offset: int | None = None
-    """The offset of the log of changes that the batch has seen; it may have seen later ones too. None: its graph does
-    not change."""
+from gnnserve_worker.serving.requests import BatchInputs, Computed, infer
 
 
 class BatchExecutor:
@@ -59,8 +32,6 @@ class BatchExecutor:
         self._clock_ms = clock_ms
         self._give_back = give_back
         self._threads = threads
-        self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
-        """Keys of batches, further apart than the seeds of a batch, which may add to the key."""
         self._handed: SimpleQueue[tuple[Lane, Batch, BatchInputs] | None] = SimpleQueue()
         """Queue to the thread: a batch and what it is computed from; or None to end it."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -88,23 +59,6 @@ class BatchExecutor:
         """Hand a batch to the thread."""
         self._handed.put((lane, batch, inputs))
 
-    def infer(self, lane: Lane, batch: Batch, inputs: BatchInputs) -> Computed | BaseException:
-        """Run one batch, in the calling thread. Errors are returned."""
-        try:
-            started_ms = self._clock_ms()
-            key = next(self._draw_keys)
-            # Before the batch begins, so that no offset is told that it did not see.
-            offset = lane.revision.changes.log.offset
-            if inputs.parts is None:
-                inference = lane.revision.compute.infer(
-                    batch.variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings
-                )
-            else:
-                inference = _infer_parts(lane, batch.variant, inputs, inputs.parts, key)
-            return Computed(inference, started_ms, self._clock_ms(), offset)
-        except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
-            return error
-
     def _run(self) -> None:
         try:
             with self._threads():
@@ -123,7 +77,7 @@ class BatchExecutor:
         if handed is None or self._loop is None:
             return False
         lane, batch, inputs = handed
-        computed = self.infer(lane, batch, inputs)
+        computed = infer(lane, batch.variant, inputs, self._clock_ms)
         try:
             self._loop.call_soon_threadsafe(self._give_back, lane, batch, computed)
         except RuntimeError:
@@ -132,14 +86,3 @@ class BatchExecutor:
                 raise
             return False
         return True
-
-
-def _infer_parts(lane: Lane, variant: str, inputs: BatchInputs, parts: Sequence[Part], key: int) -> Inference:
-    """As `infer`, by a view of the graph with the overlays and seeds of the parts."""
-    started = time.perf_counter()
-    view = view_of(lane.revision.graph.first_new, parts, inputs.seeds)
-    overlay_ms = (time.perf_counter() - started) * 1e3
-    inference = lane.revision.compute.infer(
-        variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings, view=view
-    )
-    return msgspec.structs.replace(inference, times=inference.times.after_overlay(overlay_ms))

@@ -14,6 +14,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.inference.served_changes import STILL, ServedChanges
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import NO_LOSSES, VariantChooser
 
@@ -27,6 +28,8 @@ class Lane:
     """The service's own objective, for requests that state none."""
     batching: Batching
     overlay_limits: OverlayLimits
+    changes: ServedChanges | None
+    """Those of the revision's graph; None: it stays as it is."""
     chooser: VariantChooser
     batcher: Batcher
     seeds: np.ndarray
@@ -52,6 +55,6 @@ def open_lane(
     # A random start: replicas with equal starts would go through their weights in step.
     drawn = secrets.randbelow(1 << 20) / (1 << 20)
     batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
-    return Lane(
-        revision, table.objective, batching, table.overlay, chooser, batcher, np.empty(batching.max_seeds, np.int64)
-    )
+    changes = None if revision.changes is STILL else revision.changes
+    seeds = np.empty(batching.max_seeds, np.int64)
+    return Lane(revision, table.objective, batching, table.overlay, changes, chooser, batcher, seeds)

@@ -9,6 +9,7 @@ must; gauges that describe the revision are removed with it.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -26,11 +27,10 @@ from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.batch_sizes import add_sizes
 from gnnserve_worker.serving.canary_metrics import CanarySample, collect_canary
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.device_metrics import collect_device
-from gnnserve_worker.serving.durations import add_histogram
+from gnnserve_worker.serving.histograms import LATENCY_BUCKETS_S, SIZE_BUCKETS, Durations, add_histogram, add_sizes
 from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
@@ -89,7 +89,8 @@ class ServingMetrics:
         self.registry = CollectorRegistry()
         self._service = service
         self._variants: dict[str, VariantCounters] = {}
-        self._offered_seeds = 0
+        self.offered_seeds = 0
+        """Load of well-formed requests, refused ones included, in seeds; kept by those who submit them."""
         self._outcomes = _Outcomes()
         self._overlays = OverlayCounts()
         self._errors: dict[str, _Errors] = {}
@@ -220,9 +221,6 @@ class ServingMetrics:
         """Sets where the spans of traces are counted."""
         self._spans = sink
 
-    def count_offered(self, seeds: int) -> None:
-        self._offered_seeds += seeds
-
     def count_overlay(self, new_nodes: int, edges: int, admission_ms: float) -> None:
         """Count a request with an overlay. `admission_ms`: reading it, from its arrival until it can be queued."""
         self._overlays.count(new_nodes, edges, admission_ms)
@@ -247,14 +245,13 @@ class ServingMetrics:
         of.last_s = time.time()
         of.batches += 1
         of.seeds += seeds
-        of.sizes.observe(seeds)
+        # Half of the bits of what is below it, rounded up: the least power of four that is not below it.
+        of.sizes[min(((seeds - 1).bit_length() + 1) >> 1, len(SIZE_BUCKETS))] += 1
         of.seconds += seconds
         of.seeds_squared += seeds * seeds
         of.seed_seconds += seeds * seconds
         of.wait_seconds += waited_ms / 1000
-        of.sample.observe(times.sample_ms / 1000)
-        of.gather.observe(times.gather_ms / 1000)
-        of.compute.observe(times.compute_ms / 1000)
+        _observe((of.sample, times.sample_ms), (of.gather, times.gather_ms), (of.compute, times.compute_ms))
         if times.overlay_ms:
             of.overlay.observe(times.overlay_ms / 1000)
 
@@ -266,8 +263,7 @@ class ServingMetrics:
     def observe_answer(self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None) -> None:
         """Count an answer. `latency_ms`: the objective's latency, if it has one."""
         of = self._variants[variant]
-        of.queue.observe(queue_ms / 1000)
-        of.request.observe(total_ms / 1000)
+        _observe((of.queue, queue_ms), (of.request, total_ms))
         if latency_ms is None:
             self._outcomes.unbounded += 1
         elif total_ms <= latency_ms:
@@ -281,7 +277,7 @@ class ServingMetrics:
 
     def load_counters(self) -> tuple[CounterValue, ...]:
         """Present values of the counters from which load and costs of variants are derived."""
-        found = [CounterValue(f"{_OFFERED}_total", None, self._offered_seeds)]
+        found = [CounterValue(f"{_OFFERED}_total", None, self.offered_seeds)]
         for outcome, count in self._outcomes.counts():
             found.append(CounterValue(f"{_REQUESTS}_total", ("outcome", outcome), count))
         for variant, of in self._variants.items():
@@ -340,7 +336,7 @@ class ServingMetrics:
         offered = CounterMetricFamily(
             _OFFERED, "Seeds of well-formed requests, refused ones included.", labels=("service",)
         )
-        offered.add_metric((self._service,), self._offered_seeds, created=self._created_s)
+        offered.add_metric((self._service,), self.offered_seeds, created=self._created_s)
         yield offered
         yield from self._overlays.collect(self._service, self._created_s)
         outcomes = CounterMetricFamily(
@@ -371,6 +367,14 @@ class ServingMetrics:
             yield from collect_changes(self._updates, self.changes, self._service)
         if self._spans is not None:
             yield collect_spans(self._spans, self._service, self._created_s)
+
+
+def _observe(*durations: tuple[Durations, float]) -> None:
+    """Count each time, in ms, in its histogram."""
+    for histogram, took_ms in durations:
+        seconds = took_ms / 1000
+        histogram.counts[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
+        histogram.total_s += seconds
 
 
 class _Counted(Collector):

@@ -18,16 +18,15 @@ from enum import StrEnum
 import numpy as np
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY
+from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.routing import Damage, Route, RoutingTable
-from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.load import load_of, overlay_parts, round_load
+from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.answer_health import AnswerHealth
 from gnnserve_worker.serving.idle_jobs import AnyWork, Task
@@ -235,53 +234,27 @@ class ServedModel:
     # Its requests
 
     def submit(
-        self,
-        lane: Lane,
-        nodes: np.ndarray,
-        objective: Objective,
-        strict: bool,
-        wants_embeddings: bool,
-        arrived_ms: float,
-        deliver: Callable[[Outcome], None],
-        overlay: Overlay | None = None,
-        seed: int | None = None,
-        variant: str | None = None,
-        priority: int = DEFAULT_PRIORITY,
-    ) -> Pending | Refusal:
-        """Submit a request to the present lane, against whose revision its nodes and the variant that it names were
-        checked and its overlay was arranged. With an empty objective the service's own applies. `deliver` is called
-        later, never during this call. During it requests of a lower priority may be refused, whose place it takes."""
-        seeds = len(nodes)
-        extra, changed, fixed, of_rows = 0, 0, 0.0, 0.0
-        if overlay is not None:
-            most_drawn = seeds * lane.revision.most_drawn_per_seed
-            features = overlay.features
-            fixed, of_rows = overlay_parts(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn)
-            extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
-            changed = int(np.count_nonzero(nodes >= lane.revision.graph.first_new))
-        self.metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
+        self, lane: Lane, question: Question, arrived_ms: float, deliver: Callable[[Outcome], None]
+    ) -> Pending | Refusal:  # fmt: skip
+        """Submit a question to the present lane, against whose revision it was checked. With an empty objective the
+        service's own applies. `deliver` is called later, never during this call. During it requests of a lower priority
+        may be refused, whose place it takes."""
+        wants_embeddings = "embeddings" in question.outputs
+        request = _request_of(next(self._request_keys), lane, question, arrived_ms, wants_embeddings)
+        seeds, extra, batcher = request.seeds, request.overlay_load, lane.batcher
+        self.metrics.offered_seeds += load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds
         if self.state is not ModelState.READY:
             return self.refuse()
         if lane is not self.lane and all(lane is not one for one in self._lanes):
             # Its caller has awaited something since it read the request, and this lane is served no more.
             return Refusal(RefusalReason.LOADING, _REPLACED, _RETRY_WHEN_UNAVAILABLE_S)
-        holding = lane.objective if objective == NO_OBJECTIVE else objective
-        key = next(self._request_keys)
-        needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.changes.needed.changes]
-        named = None if variant is None else lane.chooser.indices[variant]
-        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows, named, priority)
-        refusal = lane.batcher.admit(request, strict, self._clock_ms())
+        refusal = batcher.admit(request, question.strict, self._clock_ms())
         if refusal is not None:
             return refusal
-        if overlay is None and seed is None:
-            pending = Pending(self.accepted, lane, request, nodes, wants_embeddings, deliver)
-        else:
-            pending = Pending(
-                self.accepted, lane, request, nodes, wants_embeddings, deliver, overlay, seed, is_own_part=True
-            )
+        pending = Pending(self.accepted, lane, request, question, wants_embeddings, deliver)
         self.accepted[request.key] = pending
-        if lane.batcher.has_displaced:
-            lost: list[tuple[int, Outcome]] = [(each.key, why) for each, why in lane.batcher.take_displaced()]
+        if batcher.admission.displaced:
+            lost: list[tuple[int, Outcome]] = [(each.key, why) for each, why in batcher.take_displaced()]
             deliver_all(settle(self.accepted, lost))
         self._go_on()
         return pending
@@ -293,7 +266,8 @@ class ServedModel:
         lane = self.lane
         if lane is None or self.state is not ModelState.READY:
             return None
-        return lane.batcher.would_refuse(lane.objective, seeds, now_ms)
+        batcher = lane.batcher
+        return None if batcher.memory.known is None else batcher.would_refuse(lane.objective, seeds, now_ms)
 
     def refuse(self) -> Refusal:
         """The refusal of requests while the model is not ready."""
@@ -313,27 +287,33 @@ class ServedModel:
 
     @property
     def queued_seeds(self) -> int:
-        return sum(lane.batcher.queued_seeds for lane in self._lanes)
+        return sum(lane.batcher.queue.seeds for lane in self._lanes)
 
     # The engine's
 
     def could_begin_ms(self, batch: Batch) -> float:
         """The first time at which a request of the batch was queued and the model's last batch was done."""
-        released_ms = self.released_ms
-        if batch.pieces[0].request.arrived_ms <= released_ms:
-            return released_ms
-        return max(released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
+        released_ms, first_ms = self.released_ms, math.inf
+        for piece in batch.pieces:
+            arrived_ms = piece.request.arrived_ms
+            if arrived_ms <= released_ms:
+                return released_ms
+            first_ms = min(first_ms, arrived_ms)
+        return first_ms
 
     def first_waiting_lane(self) -> Lane | None:
         """The lane whose requests are next; lanes before it that are done are closed. None also while the model is
         away."""
-        if self.is_away:
+        lanes = self._lanes
+        if self.is_away or not lanes:
             return None
-        while len(self._lanes) > 1 and not self._lanes[0].batcher.waiting:
-            self._lanes.popleft()
+        while not lanes[0].batcher.queue.group_of:
+            if len(lanes) == 1:
+                return None
+            lanes.popleft()
             # The next lane is free now, however long the lanes before it were expected to take.
-            self._lanes[0].batcher.finish()
-        return self._lanes[0] if self._lanes and self._lanes[0].batcher.waiting else None
+            lanes[0].batcher.finish()
+        return lanes[0]
 
     @property
     def has_input(self) -> bool:
@@ -343,7 +323,10 @@ class ServedModel:
     @property
     def has_more(self) -> bool:
         """Whether requests wait for a turn, or a lane can be closed."""
-        return not self.is_away and (len(self._lanes) > 1 or bool(self._lanes and self._lanes[0].batcher.waiting))
+        lanes = self._lanes
+        if self.is_away or not lanes:
+            return False
+        return bool(lanes[0].batcher.queue.group_of) or len(lanes) > 1
 
     def show_answer(self, outcomes: Iterable[tuple[Pending, Outcome]]) -> None:
         """Show the watch the first answer about stored nodes, if it wants one: what a request brought is not there any
@@ -351,8 +334,8 @@ class ServedModel:
         if not self.watch.shadows.wants_answer:
             return
         for pending, outcome in outcomes:
-            if isinstance(outcome, Answer) and pending.overlay is None:
-                self.watch.note_answer(pending.lane, outcome.variant, pending.nodes, outcome.scores)
+            if isinstance(outcome, Answer) and pending.question.overlay is None:
+                self.watch.note_answer(pending.lane, outcome.variant, pending.question.nodes, outcome.scores)
                 return
 
     def next_task(self) -> Task | None:
@@ -380,3 +363,21 @@ class ServedModel:
     def _refuse_accepted(self, keys: list[int]) -> None:
         refusal = self.refuse()
         deliver_all(settle(self.accepted, [(key, refusal) for key in keys]))
+
+
+def _request_of(key: int, lane: Lane, question: Question, arrived_ms: float, wants_embeddings: bool) -> Request:
+    """The question as the lane's queue has it."""
+    nodes, overlay, changes = question.nodes, question.overlay, lane.changes
+    seeds, extra, changed, fixed, of_rows = len(nodes), 0, 0, 0.0, 0.0
+    if overlay is not None:
+        most_drawn = seeds * lane.revision.most_drawn_per_seed
+        features = overlay.features
+        fixed, of_rows = overlay_parts(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn)
+        extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
+        changed = int(np.count_nonzero(nodes >= lane.revision.graph.first_new))
+    objective = lane.objective if question.objective == NO_OBJECTIVE else question.objective
+    needs = _NEEDS[overlay is not None, wants_embeddings, changes is not None and changes.needed.changes]
+    named = None if question.variant is None else lane.chooser.indices[question.variant]
+    return Request(
+        key, seeds, objective, arrived_ms, needs, extra, changed, fixed, of_rows, named, question.priority
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from gnnserve_worker.serving.durations import Durations, add_histogram
+from gnnserve_worker.serving.histograms import Durations, add_histogram
 
 _COUNTERS = {
     "gnnserve_overlay_requests": "Requests with an overlay that were well-formed, or refused before they were read.",

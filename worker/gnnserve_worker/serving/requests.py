@@ -1,7 +1,8 @@
-"""Accepted requests, from acceptance to outcome: their nodes for a batch, and their rows of its result.
+"""Accepted requests, from acceptance to outcome: their nodes for a batch, its computation, and their rows of its
+result.
 
-Everything here belongs to the event loop. Functions take a model's accepted requests, by key, as their first
-argument.
+Everything here but `infer` belongs to the event loop. Functions take a model's accepted requests, by key, as their
+first argument.
 """
 
 from __future__ import annotations
@@ -9,24 +10,26 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.objective import Objective
-from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.asking.question import Question
+from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.programs.failure import ProgramFailedError
-from gnnserve_worker.sampling.batch_view import Part
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.scheduling.closing import Batch, Piece
+from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.waiting import Request
-from gnnserve_worker.serving.executor import BatchInputs, Computed
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.tracing.tracer import Tracer
 from gnnserve_worker.serving.tracing.traces import RequestTrace
 
+DRAW_KEY_STEP = 65_536
+"""Distance of the keys of two batches: no batch has more seeds."""
 _log = logging.getLogger(__name__)
 
 # Objects made per request are msgspec structs, which cost a sixth of a frozen dataclass.
@@ -42,12 +45,10 @@ class Answer(msgspec.Struct, frozen=True):
     finished_ms: float
     times: StageTimes
     """Sums over the batches that the request took part in."""
+    queue_ms: float
+    """Time that it waited: from its arrival to the end of its last batch, without these."""
     offset: int | None = None
     """The offset of the log of changes that all of it has seen; None: its graph does not change."""
-
-    @property
-    def queue_ms(self) -> float:
-        return max(0.0, self.finished_ms - self.arrived_ms - self.times.total_ms)
 
     def objective_met(self, now_ms: float) -> bool:
         """Whether the answer is in time, by the clock alone: tolerances are always kept, and predictions do not
@@ -82,15 +83,11 @@ class Pending(msgspec.Struct):
     """Those of its model, of which it is one until it has an outcome."""
     lane: Lane
     request: Request
-    nodes: np.ndarray
+    """As the lane's queue has it."""
+    question: Question
+    """Its nodes were found in the revision of `lane`, and its overlay is arranged against that."""
     wants_embeddings: bool
     deliver: Callable[[Outcome], None]
-    overlay: Overlay | None = None
-    """Arranged against the revision of `lane`."""
-    seed: int | None = None
-    """What its draws depend on; None: on its batch."""
-    is_own_part: bool = False
-    """Whether it has an overlay or a seed, so that its batches need a view."""
     parts: list[Answer] = []
     """Partial answers of a request that takes several batches."""
     cancelled: bool = False
@@ -104,29 +101,83 @@ AcceptedRequests = dict[int, Pending]
 """Requests that have no final outcome yet, by the key of their request."""
 
 
-def fetch_inputs(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> BatchInputs:
+class BatchInputs(msgspec.Struct, frozen=True):
+    """What a batch is computed from, beside its lane and variant."""
+
+    seeds: np.ndarray
+    """int64. With `parts`, a copy that the batch may change."""
+    key: int
+    """What its draws depend on, but for seeds that requests name. Keys are further apart than the seeds of a batch,
+    which may add to them (`DRAW_KEY_STEP`)."""
+    with_embeddings: bool
+    parts: Sequence[Part] | None = None
+    """The requests, or pieces of them, whose seeds these are, in order; None: none of them has an overlay or a seed."""
+
+
+class Computed(msgspec.Struct, frozen=True):
+    inference: Inference
+    started_ms: float
+    finished_ms: float
+    offset: int | None = None
+    """The offset of the log of changes that the batch has seen; it may have seen later ones too. None: its graph does
+    not change."""
+
+
+def fetch_inputs(accepted: AcceptedRequests, lane: Lane, batch: Batch, key: int) -> BatchInputs:
     """Copy the batch's seeds, and collect what its requests want and bring."""
     nodes, with_embeddings, has_parts = [], False, False
     for piece in batch.pieces:
         pending = accepted[piece.request.key]
-        nodes.append(pending.nodes if piece.whole else pending.nodes[piece.start : piece.stop])
+        question = pending.question
+        nodes.append(question.nodes if piece.whole else question.nodes[piece.start : piece.stop])
         with_embeddings |= pending.wants_embeddings
-        has_parts |= pending.is_own_part
+        has_parts |= question.overlay is not None or question.seed is not None
     if has_parts:
         seeds = np.concatenate(nodes, out=lane.seeds[: batch.seeds])  # a copy: the view changes it
-        return BatchInputs(seeds, with_embeddings, [_part_of(accepted[p.request.key], p) for p in batch.pieces])
+        return BatchInputs(seeds, key, with_embeddings, [_part_of(accepted[p.request.key], p) for p in batch.pieces])
     seeds = nodes[0] if len(nodes) == 1 else np.concatenate(nodes, out=lane.seeds[: batch.seeds])
-    return BatchInputs(seeds, with_embeddings)
+    return BatchInputs(seeds, key, with_embeddings)
 
 
 def _part_of(pending: Pending, piece: Piece) -> Part:
-    return Part(piece.stop - piece.start, pending.overlay, pending.seed)
+    return Part(piece.stop - piece.start, pending.question.overlay, pending.question.seed)
+
+
+def infer(
+    lane: Lane, variant: str, inputs: BatchInputs, clock_ms: Callable[[], float]
+) -> Computed | BaseException:  # fmt: skip
+    """Run one batch, in the calling thread. Errors are returned."""
+    try:
+        started_ms = clock_ms()
+        # Before the batch begins, so that no offset is told that it did not see.
+        offset = lane.revision.changes.log.offset
+        if inputs.parts is None:
+            inference = lane.revision.compute.infer(
+                variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings
+            )
+        else:
+            inference = _infer_parts(lane, variant, inputs, inputs.parts)
+        return Computed(inference, started_ms, clock_ms(), offset)
+    except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
+        return error
+
+
+def _infer_parts(lane: Lane, variant: str, inputs: BatchInputs, parts: Sequence[Part]) -> Inference:
+    """As `infer`, by a view of the graph with the overlays and seeds of the parts."""
+    started = time.perf_counter()
+    view = view_of(lane.revision.graph.first_new, parts, inputs.seeds)
+    overlay_ms = (time.perf_counter() - started) * 1e3
+    inference = lane.revision.compute.infer(
+        variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings, view=view
+    )
+    return msgspec.structs.replace(inference, times=inference.times.after_overlay(overlay_ms))
 
 
 def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> list[tuple[Pending, Outcome]]:
     """Split the results into each request's rows."""
-    inference = computed.inference
-    finite = _is_finite(inference.scores)
+    inference, finished_ms = computed.inference, computed.finished_ms
+    times, finite = inference.times, _is_finite(inference.scores)
+    spent_ms = times.total_ms
     settled: list[tuple[Pending, Outcome]] = []
     start = 0
     for piece in batch.pieces:
@@ -134,8 +185,8 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
         pending = accepted.get(piece.request.key)
         if pending is None:
             continue  # its client left while the thread computed
-        gone = pending.lane.revision.changes.gone
-        if gone.are_named(pending.nodes, piece.start, piece.stop, pending.overlay):
+        question, changes = pending.question, pending.lane.changes
+        if changes is not None and changes.gone.are_named(question.nodes, piece.start, piece.stop, question.overlay):
             settled += settle(accepted, [(piece.request.key, NodeLeft())])
             continue
         scores = inference.scores[first:start]
@@ -144,14 +195,15 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
             embeddings = inference.embeddings[first:start]
         if not (finite or _is_finite(scores)) or not (embeddings is None or _is_finite(embeddings)):
             outcome: Outcome = NotFinite(batch.variant)
-            if pending.overlay is None:
+            if question.overlay is None:
                 error = ArithmeticError(f"variant {batch.variant} gave scores or embeddings that are not finite")
                 outcome = fail(batch, piece, error)
             settled += settle(accepted, [(piece.request.key, outcome)])
             continue
+        arrived_ms = piece.request.arrived_ms
         part = Answer(
-            batch.variant, scores, embeddings, piece.request.objective, piece.request.arrived_ms,
-            computed.finished_ms, inference.times, computed.offset,
+            batch.variant, scores, embeddings, piece.request.objective, arrived_ms, finished_ms, times,
+            max(0.0, finished_ms - arrived_ms - spent_ms), computed.offset,
         )  # fmt: skip
         if not piece.whole:
             pending.parts.append(part)
@@ -216,13 +268,14 @@ def fail(batch: Batch, piece: Piece, error: Exception) -> Failure | Refusal:
 def _join(parts: list[Answer]) -> Answer:
     embeddings = [part.embeddings for part in parts if part.embeddings is not None]
     offsets = [part.offset for part in parts if part.offset is not None]
-    times = parts[0].times
+    last, times = parts[-1], parts[0].times
     for part in parts[1:]:
         times = times + part.times
     return msgspec.structs.replace(
-        parts[-1],
+        last,
         scores=np.concatenate([part.scores for part in parts]),
         embeddings=np.concatenate(embeddings) if embeddings else None,
         times=times,
+        queue_ms=max(0.0, last.finished_ms - last.arrived_ms - times.total_ms),
         offset=min(offsets) if offsets else None,
     )

@@ -3,24 +3,24 @@
 A turn is a service's input that waits, read for a short while (`inlet.py`), and then a batch of what is queued. Charged
 to a model are its batches, reading its input, encoding its answers, and its part of what the event loop does between
 turns: sockets that are read and written. That part is taken from the processor time of the loop's thread, by messages.
-The policy is `scheduling/turns.py`.
+The policy is `scheduling/turns.py`; the lengths of turns and claims follow from what the models promise.
 
-With one service in the process nothing waits and nothing is measured.
+With one service in the process nothing waits and nothing is measured. A model that has the worker to itself (`alone`)
+is not asked whose turn it is.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.turns import RecentModels, Turns, input_ms
-from gnnserve_worker.serving.executor import Computed
+from gnnserve_worker.scheduling.turns import RecentModels, Turns, input_ms, longest_turn_ms, most_claimed_ms
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.model import ServedModel
-from gnnserve_worker.serving.promises import longest_turn_of, most_claimed_of
+from gnnserve_worker.serving.requests import Computed
 
 
 def thread_ms() -> float:
@@ -34,6 +34,9 @@ class SharedTime:
     def __init__(self, clock_ms: Callable[[], float], busy_ms: Callable[[], float] = thread_ms) -> None:
         """`busy_ms`: processor time of the event loop's thread."""
         self.models: tuple[ServedModel, ...] = ()
+        self.alone: ServedModel | None = None
+        """The model that has the worker to itself, whose turn it always is; None: there are others, or its input waits
+        for turns."""
         self.is_divided = False
         """Whether input waits for turns, since there is more than one service."""
         self._clock_ms = clock_ms
@@ -52,6 +55,7 @@ class SharedTime:
     def add(self, model: ServedModel, weight: float) -> None:
         self.models = (*self.models, model)
         self._turns.add(model, weight)
+        self._note_models()
 
     def reweigh(self, model: ServedModel, weight: float) -> None:
         self._turns.reweigh(model, weight)
@@ -60,6 +64,13 @@ class SharedTime:
         self._turns.remove(model)
         self._recent.forget(model.service)
         self.models = tuple(other for other in self.models if other is not model)
+        self._note_models()
+
+    def _note_models(self) -> None:
+        is_alone = len(self.models) == 1 and self.models[0].inlet is None
+        self.alone = self.models[0] if is_alone else None
+        if is_alone:
+            self._idle_since_ms = math.inf
 
     def inlet_of(self, model: ServedModel, read_on: Callable[[], None]) -> Inlet:
         """Where the input of the model's service waits from now on. `read_on` is called when there is some."""
@@ -72,6 +83,7 @@ class SharedTime:
 
         if model.inlet is None:
             model.inlet = Inlet(begin, lambda took_ms: self._charge(model, took_ms))
+            self._note_models()
         return model.inlet
 
     def _charge(self, model: ServedModel, took_ms: float) -> None:
@@ -147,14 +159,14 @@ class SharedTime:
         self._turns.charge_work(model, ended_ms - began_ms)
         return ended_ms
 
-    def end_turn(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
-        """Note that the model's batch has released the worker. Returns when, which is now."""
-        model.released_ms = model.occupied_ms = released_ms = self._clock_ms()
+    def end_turn(
+        self, model: ServedModel, batch: Batch, computed: Computed | BaseException, released_ms: float
+    ) -> None:
+        """Charge the model's batch, which has released the worker now."""
         if len(self.models) > 1:
             took_ms = released_ms - computed.started_ms if isinstance(computed, Computed) else batch.predicted_ms
             self._turns.charge(model, took_ms, batch.expected_ms)
             self._note_answers(model, batch, released_ms)
-        return released_ms
 
     def end_away(self, model: ServedModel, batch: Batch) -> float:
         """Note that another process is done with the model's batch. Returns when, which is now. Nothing is charged for
@@ -170,14 +182,11 @@ class SharedTime:
         if not self.has_more() and not self.has_input():
             self._idle_since_ms = released_ms
 
-    def began_ms(self, model: ServedModel, batch: Batch) -> tuple[float, float]:
-        """Since when the worker was this batch's, and how long it had waited before for turns of other models. Those
-        are in no cost: what others do changes by the second, and is learnt apart."""
-        ready_ms = model.could_begin_ms(batch)
-        if len(self.models) == 1:
-            return ready_ms, 0.0
-        began_ms = max(ready_ms, *[other.occupied_ms for other in self.models if other is not model])
-        return began_ms, began_ms - ready_ms
+    def began_ms(self, model: ServedModel, ready_ms: float) -> float:
+        """Since when the worker was the batch's that the model has computed, and that could have begun at `ready_ms`.
+        How long it waited before for turns of other models is in no cost: what others do changes by the second, and is
+        learnt apart."""
+        return max([ready_ms, *[other.occupied_ms for other in self.models if other is not model]])
 
     # Rounds of the event loop, where time is divided
 
@@ -207,3 +216,23 @@ class SharedTime:
         self._round_ended_ms = None
         if self._idle_since_ms == math.inf:
             self._idle_since_ms = self._clock_ms()
+
+
+def longest_turn_of(models: Sequence[ServedModel], model: ServedModel) -> float:
+    """How long the model's next batch may take, for the sake of the other services. Two revisions of one service do not
+    shorten each other's: they have one objective, which their batches keep."""
+    service = model.service
+    if len(models) == 1:
+        return math.inf
+    return longest_turn_ms(
+        [other.lane.objective.latency_ms for other in models if other.service != service and other.lane is not None]
+    )
+
+
+def most_claimed_of(models: Sequence[ServedModel], model: ServedModel, lane: Lane | None) -> float:
+    """How much time the model may claim of what it left. `lane`: the one whose requests are next; None: it has no
+    revision, and so no promise."""
+    return most_claimed_ms(
+        None if lane is None else lane.objective.latency_ms,
+        [other.lane.objective.latency_ms for other in models if other is not model and other.lane is not None],
+    )

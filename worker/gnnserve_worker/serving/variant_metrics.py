@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gnnserve_worker.serving.batch_sizes import BatchSizes
-from gnnserve_worker.serving.durations import Durations
+from gnnserve_worker.serving.histograms import SIZE_BUCKETS, Durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,8 @@ class VariantCounters:
     gather: Durations = field(default_factory=Durations)
     compute: Durations = field(default_factory=Durations)
     overlay: Durations = field(default_factory=Durations)
-    sizes: BatchSizes = field(default_factory=BatchSizes)
+    sizes: list[int] = field(default_factory=lambda: [0] * (len(SIZE_BUCKETS) + 1))
+    """Batches per bucket of their seeds, the last one without an end; not cumulative."""
     batches: int = 0
     seeds: int = 0
     seconds: float = 0.0

@@ -165,10 +165,8 @@ class Predict:
         if question.overlay is not None:
             self._note_overlay(question.overlay, asked)
         pending = self._model.submit(
-            asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
-            asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
-            question.overlay, question.seed, question.variant, question.priority,
-        )  # fmt: skip
+            asked.lane, question, asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome))
+        )
         if asked.trace is not None:
             _describe(asked.trace, asked)
             if isinstance(pending, Pending):
@@ -209,7 +207,7 @@ class Predict:
     def _refuse_unread(self, refusal: Refusal, seeds: int, codec: Codec, *, brings_overlay: bool) -> Reply:
         """Under overload most requests end here, so that refusing takes little of what answering needs: the body is not
         parsed, and the reply is encoded once for as long as the reason is the same."""
-        self._metrics.count_offered(seeds)
+        self._metrics.offered_seeds += seeds
         self._metrics.count_refused(refusal.reason)
         if brings_overlay:
             self._metrics.count_unread_overlay()

@@ -23,7 +23,7 @@ from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, 
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.asking.body_form import BodyForm, field_error
 from gnnserve_worker.asking.naming import IdForm
-from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
+from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.explore.subject import Explained, Subject, subject_of
@@ -168,9 +168,8 @@ async def _ask(model: ServedModel, lane: Lane, variant: str, explained: Explaine
         if not outcome.done():
             outcome.set_result(given)
 
-    pending = model.submit(
-        lane, seeds, NO_OBJECTIVE, False, False, monotonic_ms(), deliver, overlay, _SEED, variant
-    )  # fmt: skip
+    question = Question(seeds, NO_OBJECTIVE, False, (), overlay, _SEED, variant)
+    pending = model.submit(lane, question, monotonic_ms(), deliver)
     if isinstance(pending, Refusal):
         return pending
     try:

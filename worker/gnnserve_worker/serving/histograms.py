@@ -1,4 +1,4 @@
-"""Histograms of seconds, counted as plain numbers and converted when scraped."""
+"""Histograms of seconds and of sizes, counted as plain numbers and converted when scraped."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ LATENCY_BUCKETS_S = (
     0.001, 0.0015, 0.0025, 0.0035, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.035, 0.05, 0.075,
     0.1, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
+
+SIZE_BUCKETS = tuple(4**power for power in range(8))
+"""Ends of the buckets of batches' seeds: a power of four each, since histograms of many variants are many series."""
 
 
 @dataclass(slots=True)
@@ -47,4 +50,13 @@ def add_histogram(
         end, count, *_ = buckets[place]
         buckets[place] = (end, count, example)
     family.add_metric(tuple(labels.values()), buckets, durations.total_s)
+    family.add_sample(f"{family.name}_created", labels, created_s)
+
+
+def add_sizes(
+    family: HistogramMetricFamily, labels: dict[str, str], counts: list[int], seeds: float, created_s: float
+) -> None:
+    """`counts`: batches by `SIZE_BUCKETS`, the last one without an end; not cumulative. `seeds`: of all batches."""
+    ends = (*(f"{end}.0" for end in SIZE_BUCKETS), "+Inf")
+    family.add_metric(tuple(labels.values()), list(zip(ends, accumulate(counts), strict=True)), seeds)
     family.add_sample(f"{family.name}_created", labels, created_s)
