@@ -38,7 +38,6 @@ from benchmarks.frontier_graphs import DATASETS, service_of
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, given
 from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.variants import cascade_name
@@ -127,7 +126,7 @@ class Judged:
         temperature = self.temperature(first)
         return CascadeManifest(
             name=f"{cascade_name(first, then, 0)}-{percent:g}",
-            family=FamilyName.STORED_GRAPH_CASCADE,
+            family="stored-graph-cascade",
             first=first,
             then=then,
             temperature=temperature,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gnnserve_api.families import FAMILIES, FamilyName
+from gnnserve_api.families import CASCADE, POINTS, Family
 
 WANTED_FAMILIES = frozenset(
-    name for name, family in FAMILIES.items() if family.capabilities.changes and name is not FamilyName.CASCADE
+    family for family, point in POINTS.items() if point.capabilities.changes and point != CASCADE
 )
 """A cascade is two variants, which are compared one by one."""
 
@@ -84,7 +84,7 @@ class AnswerErrors(msgspec.Struct, frozen=True):
     nodes: int
     errors: dict[str, float]
     """Largest error, by variant."""
-    families: tuple[FamilyName, ...]
+    families: tuple[Family, ...]
     """Families of these variants."""
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from gnnserve_api.changes import ChangesPage
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.pairs import PairsAnswer, PairsRequest
 from gnnserve_api.profile import Profile
@@ -138,7 +138,7 @@ def _profile_misfit(profile: Profile, features: int) -> str | None:
         found = [point.seeds for point in variant.latency]
         if found != sizes:
             return f"batch sizes {found} of {variant.name}, and {sizes} of {names[0]}"
-        if not family_of(variant).stores_product and variant.columns > features:
+        if not point_of(variant).stores_product and variant.columns > features:
             return f"{variant.columns} columns of {variant.name}, of {features} features"
     return None
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import Family
 
 
 class CascadeManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A variant that consists of two others: the first answers, and the second where the first is not confident."""
 
     name: str
-    family: FamilyName
+    family: Family
     first: str
     """The variant that every node goes through."""
     then: str

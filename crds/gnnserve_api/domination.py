@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gnnserve_api.families import FamilyName, family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.spec.pruning import FactorChoice
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -16,7 +16,6 @@ from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_api.wording import in_words
 
-_PROJECTED = (FamilyName.PROJECTED, FamilyName.PROPAGATED_PROJECTED)
 _CHOICE = "spec.variants.pruning.choice: Auto"
 """What leaves such factors out before they are trained."""
 _NEARLY_ALL = 0.5
@@ -47,8 +46,8 @@ def says_dominated(profile: Profile, features: int, *, is_chosen: bool = False) 
     manifest does not list them. `is_chosen`: generation chose among the factors, and kept these."""
     if profile.search is not None:
         return None
-    projected = [variant for variant in profile.variants if family_of(variant).name in _PROJECTED]
-    pruned = [variant for variant in profile.variants if family_of(variant).spans_widths and variant.columns < features]
+    projected = [variant for variant in profile.variants if point_of(variant).stands_for_all_columns]
+    pruned = [variant for variant in profile.variants if point_of(variant).spans_widths and variant.columns < features]
     beaten = {variant.name: next((other for other in projected if beats(other, variant)), None) for variant in pruned}
     dominated = [variant for variant in pruned if beaten[variant.name] is not None]
     if not dominated or len(dominated) < _NEARLY_ALL * len(pruned):

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.classes import Classes
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import Family
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import SourceColumn, TableKind
 from gnnserve_api.variants import Storage
@@ -86,7 +86,7 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     graph: str
     """Digest of the graph that the example was drawn from."""
     variant: str
-    family: FamilyName
+    family: Family
     architecture: str
     programs: dict[ExportFormat, str]
     """File of each program."""

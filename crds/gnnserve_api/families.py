@@ -1,76 +1,24 @@
-"""Families of variants: each has its own trade of accuracy for latency.
+"""Variants as points on axes: each axis is one way to trade accuracy for latency.
 
-A variant is a table of rows to gather, the hops to sample before it, and the network to run over them; its family says
-how these three differ from those of the model as it was trained. What is said here is for those who route, describe and
-draw variants; how a family's variants are made is `generation/families/` of the worker.
+A variant is a table of rows to gather, the hops to sample before it, and the network to run over them; its point says
+how these differ from those of the model as it was trained. What routing, reports and pages ask of a variant follows
+from its point, and so does its family: the word by which manifests, profiles and answers tell the point. How variants
+are made is `generation/families/` of the worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, Protocol
 
-
-class FamilyName(StrEnum):
-    PRUNED = "pruned"
-    """A prefix of the ranked feature columns, and a network for just these."""
-    PROPAGATED = "propagated"
-    """A prefix of the ranked columns of features that were propagated over the graph; no neighbours are sampled."""
-    PROJECTED = "projected"
-    """The first layer's product per node instead of features."""
-    PROPAGATED_PROJECTED = "propagated-projected"
-    """A row of scores per node, of features that were propagated over the graph."""
-    STORED = "stored"
-    """The first layer's output, over all neighbours, as the second layer's product per node."""
-    STORED_DEEPER = "stored-deeper"
-    """The same of a later layer; of the last one it is the scores."""
-    STORED_DEEPER_FOLLOWING = "stored-deeper-following"
-    """The same, with all that its rows are made of kept, so that it follows changes of the graph."""
-    GIVEN = "given"
-    """Feature columns and a network that the user has chosen and trained."""
-    PROGRAM = "program"
-    """All feature columns, and a program that the user has made, run by a process of its own."""
-    FANOUTS = "fanouts"
-    """A pruned variant's table and network, with fewer neighbours sampled."""
-    PROJECTED_FANOUTS = "projected-fanouts"
-    """A projected variant's table and network, with fewer neighbours sampled."""
-    STORED_FANOUTS = "stored-fanouts"
-    """A stored variant's table and network, with fewer neighbours sampled."""
-    STORED_DEEPER_FANOUTS = "stored-deeper-fanouts"
-    """The same of a later layer."""
-    STORED_DEEPER_FOLLOWING_FANOUTS = "stored-deeper-following-fanouts"
-    """The same of one that follows changes of the graph."""
-    GIVEN_FANOUTS = "given-fanouts"
-    """A given variant's table and network, with fewer neighbours sampled."""
-    PROGRAM_FANOUTS = "program-fanouts"
-    """A program's table and file, with fewer neighbours sampled."""
-    CHANNELS = "channels"
-    """A prefix of the ranked feature columns, and a network with fewer hidden channels."""
-    CHANNELS_PROJECTED = "channels-projected"
-    """The first layer's product of such a network, per node."""
-    CHANNELS_STORED = "channels-stored"
-    """The first layer's output of such a network, over all neighbours, as the second layer's product per node."""
-    CHANNELS_FANOUTS = "channels-fanouts"
-    """The table and network of a variant with fewer channels, with fewer neighbours sampled."""
-    CHANNELS_PROJECTED_FANOUTS = "channels-projected-fanouts"
-    """The same of one that reads products."""
-    CHANNELS_STORED_FANOUTS = "channels-stored-fanouts"
-    """The same of one whose first layer is stored."""
-    ONE_ROW = "one-row"
-    """A perceptron of its own over a node's features, whose first layer is stored per node."""
-    PROPAGATED_ONE_ROW = "propagated-one-row"
-    """The same over features beside those that were propagated over the graph."""
-    CASCADE = "cascade"
-    """Two variants: the second answers about nodes that the first is not sure of."""
-    STORED_GRAPH_CASCADE = "stored-graph-cascade"
-    """The same where one of the two answers about nodes of the stored graph alone."""
+from msgspec import Meta
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a request may need beyond the graph as it was generated, and what a family can give."""
+    """What a request may need beyond the graph as it was generated, and what a variant can give."""
 
     overlay: bool = False
     """Nodes, features and edges that the request brings along."""
@@ -108,275 +56,231 @@ STORED_GRAPH = Capabilities()
 """Needed of every variant: answers about nodes of the graph as it was generated."""
 
 
+class RowAxis(StrEnum):
+    """Rows of the table."""
+
+    FEATURES = "features"
+    """Feature columns, of which a variant reads a prefix."""
+    PRODUCTS = "products"
+    """The product of the first layer."""
+    HIDDEN = "hidden"
+    """The output of a layer over all neighbours, as the next layer's product; of the last layer, the scores."""
+    STAGES = "stages"
+    """The rows of two other variants."""
+
+
+class ColumnAxis(StrEnum):
+    """Feature columns that rows are made of."""
+
+    ALL = "all"
+    RANKED = "ranked"
+    """The first ones in the order of the ranking."""
+    CHOSEN = "chosen"
+    """Those that the user has trained a network for."""
+
+
+class ChannelAxis(StrEnum):
+    """Hidden channels of the network."""
+
+    ALL = "all"
+    FEWER = "fewer"
+
+
+class HopAxis(StrEnum):
+    """Neighbours that are sampled for a request."""
+
+    SAMPLED = "sampled"
+    """As many as the model samples."""
+    FEWER = "fewer"
+    """Smaller fan-outs, over the table and the network of another variant."""
+    PROPAGATED = "propagated"
+    """None, since the features were propagated over the graph ahead of time."""
+    OWN_ROW = "own row"
+    """None: a node's own features are all that is read."""
+
+
+class FollowAxis(StrEnum):
+    """What the rows are kept right for, beyond the graph as it was generated."""
+
+    OVERLAYS = "overlays"
+    """What a request brings along, and changes."""
+    CHANGES = "changes"
+    """Changes alone: rows of later layers are made anew over as many hops, which is too much for one request."""
+    NOTHING = "nothing"
+    """Rows hold neighbours of the graph as it was generated, and what they are made of is not kept."""
+
+
+class NetworkAxis(StrEnum):
+    """What is run over the rows."""
+
+    MODEL = "model"
+    """Layers of the model."""
+    PROGRAM = "program"
+    """A program that the user has made, in a process of its own."""
+    PERCEPTRON = "perceptron"
+    """A perceptron of its own over one row per node."""
+    CASCADE = "cascade"
+    """The networks of two other variants: the second answers about nodes that the first is not sure of."""
+
+
 @dataclass(frozen=True, slots=True)
-class Family:
-    name: FamilyName
-    description: str
-    """A few words for people that describe one of its variants."""
-    capabilities: Capabilities
-    is_asked_for: bool
-    """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
-    accurate and as fast."""
-    stores_product: bool
-    """Whether a row of its tables is a layer's product, as wide as that layer's output. Otherwise it is feature
-    columns, of which a variant reads a prefix. Cascades count as such: what a profile says of their rows is of the
-    first of two tables."""
-    spans_widths: bool
-    """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a curve
-    over columns."""
-    stands_for_all_columns: bool = False
-    """Whether it computes what the model does over all feature columns, without a table of these."""
-    has_all_channels: bool = True
-    """Whether its networks have as many hidden channels as the model, so that they compute as much per row."""
+class VariantPoint:
+    rows: RowAxis
+    columns: ColumnAxis = ColumnAxis.ALL
+    channels: ChannelAxis = ChannelAxis.ALL
+    hops: HopAxis = HopAxis.SAMPLED
+    follows: FollowAxis = FollowAxis.OVERLAYS
+    network: NetworkAxis = NetworkAxis.MODEL
+
+    def propagated(self) -> VariantPoint:
+        """The point over propagated features, whose neighbours are those of the graph as it was generated."""
+        return replace(self, hops=HopAxis.PROPAGATED, follows=FollowAxis.NOTHING)
+
+    @property
+    def family(self) -> str:
+        """The word for the point in manifests, profiles and answers: `channels-projected-fanouts`."""
+        of_model = self.network is NetworkAxis.MODEL
+        is_hidden, follows = self.rows is RowAxis.HIDDEN, self.follows
+        words = {
+            "stored-graph": self.rows is RowAxis.STAGES and follows is FollowAxis.NOTHING,
+            "propagated": self.hops is HopAxis.PROPAGATED,
+            "channels": self.channels is ChannelAxis.FEWER,
+            "given": self.columns is ColumnAxis.CHOSEN,
+            "projected": self.rows is RowAxis.PRODUCTS and of_model,
+            "stored": is_hidden,
+            "deeper": is_hidden and follows is not FollowAxis.OVERLAYS,
+            "following": is_hidden and follows is FollowAxis.CHANGES,
+            "program": self.network is NetworkAxis.PROGRAM,
+            "one-row": self.network is NetworkAxis.PERCEPTRON,
+            "cascade": self.network is NetworkAxis.CASCADE,
+            "fanouts": self.hops is HopAxis.FEWER,
+        }
+        return "-".join(word for word, is_said in words.items() if is_said) or "pruned"
+
+    @property
+    def description(self) -> str:
+        """A few words for people that describe one of its variants."""
+        is_propagated, is_narrow = self.hops is HopAxis.PROPAGATED, self.channels is ChannelAxis.FEWER
+        is_product = self.rows is RowAxis.PRODUCTS
+        features = "propagated features" if is_propagated else "the node's own features"
+        product = "scores" if is_propagated else "first layer"
+        narrow = "fewer hidden channels, " if is_narrow else ""
+        told = (
+            (self.hops is HopAxis.FEWER, "samples fewer neighbours"),
+            (self.network is NetworkAxis.CASCADE, "one variant answers, another one where it is not confident"),
+            (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
+            (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
+            (self.columns is ColumnAxis.CHOSEN, "given, with feature columns of its own"),
+            (self.rows is RowAxis.HIDDEN, f"{narrow}{_STORED_LAYERS[self.follows]}"),
+            (is_product and is_narrow, f"{narrow}first layer stored per node"),
+            (is_product, f"{product} stored per node: nothing lost but rounding"),
+            (is_propagated, "reads columns of propagated features, and no neighbours"),
+            (is_narrow, "reads feature columns; fewer hidden channels"),
+            (True, "reads the most important feature columns"),
+        )
+        return next(words for is_so, words in told if is_so)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        # A graph of another moment has other neighbours, so rows must be made from features alone. So must they for
+        # embeddings: behind a stored layer products of the last hidden layer are gathered in its place. The hidden
+        # layer of a network of its own is not the model's.
+        is_of_features = self.rows in {RowAxis.FEATURES, RowAxis.PRODUCTS}
+        has_model_layers = self.network in {NetworkAxis.MODEL, NetworkAxis.PROGRAM}
+        takes_overlays = self.follows is FollowAxis.OVERLAYS
+        return Capabilities(
+            overlay=takes_overlays,
+            changes=self.follows is not FollowAxis.NOTHING,
+            instants=takes_overlays and is_of_features,
+            embeddings=is_of_features and has_model_layers and self.channels is ChannelAxis.ALL,
+        )
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether a network was trained for it that is no part of the model, and that it is named after."""
+        return self.network is NetworkAxis.PERCEPTRON or self.channels is ChannelAxis.FEWER
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
+        accurate and as fast."""
+        return self.rows is not RowAxis.PRODUCTS or self.has_own_network
+
+    @property
+    def stores_product(self) -> bool:
+        """Whether a row of its tables is a layer's product, as wide as that layer's output. Otherwise it is feature
+        columns, of which a variant reads a prefix. Cascades count as such: what a profile says of their rows is of the
+        first of two tables."""
+        return self.rows is not RowAxis.FEATURES
+
+    @property
+    def spans_widths(self) -> bool:
+        """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a
+        curve over columns."""
+        is_whole = self.channels is ChannelAxis.ALL and self.hops is not HopAxis.FEWER
+        return self.columns is ColumnAxis.RANKED and is_whole
+
+    @property
+    def stands_for_all_columns(self) -> bool:
+        """Whether it computes what the model does over all feature columns, without a table of these."""
+        return not self.is_asked_for and self.hops is not HopAxis.FEWER
 
 
-# What is propagated holds the neighbours of the graph as it was generated: such variants can follow nothing else.
-# Other rows are made from features alone and neighbours are sampled for each request, so those variants can follow all.
-_FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True, embeddings=True)
-_FOLLOWS_ALL_ALONE = Capabilities(overlay=True, changes=True, instants=True)
-"""A network of its own, whose hidden layer is not the model's."""
-_FOLLOWS_NOTHING = Capabilities(embeddings=True)
-# A stored first layer is corrected where an overlay reaches, and made anew where a change does; further layers reach
-# too far for that. None has the last hidden layer: products of it are gathered in its place.
-_FOLLOWS_OVERLAYS = Capabilities(overlay=True, changes=True)
-_FOLLOWS_CHANGES = Capabilities(changes=True)
-"""A change is carried on over as many hops as layers are stored, which is too much for a request's overlay."""
-
-FAMILIES: Mapping[FamilyName, Family] = {
-    family.name: family
-    for family in (
-        Family(
-            FamilyName.PRUNED,
-            description="reads the most important feature columns",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=True,
-        ),
-        Family(
-            FamilyName.PROPAGATED,
-            description="reads columns of propagated features, and no neighbours",
-            capabilities=_FOLLOWS_NOTHING,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=True,
-        ),
-        Family(
-            FamilyName.PROJECTED,
-            description="first layer stored per node: nothing lost but rounding",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=False,
-            stores_product=True,
-            spans_widths=False,
-            stands_for_all_columns=True,
-        ),
-        Family(
-            FamilyName.PROPAGATED_PROJECTED,
-            description="scores stored per node: nothing lost but rounding",
-            capabilities=_FOLLOWS_NOTHING,
-            is_asked_for=False,
-            stores_product=True,
-            spans_widths=False,
-            stands_for_all_columns=True,
-        ),
-        Family(
-            FamilyName.STORED,
-            description="first layer stored per node, over all neighbours",
-            capabilities=_FOLLOWS_OVERLAYS,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.STORED_DEEPER,
-            description="a later layer stored per node, over all neighbours",
-            capabilities=STORED_GRAPH,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.STORED_DEEPER_FOLLOWING,
-            description="a later layer stored per node, made anew where the graph changes",
-            capabilities=_FOLLOWS_CHANGES,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.GIVEN,
-            description="given, with feature columns of its own",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.PROGRAM,
-            description="a program of your own, over all feature columns",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.PROJECTED_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=False,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.STORED_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_OVERLAYS,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.STORED_DEEPER_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=STORED_GRAPH,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_CHANGES,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.GIVEN_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.PROGRAM_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_ALL,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.CHANNELS,
-            description="reads feature columns; fewer hidden channels",
-            capabilities=_FOLLOWS_ALL_ALONE,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-            has_all_channels=False,
-        ),
-        Family(
-            FamilyName.CHANNELS_PROJECTED,
-            description="fewer hidden channels, first layer stored per node",
-            capabilities=_FOLLOWS_ALL_ALONE,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-            has_all_channels=False,
-        ),
-        Family(
-            FamilyName.CHANNELS_STORED,
-            description="fewer hidden channels, first layer stored per node, over all neighbours",
-            capabilities=_FOLLOWS_OVERLAYS,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-            has_all_channels=False,
-        ),
-        Family(
-            FamilyName.CHANNELS_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_ALL_ALONE,
-            is_asked_for=True,
-            stores_product=False,
-            spans_widths=False,
-            has_all_channels=False,
-        ),
-        Family(
-            FamilyName.CHANNELS_PROJECTED_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_ALL_ALONE,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-            has_all_channels=False,
-        ),
-        Family(
-            FamilyName.CHANNELS_STORED_FANOUTS,
-            description="samples fewer neighbours",
-            capabilities=_FOLLOWS_OVERLAYS,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-            has_all_channels=False,
-        ),
-        Family(
-            FamilyName.ONE_ROW,
-            description="a perceptron over the node's own features, one stored row",
-            capabilities=_FOLLOWS_ALL_ALONE,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.PROPAGATED_ONE_ROW,
-            description="a perceptron over propagated features, one stored row",
-            capabilities=STORED_GRAPH,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.CASCADE,
-            description="one variant answers, another one where it is not confident",
-            capabilities=_FOLLOWS_OVERLAYS,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-        Family(
-            FamilyName.STORED_GRAPH_CASCADE,
-            description="one variant answers, another one where it is not confident",
-            capabilities=STORED_GRAPH,
-            is_asked_for=True,
-            stores_product=True,
-            spans_widths=False,
-        ),
-    )
+_STORED_LAYERS = {
+    FollowAxis.OVERLAYS: "first layer stored per node, over all neighbours",
+    FollowAxis.CHANGES: "a later layer stored per node, made anew where the graph changes",
+    FollowAxis.NOTHING: "a later layer stored per node, over all neighbours",
 }
+
+PRUNED = VariantPoint(RowAxis.FEATURES, ColumnAxis.RANKED)
+"""A prefix of the ranked feature columns, and a network for just these."""
+PROJECTED = VariantPoint(RowAxis.PRODUCTS)
+"""The first layer's product per node instead of features."""
+STORED = VariantPoint(RowAxis.HIDDEN)
+"""The first layer's output, over all neighbours, as the second layer's product per node."""
+GIVEN = VariantPoint(RowAxis.FEATURES, ColumnAxis.CHOSEN)
+"""Feature columns and a network that the user has chosen and trained."""
+PROGRAM = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.PROGRAM)
+"""All feature columns, and a program that the user has made."""
+ONE_ROW = VariantPoint(RowAxis.PRODUCTS, hops=HopAxis.OWN_ROW, network=NetworkAxis.PERCEPTRON)
+"""A perceptron over a node's own features, whose first layer is stored per node."""
+CASCADE = VariantPoint(RowAxis.STAGES, network=NetworkAxis.CASCADE)
+"""Two variants: the second answers about nodes that the first is not sure of."""
+
+
+def _points() -> Iterator[VariantPoint]:
+    """Every point that variants are made at, in the order of the profile."""
+    deeper = replace(STORED, follows=FollowAxis.NOTHING)
+    following = replace(STORED, follows=FollowAxis.CHANGES)
+    of_models = (
+        PRUNED, PRUNED.propagated(), PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN, PROGRAM,
+    )  # fmt: skip
+    of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED)]
+    for points in (of_models, of_fewer_channels):
+        yield from points
+        yield from (replace(point, hops=HopAxis.FEWER) for point in points if point.hops is HopAxis.SAMPLED)
+    yield from (ONE_ROW, ONE_ROW.propagated(), CASCADE, replace(CASCADE, follows=FollowAxis.NOTHING))
+
+
+POINTS: Mapping[str, VariantPoint] = {point.family: point for point in _points()}
+"""Points by their families, in the order of the profile."""
+
+Family = Annotated[str, Meta(pattern=f"^({'|'.join(POINTS)})$")]
+"""A key of `POINTS`, as files have it."""
 
 
 class OfFamily(Protocol):
     """A variant, as a profile, a manifest or a report describes it."""
 
     @property
-    def family(self) -> FamilyName: ...
+    def family(self) -> str: ...
 
 
-def family_of(variant: OfFamily) -> Family:
-    return FAMILIES[variant.family]
+def point_of(variant: OfFamily) -> VariantPoint:
+    return POINTS[variant.family]
 
 
-def cascade_of(first: OfFamily, then: OfFamily) -> FamilyName:
-    """The family of a cascade of these two. None gives embeddings: the hidden layers of two networks differ."""
-    follows = family_of(first).capabilities.both(family_of(then).capabilities)
-    return FamilyName.CASCADE if follows.overlay else FamilyName.STORED_GRAPH_CASCADE
+def cascade_of(first: OfFamily, then: OfFamily) -> VariantPoint:
+    """The point of a cascade of these two, which takes overlays where both do."""
+    able = point_of(first).capabilities.both(point_of(then).capabilities)
+    return CASCADE if able.overlay else replace(CASCADE, follows=FollowAxis.NOTHING)

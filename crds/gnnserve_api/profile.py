@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import PROJECTED, PRUNED, Family
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.variants import Storage
 
@@ -173,7 +173,7 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """The serialised weights."""
     memory_bytes: Count
     """Weights and the columns of its table that this variant reads."""
-    family: FamilyName = FamilyName.PRUNED
+    family: Family = PRUNED.family
     fanouts: tuple[int, ...] = ()
     """Neighbours that are sampled per layer, the seed's draw first; empty where an earlier gnnserve says nothing, and
     for cascades, whose stages have their own."""
@@ -195,9 +195,9 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
         return self.test_figures or self.validation_figures or BY_LABELS
 
     def __post_init__(self) -> None:
-        if self.projected and self.family is FamilyName.PRUNED:
+        if self.projected and self.family == PRUNED.family:
             # An earlier gnnserve wrote the profile, which named no families and knew these two.
-            msgspec.structs.force_setattr(self, "family", FamilyName.PROJECTED)
+            msgspec.structs.force_setattr(self, "family", PROJECTED.family)
 
 
 @dataclass(frozen=True, slots=True)

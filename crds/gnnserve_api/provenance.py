@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.factors import ChosenFactors
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.given_weights import UNKNOWN_ASSUMPTIONS, ComparedScores, LabelMisfit
 from gnnserve_api.graph_schema import RelationManifest
 from gnnserve_api.profile import Count
@@ -128,7 +128,7 @@ def provenance_of(
         stability=rank_stability(
             ranking.columns,
             [(run.seed, run.columns) for run in ranking.others],
-            [variant.columns for variant in manifest.profile.variants if family_of(variant).spans_widths],
+            [variant.columns for variant in manifest.profile.variants if point_of(variant).spans_widths],
         ),
         training=manifest.training,
         model=manifest.model,

@@ -23,7 +23,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import Family
 from gnnserve_api.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.graph_schema import AS_LISTED, GraphSchema, PayloadManifest, RowsByRelation, TypeRows, one_type
 from gnnserve_api.links import LinkCalibration, LinksManifest
@@ -312,7 +312,7 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """Everything that makes a variant: the table to gather from, the hops to sample, the network to run."""
 
     name: str
-    family: FamilyName
+    family: Family
     table: str
     """Key of the revision's `tables`."""
     columns: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import PROJECTED, PRUNED
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import (
     FileEntry,
@@ -68,7 +68,7 @@ class RevisionManifest3(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
     def _variant(self, variant: VariantProfile) -> VariantManifest:
         return VariantManifest(
             name=variant.name,
-            family=FamilyName.PROJECTED if variant.projected else FamilyName.PRUNED,
+            family=(PROJECTED if variant.projected else PRUNED).family,
             table=variant.table,
             columns=variant.columns,
             fanouts=self.network.fanouts,

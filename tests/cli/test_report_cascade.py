@@ -6,7 +6,6 @@ import msgspec
 from tests.support.profiles import variant
 from tests.support.reports import subject_of
 
-from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import CascadeProfile, Profile
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.captions import costs
@@ -16,7 +15,7 @@ FIRST, THEN = variant(8, p50_ms=0.05), variant(1)
 CASCADE = msgspec.structs.replace(
     FIRST,
     name="x8-then-x1-p5",
-    family=FamilyName.CASCADE,
+    family="cascade",
     factor=1,
     fanouts=(),
     cascade=CascadeProfile(first="x8", then="x1", passed_on=0.0525),

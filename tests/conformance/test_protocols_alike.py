@@ -20,7 +20,6 @@ from tests.support.updates import FakeUpdates
 from tests.worker.test_serving_http import overload, slow_worker
 from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
 
-from gnnserve_api.families import FamilyName
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
@@ -34,7 +33,7 @@ from gnnserve_worker.serving.requests import Answer, Outcome
 NO_EMBEDDINGS_OF_X4 = msgspec.structs.replace(
     TRADE_OFF,
     variants=tuple(
-        msgspec.structs.replace(variant, family=FamilyName.ONE_ROW) if variant.name == "x4" else variant
+        msgspec.structs.replace(variant, family="one-row") if variant.name == "x4" else variant
         for variant in TRADE_OFF.variants
     ),
 )

@@ -12,7 +12,6 @@ from tests.support.gpu_revisions import engine_of, published, revision
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.device import CachePolicy
-from gnnserve_api.families import FamilyName
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import Ledger
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("chunks_of_4")
 def cascade_of(threshold: float) -> CascadeManifest:
     return CascadeManifest(
         name="x2-then-x1-p50",
-        family=FamilyName.CASCADE,
+        family="cascade",
         first="x2",
         then="x1",
         temperature=1.0,

@@ -23,7 +23,6 @@ from tests.support.updates import FakeUpdates
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
-from gnnserve_api.families import FamilyName
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.provenance import provenance_of
@@ -98,7 +97,7 @@ def without_overlays(of: Profile, *names: str) -> Profile:
     return msgspec.structs.replace(
         of,
         variants=tuple(
-            msgspec.structs.replace(variant, family=FamilyName.PROPAGATED) if variant.name in names else variant
+            msgspec.structs.replace(variant, family="propagated") if variant.name in names else variant
             for variant in of.variants
         ),
     )

@@ -1,4 +1,4 @@
-"""What each family would make of a spec, without training anything or writing a file."""
+"""What planners would make of a spec, without training anything or writing a file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
 
-from gnnserve_api.families import FAMILIES as CONTRACT
-from gnnserve_api.families import STORED_GRAPH, Capabilities, FamilyName
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline
-from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
+from gnnserve_worker.generation.families.registry import PLANNERS, plan_families
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
@@ -64,25 +62,29 @@ def spec_of(**variants: Any) -> GNNServiceSpec:
     )
 
 
-def plans_of(models: FakeModels, loaded: Sequence[GivenVariant] = (), **variants: Any) -> dict[FamilyName, FamilyPlan]:
+def plans_of(models: FakeModels, loaded: Sequence[GivenVariant] = (), **variants: Any) -> list[FamilyPlan]:
     features = dense_features(NODES, WIDTH, seed=0)
     graph = random_graph(NODES, 0)
     made_from = Ingredients(spec_of(**variants), NETWORK, graph, features, Ranking(RANKED, {}), MASTER, models, loaded)
-    return dict(zip([family.name for family in FAMILIES], plan_families(made_from), strict=True))
+    return plan_families(made_from)
+
+
+def plan_with(plans: Sequence[FamilyPlan], family: str) -> FamilyPlan:
+    """The plan that has variants of the family; an empty one where none has."""
+    return next((plan for plan in plans if family in {v.manifest.family for v in plan.variants}), FamilyPlan())
+
+
+def variants_of(plans: Sequence[FamilyPlan], family: str) -> list[PlannedVariant]:
+    return [variant for plan in plans for variant in plan.variants if variant.manifest.family == family]
 
 
 def given_variant(name: str, columns: list[int]) -> GivenVariant:
     return GivenVariant(name, np.array(columns), random_tensors(NETWORK, len(columns), seed=2))
 
 
-def test_every_family_is_known_to_generation_and_to_the_contract() -> None:
-    assert [family.name for family in FAMILIES] == list(FamilyName) == list(CONTRACT)
-    assert all(family.capabilities.cover(STORED_GRAPH) for family in CONTRACT.values())
-
-
 def test_pruned_variants_read_prefixes_of_one_table_for_each_storage() -> None:
     models = FakeModels()
-    plan = plans_of(models, pruning={"factors": [3, 1]}, storage=["int8", "float32"])[FamilyName.PRUNED]
+    plan = plan_with(plans_of(models, pruning={"factors": [3, 1]}, storage=["int8", "float32"]), "pruned")
 
     assert [(table.name, table.columns) for table in plan.tables] == [("features-float32", 6), ("features-int8", 6)]
     assert [(v.manifest.name, v.manifest.table, v.manifest.columns, v.factor) for v in plan.variants] == [
@@ -98,7 +100,7 @@ def test_pruned_variants_read_prefixes_of_one_table_for_each_storage() -> None:
 
 
 def test_projected_variants_store_both_products_of_a_graphsage() -> None:
-    plan = plans_of(FakeModels(), pruning={"factors": [1]})[FamilyName.PROJECTED]
+    plan = plan_with(plans_of(FakeModels(), pruning={"factors": [1]}), "projected")
 
     ((table,), (variant,)) = plan.tables, plan.variants
     assert (variant.manifest.name, variant.manifest.columns, variant.factor) == ("projected", 8, 1)
@@ -112,15 +114,16 @@ def test_projected_variants_store_both_products_of_a_graphsage() -> None:
 
 def test_what_is_disabled_is_not_planned() -> None:
     plans = plans_of(FakeModels(), pruning={"factors": [1]}, projection="Disabled")
-    assert plans[FamilyName.PROJECTED] == FamilyPlan()
+    assert [v.manifest.name for plan in plans for v in plan.variants] == ["x1"]
+    assert [table.name for plan in plans for table in plan.tables] == ["features-float32"]
 
 
 def test_smaller_fanouts_are_other_hops_over_the_same_tables_and_weights() -> None:
     models = FakeModels()
     plans = plans_of(models, pruning={"factors": [1, 2]}, fanouts=[[2, 1], [3, 2]])
-    bases = {v.manifest.name: v for family in (FamilyName.PRUNED, FamilyName.PROJECTED) for v in plans[family].variants}
+    bases = {v.manifest.name: v for family in ("pruned", "projected") for v in variants_of(plans, family)}
 
-    found = [*plans[FamilyName.FANOUTS].variants, *plans[FamilyName.PROJECTED_FANOUTS].variants]
+    found = [*variants_of(plans, "fanouts"), *variants_of(plans, "projected-fanouts")]
 
     assert [v.manifest.name for v in found] == [
         "x1-f3x2", "x1-f2x1", "x2-f3x2", "x2-f2x1", "projected-f3x2", "projected-f2x1",
@@ -143,17 +146,19 @@ def test_a_cascade_can_answer_what_both_of_its_stages_can() -> None:
         {"first": "stored2", "then": "x1", "passOnPercents": [1]},
     ]
     plans = plans_of(FakeModels(), pruning={"factors": [1]}, stored=[1, 2], cascades=cascades)
-    planned = {name: plan.cascades for name, plan in plans.items() if plan.cascades}
-    assert {name: [one.name for one in cascades] for name, cascades in planned.items()} == {
-        FamilyName.CASCADE: ["stored1-then-projected-p3", "stored1-then-projected-p9"],
-        FamilyName.STORED_GRAPH_CASCADE: ["stored2-then-x1-p1"],
-    }
-    assert not any(plans[name].variants or plans[name].tables for name in planned)
+    (planned,) = [plan for plan in plans if plan.cascades]
+    assert [(one.name, one.family) for one in planned.cascades] == [
+        ("stored1-then-projected-p3", "cascade"),
+        ("stored1-then-projected-p9", "cascade"),
+        ("stored2-then-x1-p1", "stored-graph-cascade"),
+    ]
+    assert not planned.variants
+    assert not planned.tables
 
 
 def test_given_variants_read_the_ranked_table_where_their_columns_are_its_first() -> None:
     given = [given_variant("given-1", [4, 5, 0]), given_variant("given-2", [0, 4])]
-    plan = plans_of(FakeModels(), given, pruning={"factors": [2]}, given=[GIVEN, GIVEN])[FamilyName.GIVEN]
+    plan = plan_with(plans_of(FakeModels(), given, pruning={"factors": [2]}, given=[GIVEN, GIVEN]), "given")
 
     assert [(v.manifest.name, v.manifest.table, v.manifest.columns, v.factor) for v in plan.variants] == [
         ("given-1", "features-float32", 3, 2),
@@ -172,9 +177,10 @@ def test_given_variants_share_a_table_where_their_columns_are_nested() -> None:
     """Of columns 0 1 2 3 4, 3 1 and 1 2 3 the latter two are prefixes of one order; 0 5 is in none of them."""
     given = [given_variant("a", [3, 1]), given_variant("b", [0, 1, 2, 3, 4]), given_variant("c", [0, 5])]
     given.append(given_variant("d", [1, 2, 3]))
-    plan = plans_of(
+    plans = plans_of(
         FakeModels(), given, pruning={"factors": []}, projection="Disabled", given=[GIVEN] * 4, storage=["int8"]
-    )[FamilyName.GIVEN]
+    )
+    plan = plan_with(plans, "given")
 
     assert {table.name: table.source_columns for table in plan.tables} == {
         "features-b-int8": (3, 1, 2, 0, 4),
@@ -195,7 +201,7 @@ def test_given_variants_are_served_with_smaller_fanouts_too() -> None:
     given = [given_variant("given-1", [1, 2])]
     plans = plans_of(FakeModels(), given, pruning={"factors": [1]}, given=[GIVEN], fanouts=[[2, 1]])
 
-    assert [v.manifest.name for v in plans[FamilyName.GIVEN_FANOUTS].variants] == ["given-1-f2x1"]
+    assert [v.manifest.name for v in variants_of(plans, "given-fanouts")] == ["given-1-f2x1"]
 
 
 CHANNELS = [
@@ -208,7 +214,7 @@ def test_networks_with_fewer_channels_are_served_over_tables_of_their_own_and_of
     models = FakeModels()
     plans = plans_of(models, pruning={"factors": [1, 3]}, channels=CHANNELS, fanouts=[[2, 1]], projection="Disabled")
 
-    found = [variant for name, plan in plans.items() if name.startswith("channels") for variant in plan.variants]
+    found = [v for plan in plans for v in plan.variants if v.manifest.family.startswith("channels")]
     assert {(v.manifest.name, v.manifest.table, v.manifest.columns, v.factor) for v in found} == {
         ("channels4", "features-float32", 6, 1),
         ("channels2-x3", "features-float32", 2, 3),
@@ -223,7 +229,7 @@ def test_networks_with_fewer_channels_are_served_over_tables_of_their_own_and_of
     assert [name for name, *_ in models.narrowed_of] == ["channels4", "channels2-x3", "channels2", "channels2"]
     (_, width, columns) = models.narrowed_of[1]
     assert (width, [] if columns is None else columns.tolist()) == (2, [5, 0])
-    tables = {table.name: table for plan in plans.values() for table in plan.tables}
+    tables = {table.name: table for plan in plans for table in plan.tables}
     made_by = tables["channels2-projected-float32"].made_by  # type: ignore[union-attr]
     assert made_by is not None
     assert made_by.prefix == "channels2."
@@ -231,65 +237,35 @@ def test_networks_with_fewer_channels_are_served_over_tables_of_their_own_and_of
 
 
 def test_weights_over_all_columns_are_brought_into_rank_order() -> None:
-    (variant,) = plans_of(FakeModels(), pruning={"factors": [1]}, channels=[{"factor": 2}])[
-        FamilyName.CHANNELS
-    ].variants
+    plans = plans_of(FakeModels(), pruning={"factors": [1]}, channels=[{"factor": 2}])
+    (variant,) = variants_of(plans, "channels")
     made = random_tensors(_narrow(2), WIDTH, seed=2)["convs.0.lin_l.weight"]
     assert variant.tensors is not None
     np.testing.assert_array_equal(variant.tensors["convs.0.lin_l.weight"], made[:, RANKED])
 
 
 @pytest.mark.parametrize("storage", list(Storage))
-def test_families_say_what_their_tables_take(storage: Storage) -> None:
+def test_planners_say_what_their_tables_take(storage: Storage) -> None:
     one_row = [{"hops": 1}, {"hops": 0}, {"hops": 2}]
     spec = spec_of(pruning={"factors": [1, 3]}, storage=[storage], oneRow=one_row, stored=[1, 2], channels=CHANNELS)
     outline = Outline(spec, NETWORK, NODES, WIDTH, [given_variant("a", [4, 0, 1, 2]), given_variant("b", [1, 4])])
     float32_8, float32_3 = (stored_bytes(NODES, columns, Storage.FLOAT32) for columns in (8, 3))
-    found = {family.name: family.tables_bytes(outline) for family in FAMILIES}
+    found = {type(planner).__name__: planner.tables_bytes(outline) for planner in PLANNERS}
 
     assert found == {
-        FamilyName.PRUNED: stored_bytes(NODES, 6, storage),
-        FamilyName.PROPAGATED: 0,
-        FamilyName.PROJECTED: 2 * stored_bytes(NODES, 8, storage),
-        FamilyName.PROPAGATED_PROJECTED: 0,
-        # Products and what is aggregated of them, in float32; then a product as wide as the classes.
-        FamilyName.STORED: 3 * float32_8 + 2 * stored_bytes(NODES, 3, storage),
-        # The same in float32, and what the second layer aggregates of it; then the scores.
-        FamilyName.STORED_DEEPER: 3 * float32_8 + (2 + 1) * float32_3 + stored_bytes(NODES, 3, storage),
-        FamilyName.STORED_DEEPER_FOLLOWING: 0,
-        FamilyName.GIVEN: stored_bytes(NODES, 4, storage),
-        FamilyName.PROGRAM: 0,
-        FamilyName.FANOUTS: 0,
-        FamilyName.PROJECTED_FANOUTS: 0,
-        FamilyName.STORED_FANOUTS: 0,
-        FamilyName.STORED_DEEPER_FANOUTS: 0,
-        FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS: 0,
-        FamilyName.GIVEN_FANOUTS: 0,
-        FamilyName.PROGRAM_FANOUTS: 0,
-        FamilyName.CHANNELS: 0,
-        FamilyName.CHANNELS_PROJECTED: 2 * stored_bytes(NODES, 4, storage),
-        FamilyName.CHANNELS_STORED: 3 * stored_bytes(NODES, 4, Storage.FLOAT32) + 2 * stored_bytes(NODES, 3, storage),
-        FamilyName.CHANNELS_FANOUTS: 0,
-        FamilyName.CHANNELS_PROJECTED_FANOUTS: 0,
-        FamilyName.CHANNELS_STORED_FANOUTS: 0,
-        FamilyName.ONE_ROW: stored_bytes(NODES, 8, storage),
-        FamilyName.PROPAGATED_ONE_ROW: 2 * stored_bytes(NODES, 8, storage),
-        FamilyName.CASCADE: 0,
-        FamilyName.STORED_GRAPH_CASCADE: 0,
+        "PrunedPlanner": stored_bytes(NODES, 6, storage),
+        "ProjectedPlanner": 2 * stored_bytes(NODES, 8, storage),
+        # Products and what is aggregated of them, in float32; then products as wide as the classes, in float32 too, of
+        # which the second layer is made; what that aggregates, and the scores.
+        "StoredPlanner": 3 * float32_8
+        + 2 * sum(stored_bytes(NODES, 3, each) for each in {storage, Storage.FLOAT32})
+        + float32_3
+        + stored_bytes(NODES, 3, storage),
+        "GivenPlanner": stored_bytes(NODES, 4, storage),
+        "ProgramPlanner": 0,
+        "ChannelsPlanner": 2 * stored_bytes(NODES, 4, storage)
+        + 3 * stored_bytes(NODES, 4, Storage.FLOAT32)
+        + 2 * stored_bytes(NODES, 3, storage),
+        "OneRowPlanner": 3 * stored_bytes(NODES, 8, storage),
+        "CascadePlanner": 0,
     }
-
-
-def test_capabilities_cover_what_they_include() -> None:
-    both = Capabilities(overlay=True, changes=True)
-
-    assert both.cover(Capabilities(overlay=True))
-    assert both.cover(both)
-    assert not both.cover(Capabilities(instants=True))
-    assert both.both(Capabilities(overlay=True, embeddings=True)) == Capabilities(overlay=True)
-    assert not both.cover(Capabilities(embeddings=True))
-
-
-def test_what_a_request_needs_is_said_in_words() -> None:
-    assert STORED_GRAPH.in_words() == ""
-    assert Capabilities(embeddings=True).in_words() == "embeddings"
-    assert Capabilities(overlay=True, embeddings=True).in_words("the") == "the overlay and embeddings"

@@ -22,7 +22,6 @@ from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 from tests.support.steps import HeardSteps
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
@@ -691,9 +690,9 @@ def test_smaller_fanouts_share_table_and_weights_and_are_not_trained(
     weights = [variant.weights for variant in made.manifest.variants]
     assert weights == [f"variants/{name}/weights.safetensors" for name in ("x1", "x1", "projected")]
     assert [variant.family for variant in made.manifest.profile.variants] == [
-        FamilyName.PRUNED,
-        FamilyName.FANOUTS,
-        FamilyName.PROJECTED_FANOUTS,
+        "pruned",
+        "fanouts",
+        "projected-fanouts",
     ]
     whole, fewer, stored = made.manifest.profile.variants
     assert (whole.fanouts, fewer.fanouts, fewer.factor, stored.projected) == ((4, 3), (2, 2), 1, True)

@@ -16,7 +16,7 @@ from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, module_of
 
 import gnnserve_worker.generation.train as train_module
-from gnnserve_api.families import FamilyName, family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.training import TrainingRun, says_learnt
@@ -66,9 +66,7 @@ def _runs(manifest: RevisionManifest) -> dict[str, TrainingRun]:
 def test_they_stand_behind_the_models_own_variants(generated: tuple[RevisionManifest, LoadedRevision]) -> None:
     manifest, _ = generated
     assert [variant.name for variant in manifest.variants][-4:] == ["mlp0", "mlp0-int8", "mlp2", "mlp2-int8"]
-    assert [variant.family for variant in manifest.variants][-4:] == [FamilyName.ONE_ROW] * 2 + [
-        FamilyName.PROPAGATED_ONE_ROW
-    ] * 2
+    assert [variant.family for variant in manifest.variants][-4:] == ["one-row"] * 2 + ["propagated-one-row"] * 2
     networks = {variant.name: variant.network for variant in manifest.variants}
     assert (networks["x1"].architecture, networks["x1"].fanouts, networks["x1"].hops) == ("GraphSAGE", (4, 3), None)
     assert (networks["mlp2"].architecture, networks["mlp2"].fanouts, networks["mlp2"].hops) == ("SIGN", (0, 0), 2)
@@ -95,12 +93,12 @@ def test_the_record_says_what_each_has_learnt_from(generated: tuple[RevisionMani
 def test_over_features_alone_they_answer_about_new_nodes(generated: tuple[RevisionManifest, LoadedRevision]) -> None:
     manifest, loaded = generated
     assert isinstance(GRAPH.features, np.ndarray)
-    able = {v.name for v in manifest.variants if family_of(v).capabilities.overlay}
+    able = {v.name for v in manifest.variants if point_of(v).capabilities.overlay}
 
     assert able == {name for name, variant in loaded.variants.items() if variant.rows is not None}
     assert {"x1", "mlp0", "mlp0-int8"} <= able
     assert not {"mlp2", "mlp2-int8"} & able
-    assert not any(family_of(v).capabilities.embeddings for v in manifest.variants if v.name.startswith("mlp"))
+    assert not any(point_of(v).capabilities.embeddings for v in manifest.variants if v.name.startswith("mlp"))
     assert served_revision(loaded).compute.overlays.takes_arrays
     for name, tolerance in {"mlp0": 1e-5, "mlp0-int8": 2e-2}.items():
         known = infer_batch(loaded, name, np.array([7]), key=1).scores

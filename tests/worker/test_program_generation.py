@@ -24,7 +24,6 @@ from tests.support.secured_worker import started
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportFormat
-from gnnserve_api.families import FamilyName
 from gnnserve_api.generation import decode_result
 from gnnserve_api.pods import PodExit
 from gnnserve_api.programs import ProgramOutput
@@ -172,7 +171,7 @@ def test_a_program_is_published_and_gives_what_its_module_gives(
     made = given(name)
     revision = made.generate(contract(**more))
     (variant,) = revision.variants
-    assert (variant.name, variant.family, variant.columns) == ("x1", FamilyName.PROGRAM, COLUMNS)
+    assert (variant.name, variant.family, variant.columns) == ("x1", "program", COLUMNS)
     assert variant.fanouts == (-1,) * (2 + bool(more))
     scores, embeddings = made.module.over(FEATURES, EDGES)
     found = made.scores(revision, "x1", range(NODES))

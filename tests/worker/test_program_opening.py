@@ -23,7 +23,6 @@ from tests.support.repository import (
 )
 
 from gnnserve_api.errors import DamagedError, InputError
-from gnnserve_api.families import FamilyName
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramLimits, ProgramManifest, ProgramOutput
 from gnnserve_api.repository import PROGRAM, RevisionManifest, VariantManifest, program_network
 from gnnserve_worker.export.write import check_variant
@@ -40,7 +39,7 @@ PROGRAM_OF = manifest_of((ProgramInput("x", InputRole.FEATURES),), hops=1, colum
 def variant_of(name: str, program: ProgramManifest) -> VariantManifest:
     network = program_network(program)
     return VariantManifest(
-        name=name, family=FamilyName.PRUNED, table=TABLE, columns=FEATURES, fanouts=network.fanouts, network=network,
+        name=name, family="pruned", table=TABLE, columns=FEATURES, fanouts=network.fanouts, network=network,
         compute="float32", weights=program.file,
     )  # fmt: skip
 

@@ -17,7 +17,6 @@ from tests.support.programs import export, manifest_of
 from tests.support.repository import RANKING, TABLE, repository_in, tiny_profile, write_features
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.families import FamilyName
 from gnnserve_api.graph_schema import one_type
 from gnnserve_api.programs import InputRole, ProgramInput
 from gnnserve_api.repository import RowSource, VariantManifest, program_network
@@ -145,7 +144,7 @@ def test_changes_of_the_graph_reach_the_program(tmp_path: Path, exported: Path) 
             network = program_network(staged.write_program("x1", exported.parent, PROGRAM))
             assert network.program
             variant = VariantManifest(
-                name="x1", family=FamilyName.PRUNED, table=TABLE, columns=FEATURES, fanouts=network.fanouts,
+                name="x1", family="pruned", table=TABLE, columns=FEATURES, fanouts=network.fanouts,
                 network=network, compute="float32", weights=network.program.file,
             )  # fmt: skip
             ranking = msgspec.structs.replace(RANKING, columns=tuple(range(FEATURES)))

@@ -14,7 +14,6 @@ from tests.support.programs import export, manifest_of
 from tests.support.repository import RANKING, repository_in, tiny_profile
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.families import FamilyName
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramOutput, RelationKey
 from gnnserve_api.repository import VariantManifest, program_network
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
@@ -153,7 +152,7 @@ def published(root: Path, model: Model, storage: Storage = Storage.FLOAT32) -> t
             network = program_network(staged.write_program("x1", brought, PROGRAM))
             assert network.program
             variant = VariantManifest(
-                name="x1", family=FamilyName.PRUNED, table=TABLE, columns=width, fanouts=network.fanouts,
+                name="x1", family="pruned", table=TABLE, columns=width, fanouts=network.fanouts,
                 network=network, compute="float32", weights=network.program.file,
             )  # fmt: skip
             manifest = staged.commit(

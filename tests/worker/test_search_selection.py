@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.profiles import latency
 
-from gnnserve_api.families import FamilyName, family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.search import SearchedVariant
 from gnnserve_api.variants import Storage
@@ -20,7 +20,7 @@ from gnnserve_worker.generation.search.selection import Areas, select
 LEAST = 0.5
 
 
-def variant(name: str, accuracy: float, *p50s_ms: float, family: FamilyName = FamilyName.PRUNED) -> VariantProfile:
+def variant(name: str, accuracy: float, *p50s_ms: float, family: str = "pruned") -> VariantProfile:
     return VariantProfile(
         name=name, factor=1, table="t", columns=1, storage=Storage.FLOAT32, projected=False, compute="float32",
         validation_accuracy=accuracy, test_accuracy=None, test_latency=None, size_bytes=1, memory_bytes=1,
@@ -77,8 +77,8 @@ def test_a_variant_that_answers_everything_stays_though_it_is_beaten() -> None:
         variant("projected", 0.9, 4, 40),
         variant("projected-int8", 0.89, 3, 30),
         variant("projected-bfloat16", 0.88, 5, 31),
-        variant("stored1", 0.92, 1, 10, family=FamilyName.STORED),
-        variant("stored1-int8", 0.91, 2, 11, family=FamilyName.STORED),
+        variant("stored1", 0.92, 1, 10, family="stored"),
+        variant("stored1-int8", 0.91, 2, 11, family="stored"),
     )
     stays = ["projected", "projected-int8", "stored1"]
     assert [name for name, verdict in found.items() if verdict.is_kept] == stays
@@ -89,9 +89,9 @@ def test_a_variant_that_answers_everything_stays_though_it_is_beaten() -> None:
 
 def test_what_each_can_answer_alone_stays_where_none_can_answer_all() -> None:
     names = kept(
-        variant("stored1", 0.9, 4, family=FamilyName.STORED),
-        variant("stored2", 0.95, 1, family=FamilyName.STORED_DEEPER),
-        variant("sgc", 0.8, 2, family=FamilyName.PROPAGATED),
+        variant("stored1", 0.9, 4, family="stored"),
+        variant("stored2", 0.95, 1, family="stored-deeper"),
+        variant("sgc", 0.8, 2, family="propagated"),
     )
     assert names == ["stored1", "stored2", "sgc"]
 
@@ -150,7 +150,7 @@ def test_a_tie_is_said_with_what_was_measured() -> None:
     assert found["slow"].beaten_by == ("fast",)
 
 
-FAMILIES = st.sampled_from([FamilyName.PRUNED, FamilyName.STORED, FamilyName.STORED_DEEPER])
+FAMILIES = st.sampled_from(["pruned", "stored", "stored-deeper"])
 VARIANTS = st.lists(
     st.builds(
         lambda accuracy, small, large, family: (accuracy, small, large, family),
@@ -179,6 +179,6 @@ def test_with_room_for_all_the_best_stays_and_someone_answers_everything(variant
     stays = [each for each in variants if each.name in kept(*variants, most=16)]
     assert max(each.validation_accuracy for each in stays) == max(each.validation_accuracy for each in variants)
     for each in variants:
-        assert any(family_of(other).capabilities.cover(family_of(each).capabilities) for other in stays)
+        assert any(point_of(other).capabilities.cover(point_of(each).capabilities) for other in stays)
     best = max(variants, key=lambda each: each.validation_accuracy)
     assert not any(dominates(best, each) and each.validation_accuracy > best.validation_accuracy for each in stays)

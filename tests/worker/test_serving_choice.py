@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -11,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.serving import TRADE_OFF, profile, variant
 
-import gnnserve_api.families as families_module
 from gnnserve_api.batching import Batching
-from gnnserve_api.families import FAMILIES, STORED_GRAPH, Capabilities, FamilyName
+from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.choice import ChoiceReason, Pins, VariantChooser, decide_route
@@ -194,14 +192,12 @@ def test_weights_are_kept_to_from_the_first_requests_on() -> None:
         assert shares[0] + shares[2] == count
 
 
-def test_variants_that_cannot_answer_are_no_candidates_and_hide_none_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = msgspec.structs.replace(variant("x2", 0.9, 5), family=FamilyName.PROJECTED)
-    both = profile(variant("x1", 0.9, 10), other)
-    assert VariantChooser(both, 100).candidates(2) == (0,)
+def test_variants_that_cannot_answer_are_no_candidates_and_hide_none_that_can() -> None:
+    wide, other = variant("x1", 0.9, 10), variant("x2", 0.9, 5)
+    assert VariantChooser(profile(wide, other), 100).candidates(2) == (0,)
 
-    less_capable = replace(FAMILIES[FamilyName.PROJECTED], capabilities=STORED_GRAPH)
-    monkeypatch.setitem(families_module.FAMILIES, FamilyName.PROJECTED, less_capable)
-    chooser = VariantChooser(both, 100)
+    less_capable = msgspec.structs.replace(other, family="stored-deeper")
+    chooser = VariantChooser(profile(wide, less_capable), 100)
 
     assert chooser.names == ("x2", "x1")
     assert chooser.candidates(2) == (0, 1)
@@ -218,12 +214,8 @@ def test_variants_that_cannot_answer_are_no_candidates_and_hide_none_that_can(mo
         ),
     ],
 )
-def test_a_request_is_bound_to_no_variant_that_cannot_answer_it(
-    monkeypatch: pytest.MonkeyPatch, routed: RoutingTable, drawn: list[int | None]
-) -> None:
-    less_capable = replace(FAMILIES[FamilyName.PROJECTED], capabilities=STORED_GRAPH)
-    monkeypatch.setitem(families_module.FAMILIES, FamilyName.PROJECTED, less_capable)
-    other = msgspec.structs.replace(variant("x2", 0.9, 5), family=FamilyName.PROJECTED)
+def test_a_request_is_bound_to_no_variant_that_cannot_answer_it(routed: RoutingTable, drawn: list[int | None]) -> None:
+    other = msgspec.structs.replace(variant("x2", 0.9, 5), family="stored-deeper")
     pins = Pins(VariantChooser(profile(variant("x1", 0.9, 10), other), 100), routed)
 
     assert [pins.draw(Capabilities(overlay=True)) for _ in range(4)] == drawn
@@ -231,7 +223,7 @@ def test_a_request_is_bound_to_no_variant_that_cannot_answer_it(
 
 
 def test_embeddings_come_of_a_variant_that_has_them_though_it_is_slower() -> None:
-    stored = msgspec.structs.replace(variant("x2", 0.95, 1), name="stored1", family=FamilyName.STORED)
+    stored = msgspec.structs.replace(variant("x2", 0.95, 1), name="stored1", family="stored")
     chooser = VariantChooser(profile(variant("x1", 0.9, 10), stored), 100)
     wanted = Capabilities(embeddings=True)
 

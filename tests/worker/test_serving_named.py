@@ -16,7 +16,6 @@ from tests.support.serving import TRADE_OFF, Client, FakeWorker, running, servic
 from tests.worker.test_changes_reading import revision
 from tests.worker.test_serving_http import error_of, overload, samples_of, slow_worker
 
-from gnnserve_api.families import FamilyName
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.routing import RoutingMode, RoutingTable
@@ -233,7 +232,7 @@ def test_a_variant_without_embeddings_is_refused_with_those_that_have_some(
     ask: Callable[..., Awaitable[httpx.Response]],
 ) -> None:
     variants = tuple(
-        msgspec.structs.replace(variant, family=FamilyName.ONE_ROW) if variant.name == "x4" else variant
+        msgspec.structs.replace(variant, family="one-row") if variant.name == "x4" else variant
         for variant in TRADE_OFF.variants
     )
 

@@ -25,7 +25,7 @@ from tests.support.graphs import (
 from tests.support.learning import labelled_set
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
-from gnnserve_api.families import FamilyName, family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.variants import Storage
@@ -134,8 +134,8 @@ def test_a_service_is_trained_pruned_stored_and_answers(tmp_path: Path, monkeypa
     assert all(answer.embeddings is None for answer in answers.values())
     assert (answers["x1"].scores.argmax(axis=1) == data.labels[seeds]).mean() > 0.8
     assert set(manifest.ranking.columns[:3]) == {1, 5, 8}
-    assert {v.family for v in manifest.variants} == {FamilyName.PROPAGATED, FamilyName.PROPAGATED_PROJECTED}
-    assert not any(family_of(variant).capabilities.overlay for variant in manifest.variants)
+    assert {v.family for v in manifest.variants} == {"propagated", "propagated-projected"}
+    assert not any(point_of(variant).capabilities.overlay for variant in manifest.variants)
 
 
 def test_a_checkpoint_of_a_users_sgconv_is_served(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import FamilyName, family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.service import GNNService
@@ -167,8 +167,8 @@ def test_a_service_is_trained_pruned_stored_and_answers(tmp_path: Path) -> None:
     assert {v.name: v.columns for v in manifest.variants} == {
         "x1": 36, "x1-int8": 36, "x2": 18, "x2-int8": 18, "projected": 16, "projected-int8": 16,
     }  # fmt: skip
-    assert {v.family for v in manifest.variants} == {FamilyName.PROPAGATED, FamilyName.PROPAGATED_PROJECTED}
-    assert not any(family_of(variant).capabilities.overlay for variant in manifest.variants)
+    assert {v.family for v in manifest.variants} == {"propagated", "propagated-projected"}
+    assert not any(point_of(variant).capabilities.overlay for variant in manifest.variants)
 
 
 @pytest.mark.usefixtures("all_are_kept")

@@ -14,7 +14,6 @@ from tests.support.overlays import FEATURES as FEATURES_OF_WORLD
 from tests.support.overlays import World
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.families import FamilyName
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import Ingredients
@@ -135,7 +134,7 @@ def test_names_of_stored_variants_are_known_before_they_are_made() -> None:
     names = {manifest.name for manifest in planned}
     assert names == {*spec.variants.listed_names(), *spec.variants.optional_names()}
     assert {"stored1-f4", "stored1-int8-f2", "stored2", "stored2-int8"} <= names
-    assert {manifest.fanouts for manifest in planned if manifest.family is FamilyName.STORED_DEEPER} == {(0,)}
+    assert {manifest.fanouts for manifest in planned if manifest.family == "stored-deeper"} == {(0,)}
 
 
 class RandomModels:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.given_weights import says_misfits, says_unchecked
 from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.live_accuracy import ObservedShare
@@ -230,8 +230,8 @@ def _says_wide_tables(subject: Subject) -> str | None:
     """A note that the widest variants of sparse features were not written; None: they were."""
     variants = subject.profile.variants
     table_bytes = 4 * subject.nodes * subject.features
-    stands_in = any(family_of(variant).stands_for_all_columns for variant in variants) and not any(
-        family_of(variant).spans_widths and variant.columns == subject.features for variant in variants
+    stands_in = any(point_of(variant).stands_for_all_columns for variant in variants) and not any(
+        point_of(variant).spans_widths and variant.columns == subject.features for variant in variants
     )
     if not stands_in or table_bytes <= _WIDE_TABLE_BYTES:
         return None

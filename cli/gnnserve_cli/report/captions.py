@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.profile import Profile
 from gnnserve_cli.report.data import VariantRow, at_size
 from gnnserve_cli.report.subject import Subject
@@ -43,7 +43,7 @@ def stages(rows: Sequence[VariantRow]) -> str:
     if len(widest.sizes) == 1:
         parts = parts[:1]
     text = f"Where the time of a batch goes. Of {widest.name}: {'; '.join(parts)}."
-    alike = [row for row in rows if row.storage is widest.storage and family_of(row).spans_widths]
+    alike = [row for row in rows if row.storage is widest.storage and point_of(row).spans_widths]
     narrowest = min(alike, key=lambda row: row.columns, default=widest)
     if narrowest.columns >= widest.columns:
         return text
@@ -85,7 +85,7 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
         f"Bytes are read from the table for a batch of {nodes(seeds)}, weights are the file of a variant's network, "
         "memory is weights and the columns of the table that it reads."
     )
-    if any(family_of(row).stores_product for row in rows):
+    if any(point_of(row).stores_product for row in rows):
         text += (
             " Variants that store a layer's product add tables of their own on disk, which are no part of the weights."
         )

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import Family
 from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.profile import BY_LABELS, CascadeProfile, Compute, Metric, NodeScores, TaskFigures
 from gnnserve_api.provenance import Provenance
@@ -79,7 +79,7 @@ class VariantRow(Struct, frozen=True):
     """Empty where the variant cannot answer requests with an overlay, or the profile does not say."""
     size_bytes: int
     memory_bytes: int
-    family: FamilyName
+    family: Family
     cascade: CascadeProfile | None = None
     """None: it is a network of its own."""
     task_figures: TaskFigures | None = msgspec.field(default=None, name="links")
@@ -186,7 +186,7 @@ class Prediction(Struct, frozen=True):
     paper_error_percent: float | None
     corrected_ms: float | None
     corrected_error_percent: float | None
-    family: FamilyName
+    family: Family
 
 
 class ModelFit(Struct, frozen=True):

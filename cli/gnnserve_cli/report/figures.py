@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from gnnserve_api.families import Family, FamilyName, family_of
+from gnnserve_api.families import ColumnAxis, HopAxis, NetworkAxis, RowAxis, VariantPoint, point_of
 from gnnserve_cli.render import format_bytes
 from gnnserve_cli.report.data import DriftVerdict, ModelFit, Prediction, Report, SizeRow, VariantRow, at_size
 from gnnserve_cli.report.drawing import (
@@ -24,39 +24,26 @@ from gnnserve_cli.report.drawing import (
 )
 from gnnserve_cli.report.words import ms, nodes, percent, plain_ms, signed_points
 
-_SHAPES: Mapping[FamilyName, Shape] = {
-    FamilyName.PRUNED: Shape.CIRCLE,
-    FamilyName.PROPAGATED: Shape.CIRCLE,
-    FamilyName.PROPAGATED_PROJECTED: Shape.DIAMOND,
-    FamilyName.PROJECTED: Shape.DIAMOND,
-    FamilyName.GIVEN: Shape.SQUARE,
-    FamilyName.PROGRAM: Shape.SQUARE,
-    FamilyName.FANOUTS: Shape.TRIANGLE,
-    FamilyName.PROJECTED_FANOUTS: Shape.TRIANGLE,
-    FamilyName.STORED: Shape.PENTAGON,
-    FamilyName.STORED_DEEPER: Shape.PENTAGON,
-    FamilyName.STORED_DEEPER_FOLLOWING: Shape.PENTAGON,
-    FamilyName.STORED_FANOUTS: Shape.TRIANGLE,
-    FamilyName.STORED_DEEPER_FANOUTS: Shape.TRIANGLE,
-    FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS: Shape.TRIANGLE,
-    FamilyName.GIVEN_FANOUTS: Shape.TRIANGLE,
-    FamilyName.PROGRAM_FANOUTS: Shape.TRIANGLE,
-    FamilyName.CHANNELS: Shape.CIRCLE,
-    FamilyName.CHANNELS_PROJECTED: Shape.DIAMOND,
-    FamilyName.CHANNELS_STORED: Shape.PENTAGON,
-    FamilyName.CHANNELS_FANOUTS: Shape.TRIANGLE,
-    FamilyName.CHANNELS_PROJECTED_FANOUTS: Shape.TRIANGLE,
-    FamilyName.CHANNELS_STORED_FANOUTS: Shape.TRIANGLE,
-    FamilyName.ONE_ROW: Shape.PENTAGON,
-    FamilyName.PROPAGATED_ONE_ROW: Shape.PENTAGON,
-    FamilyName.CASCADE: Shape.SQUARE,
-    FamilyName.STORED_GRAPH_CASCADE: Shape.SQUARE,
+_OF_ROWS: Mapping[RowAxis, Shape] = {
+    RowAxis.FEATURES: Shape.CIRCLE,
+    RowAxis.PRODUCTS: Shape.DIAMOND,
+    RowAxis.HIDDEN: Shape.PENTAGON,
+    RowAxis.STAGES: Shape.SQUARE,
 }
+_OF_NETWORKS: Mapping[NetworkAxis, Shape] = {
+    NetworkAxis.PROGRAM: Shape.SQUARE,
+    NetworkAxis.PERCEPTRON: Shape.PENTAGON,
+}
+"""Shapes of networks that are not of the model's layers."""
 STAGES = (("sample", "c1", "Sampling"), ("gather", "c2", "Gathering"), ("compute", "c3", "Computing"))
 
 
-def shape_of(family: Family) -> Shape:
-    return _SHAPES[family.name]
+def shape_of(point: VariantPoint) -> Shape:
+    if point.hops is HopAxis.FEWER:
+        return Shape.TRIANGLE
+    if point.columns is ColumnAxis.CHOSEN:
+        return Shape.SQUARE
+    return _OF_NETWORKS.get(point.network, _OF_ROWS[point.rows])
 
 
 def draw_frontier(report: Report, width: float) -> Drawing:
@@ -79,7 +66,7 @@ def draw_frontier(report: Report, width: float) -> Drawing:
         accuracy = f"{percent(row.validation.share)} ({percent(row.validation.low)} to {percent(row.validation.high)})"
         drawing.mark(
             times[row.name], 100 * row.validation.share, row.storage,
-            f"{row.name}: {accuracy} in {ms(times[row.name])}", shape=shape_of(family_of(row)),
+            f"{row.name}: {accuracy} in {ms(times[row.name])}", shape=shape_of(point_of(row)),
             hollow=not row.on_frontier,
         )  # fmt: skip
     for row in sorted(rows, key=lambda row: not row.on_frontier):
@@ -242,15 +229,15 @@ def draw_model(fit: ModelFit, width: float) -> Drawing:
         ("warn", {p.variant: p.paper_ms for p in shown}), ("good", {p.variant: p.corrected_ms for p in shown})
     ):  # fmt: skip
         predicted = [(p, time) for p in shown if (time := times_ms[p.variant]) is not None]
-        line = [(float(p.columns), time) for p, time in predicted if family_of(p).spans_widths]
+        line = [(float(p.columns), time) for p, time in predicted if point_of(p).spans_widths]
         drawing.curve(line, name, dashes=(6, 4) if name == "warn" else None)
         for p, time in predicted:
-            if not family_of(p).spans_widths:
+            if not point_of(p).spans_widths:
                 drawing.mark(p.columns, time, name, f"{p.variant}: {ms(time)} predicted", radius=3.0)
     for p in shown:
         drawing.mark(
             p.columns, p.measured_ms, fit.storage, f"{p.variant}: {ms(p.measured_ms)} measured",
-            shape=shape_of(family_of(p)), hollow=_is_fitted(p), radius=4.0,
+            shape=shape_of(point_of(p)), hollow=_is_fitted(p), radius=4.0,
         )  # fmt: skip
     for p in shown:
         drawing.try_name(p.columns, p.measured_ms, p.variant)
@@ -277,7 +264,7 @@ def draw_widths(report: Report, width: float) -> Drawing | None:
     storages = [curve.storage for curve in report.latencies.curves]
     if not storages:
         return None
-    rows = [row for row in report.variants if family_of(row).spans_widths and row.storage in storages]
+    rows = [row for row in report.variants if point_of(row).spans_widths and row.storage in storages]
     times = {row.name: at_size(row, report.seeds).p50_ms for row in rows}
     told = "; ".join(f"{row.name} {row.columns:,} columns {ms(times[row.name])}" for row in rows)
     highest = max(times.values())

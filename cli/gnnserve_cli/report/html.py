@@ -7,7 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_cli.render import metric_name
 from gnnserve_cli.report import figures, tables
 from gnnserve_cli.report.data import ModelFit, Report
@@ -88,7 +88,7 @@ def _frontier_signs(report: Report) -> Signs:
     keys = [(f"s-{storage}", str(storage)) for storage in storages] if len(storages) > 1 else []
     if any(not row.on_frontier for row in report.variants):
         keys.append((f"s-{storages[0]} hollow", "another is as accurate and faster"))
-    told = {figures.shape_of(family): family.description for family in map(family_of, report.variants)}
+    told = {figures.shape_of(point): point.description for point in map(point_of, report.variants)}
     keys += [(f"s-{storages[0]} {shape}", text) for shape, text in told.items() if shape is not Shape.CIRCLE]
     return keys
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
+from gnnserve_api.families import ChannelAxis, point_of
 from gnnserve_api.operations import BatchShape, NetworkShape, effective_fanouts, operations
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest
@@ -53,7 +53,7 @@ def widths_by_storage(profile: Profile) -> dict[Storage, list[VariantProfile]]:
     """The variants that differ in their width alone, by storage."""
     found: dict[Storage, list[VariantProfile]] = {}
     for variant in profile.variants:
-        if family_of(variant).spans_widths:
+        if point_of(variant).spans_widths:
             found.setdefault(variant.storage, []).append(variant)
     return found
 
@@ -183,8 +183,8 @@ class FittedModels:
         others = [
             variant
             for variant in self._subject.profile.variants
-            if not family_of(variant).spans_widths
-            and family_of(variant).has_all_channels
+            if not point_of(variant).spans_widths
+            and point_of(variant).channels is ChannelAxis.ALL
             and variant.cascade is None
             and variant.storage is self._storage
             and variant.fanouts == self._pruned[0].fanouts
@@ -209,7 +209,7 @@ class FittedModels:
 
     def _predict(self, variant: VariantProfile) -> Prediction:
         point = variant.latency[self._size]
-        stored = family_of(variant).stores_product
+        stored = point_of(variant).stores_product
         # The paper knows no stored products.
         paper = None if stored else self.paper_ms(variant.columns, point.seeds)
         corrected = self.corrected_ms(variant.columns, point.seeds, projected=stored)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gnnserve_api.families import Capabilities, family_of
+from gnnserve_api.families import Capabilities, point_of
 from gnnserve_api.repository import NetworkKind, RevisionManifest
 
 
 def capabilities_of(manifest: RevisionManifest) -> Mapping[str, Capabilities]:
     """What each variant can give that not every request needs, in the order of the profile."""
     bare = {variant.name for variant in manifest.variants if not variant.network.embedding_columns}
-    gives = {v.name: family_of(v).capabilities for v in manifest.profile.variants}
+    gives = {v.name: point_of(v).capabilities for v in manifest.profile.variants}
     return gives | {name: replace(gives[name], embeddings=False) for name in bare if name in gives}
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.compaction.folding import Folded
@@ -35,7 +35,7 @@ def carry_over(
 ) -> RevisionManifest:
     """Publish it. To be called under the lock, with the graph in the repository. `loaded`: the revision as it is open,
     with all changes applied."""
-    variants = [variant for variant in manifest.variants if family_of(variant).capabilities.changes]
+    variants = [variant for variant in manifest.variants if point_of(variant).capabilities.changes]
     if not variants:
         raise RepositoryError(repository.folder, "has no variant that follows changes", "add one to spec.variants")
     names = {variant.name for variant in variants}

@@ -21,7 +21,7 @@ from gnnserve_api.export import (
     ExportFormat,
     ExportManifest,
 )
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import TOLERANCE, check_program, spread_nodes
@@ -102,7 +102,7 @@ def _write(
     variant = revision.variants[name]
     described = _variant_of(manifest, name)
     told = published_task(manifest).exported_scores(described)
-    gives_embeddings = variant.network.hidden > 0 and family_of(described).capabilities.embeddings
+    gives_embeddings = variant.network.hidden > 0 and point_of(described).capabilities.embeddings
     inputs, outputs = inputs_of(variant), outputs_of(variant, told.meaning, gives_embeddings=gives_embeddings)
     program = trace(VariantModule(in_layers(variant.network), gives_embeddings=gives_embeddings), inputs)
     checks: list[ExportCheck] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnserve_api.domination import beats
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.profile import VariantProfile
 
 
@@ -20,7 +20,7 @@ def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, .
     return tuple(
         variant
         for variant in variants
-        if family_of(variant).is_asked_for
+        if point_of(variant).is_asked_for
         or variant.name in stages
         or not any(dominates(other, variant) for other in variants)
     )
@@ -29,5 +29,5 @@ def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, .
 def dominates(one: VariantProfile, other: VariantProfile) -> bool:
     """Whether `one` can answer all that the other can, is at least as accurate, and as fast at every batch size, and
     strictly better in one of these."""
-    can_stand_in = family_of(one).capabilities.cover(family_of(other).capabilities)
+    can_stand_in = point_of(one).capabilities.cover(point_of(other).capabilities)
     return can_stand_in and beats(one, other) and not beats(other, one)

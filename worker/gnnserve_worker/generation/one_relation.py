@@ -24,7 +24,7 @@ from gnnserve_worker.generation.checkpoint import given_weights
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import Outline
-from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.families.registry import bytes_of_tables
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.learning import begin_learning, generator_of
 from gnnserve_worker.generation.preparation import Wanted, import_graph
@@ -134,7 +134,7 @@ def _tables_bytes(outline: Outline) -> int:
         derived = derived_rounds(spec.variants, spec.model, factors)
         listed = [*(each.variants for each in derived), merged(spec.variants, trained_rounds(spec.variants, factors))]
     outlines = [replace(outline, spec=spec.model_copy(update={"variants": variants})) for variants in listed]
-    return sum(family.tables_bytes(each) for each in outlines for family in FAMILIES)
+    return sum(map(bytes_of_tables, outlines))
 
 
 def _without_wide_tables(

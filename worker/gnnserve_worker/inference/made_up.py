@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import PROJECTED, PRUNED, STORED
 from gnnserve_api.graph_schema import GraphSchema, RowsByRelation, TypeRows
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import (
@@ -39,7 +39,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.gather import is_plain
 from gnnserve_worker.tables.table import feature_blocks
 
-_FAMILIES = {"features": FamilyName.PRUNED, "projected": FamilyName.PROJECTED, "stored": FamilyName.STORED}
+_POINTS = {"features": PRUNED, "projected": PROJECTED, "stored": STORED}
 _PRODUCTS, _AGGREGATED = f"projected-{Storage.FLOAT32}", "aggregated1"
 
 
@@ -68,7 +68,7 @@ class MadeUpVariant:
         correction = CorrectionManifest(network=whole, products=_PRODUCTS, aggregated=aggregated)
         return VariantManifest(
             name=self.name,
-            family=_FAMILIES[self.kind],
+            family=_POINTS[self.kind].family,
             table=self.table,
             columns=columns,
             fanouts=network.fanouts,

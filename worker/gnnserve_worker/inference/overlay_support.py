@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.changed_features import ChangedFeatures, KnownFeatures, UnknownFeatures
@@ -111,7 +111,7 @@ def _narrowed(features_of: FeaturesOf | None, columns: FeatureColumns) -> Featur
 
 def _why_none(loaded: LoadedRevision, manifest: RevisionManifest) -> str:
     """Empty: something can be brought."""
-    if not any(family_of(variant).capabilities.overlay for variant in manifest.variants):
+    if not any(point_of(variant).capabilities.overlay for variant in manifest.variants):
         return "its variants read features that were propagated over the graph as it was generated"
     if not loaded.type_rows:
         return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.repository import CorrectionManifest, FollowedManifest, VariantManifest
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.dense import Linear
@@ -70,7 +70,7 @@ def made_of_features(variant: VariantManifest) -> str | None:
     the graph as it was generated alone."""
     if (followed := followed_of(variant)) is not None:
         return followed.layers[0].products
-    if not family_of(variant).capabilities.overlay:
+    if not point_of(variant).capabilities.overlay:
         return None
     correction = correction_of(variant)
     return variant.table if correction is None else correction.products

@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 from msgspec import UNSET
 
-from gnnserve_api.families import STORED_GRAPH, Capabilities, family_of
+from gnnserve_api.families import STORED_GRAPH, Capabilities, point_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
@@ -111,7 +111,7 @@ class VariantChooser:
         self.indices = {name: index for index, name in enumerate(self.names)}
         self.loss_permille = tuple(losses[name] for name in self.names)
         """Validation accuracy below the most accurate served variant, or accuracy in service; ascending."""
-        self.capabilities = tuple(family_of(variant).capabilities for variant in ranked)
+        self.capabilities = tuple(point_of(variant).capabilities for variant in ranked)
         self._of_all = reduce(Capabilities.both, self.capabilities)
         """What every variant is capable of."""
         self.costs = CostModel(ranked, max_seeds, before)

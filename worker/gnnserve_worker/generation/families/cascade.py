@@ -7,9 +7,8 @@ What is planned is which variants and which shares; temperature and threshold ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from gnnserve_api.families import FamilyName, cascade_of
+from gnnserve_api.families import CASCADE, cascade_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import cascade_name
 from gnnserve_worker.generation.families.family import (
@@ -21,11 +20,8 @@ from gnnserve_worker.generation.families.family import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CascadeFamily:
-    """Those of `spec.variants.cascades` whose stages make them cascades of this family."""
-
-    name: FamilyName
+class CascadePlanner:
+    """Those of `spec.variants.cascades` whose stages are there: in the order of their points."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return False
@@ -35,14 +31,16 @@ class CascadeFamily:
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         stages = {planned.manifest.name: planned.manifest for planned in earlier}
-        return FamilyPlan(
-            cascades=[
-                PlannedCascade(
-                    cascade_name(cascade.first, cascade.then, percent), self.name, cascade.first, cascade.then, percent
-                )
-                for cascade in made_from.spec.variants.canonical().cascades
-                if cascade.first in stages and cascade.then in stages
-                if cascade_of(stages[cascade.first], stages[cascade.then]) is self.name
-                for percent in cascade.pass_on_percents
-            ]
-        )
+        found = [
+            PlannedCascade(
+                cascade_name(cascade.first, cascade.then, percent),
+                cascade_of(stages[cascade.first], stages[cascade.then]).family,
+                cascade.first,
+                cascade.then,
+                percent,
+            )
+            for cascade in made_from.spec.variants.canonical().cascades
+            if cascade.first in stages and cascade.then in stages
+            for percent in cascade.pass_on_percents
+        ]
+        return FamilyPlan(cascades=sorted(found, key=lambda planned: planned.family != CASCADE.family))

@@ -9,11 +9,11 @@ first layer over all neighbours, are stored as those of the model are, in narrow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
-from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.families import PROJECTED, PRUNED, STORED, ChannelAxis, point_of
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import columns_of, stored_name
@@ -22,87 +22,74 @@ from gnnserve_worker.generation.families.family import (
     Ingredients,
     Outline,
     PlannedVariant,
+    plan_variant,
     storages_of,
 )
 from gnnserve_worker.generation.families.projected import plan_projected, projected_bytes
 from gnnserve_worker.generation.families.pruned import features_table
 from gnnserve_worker.generation.families.stored import plan_stored, stored_layers_bytes
 from gnnserve_worker.generation.tensors import Tensors, keep_columns_of
-from gnnserve_worker.models.build import compute_for
-from gnnserve_worker.repository import paths
 
-_FIRST_LAYER = (1,)
+_FEATURES, _PROJECTED, _STORED = (replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED))
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelsFamily:
-    """One variant for each of `spec.variants.channels` over such a table, from each storage."""
-
-    name: FamilyName
-    table: ChannelsTable
+class ChannelsPlanner:
+    """One variant for each of `spec.variants.channels`, from each storage."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        return any(one.column_factor == 1 for one in self._listed(spec))
-
-    def _listed(self, spec: GNNServiceSpec) -> list[Channels]:
-        return [one for one in spec.variants.canonical().channels if one.table is self.table]
+        return any(one.column_factor == 1 for one in spec.variants.channels)
 
     def tables_bytes(self, outline: Outline) -> int:
-        spec = outline.spec
-        networks = [_network_of(one, spec, outline.network.classes) for one in self._listed(spec)]
-        match self.table:
-            case ChannelsTable.FEATURES:
-                return 0  # that of pruned variants
-            case ChannelsTable.PROJECTED:
-                return sum(projected_bytes(outline, network) for network in networks)
-            case ChannelsTable.STORED:
-                return sum(stored_layers_bytes(outline, network, _FIRST_LAYER) for network in networks)
-            case _:
-                assert_never(self.table)
+        return sum(_table_bytes(outline, one) for one in outline.spec.variants.channels)
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        plans = [self._plan_one(made_from, one, earlier) for one in self._listed(made_from.spec)]
+        plans = [_plan_one(made_from, one, earlier) for one in made_from.spec.variants.canonical().channels]
         return FamilyPlan(
             tables=[table for plan in plans for table in plan.tables],
             variants=[variant for plan in plans for variant in plan.variants],
         )
 
-    def _plan_one(self, made_from: Ingredients, one: Channels, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        network = _network_of(one, made_from.spec, made_from.network.classes)
-        tensors = _weights(made_from, one, earlier)
-        of_network = replace(made_from, network=network, master=tensors, network_name=one.network_name)
-        match self.table:
-            case ChannelsTable.FEATURES:
-                return self._plan_features(of_network, one, tensors)
-            case ChannelsTable.PROJECTED:
-                return plan_projected(of_network, self.name)
-            case ChannelsTable.STORED:
-                return plan_stored(of_network, self.name, _FIRST_LAYER)
-            case _:
-                assert_never(self.table)
 
-    def _plan_features(self, made_from: Ingredients, one: Channels, tensors: Tensors) -> FamilyPlan:
-        ranked = keep_columns_of(tensors, made_from.ranking.columns) if one.column_factor == 1 else tensors
-        spec, names = made_from.spec, [stored_name(one.name, storage) for storage in storages_of(made_from.spec)]
-        return FamilyPlan(
-            variants=[
-                PlannedVariant(
-                    VariantManifest(
-                        name=name,
-                        family=self.name,
-                        table=features_table(storage),
-                        columns=columns_of(made_from.features.shape[1], one.column_factor),
-                        fanouts=made_from.network.fanouts,
-                        network=made_from.network,
-                        compute=compute_for(spec.model.architecture, storage),
-                        weights=paths.weights_of(name),
-                    ),
-                    one.column_factor,
-                    ranked,
-                )
-                for name, storage in zip(names, storages_of(spec), strict=True)
-            ]
-        )
+def _table_bytes(outline: Outline, one: Channels) -> int:
+    network = _network_of(one, outline.spec, outline.network.classes)
+    match one.table:
+        case ChannelsTable.FEATURES:
+            return 0  # that of pruned variants
+        case ChannelsTable.PROJECTED:
+            return projected_bytes(outline, network)
+        case ChannelsTable.STORED:
+            return stored_layers_bytes(outline, network, [1])
+        case _:
+            assert_never(one.table)
+
+
+def _plan_one(made_from: Ingredients, one: Channels, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+    network = _network_of(one, made_from.spec, made_from.network.classes)
+    tensors = _weights(made_from, one, earlier)
+    of_network = replace(made_from, network=network, master=tensors, network_name=one.network_name)
+    match one.table:
+        case ChannelsTable.FEATURES:
+            return _plan_features(of_network, one, tensors)
+        case ChannelsTable.PROJECTED:
+            return plan_projected(of_network, _PROJECTED)
+        case ChannelsTable.STORED:
+            return plan_stored(of_network, {1: _STORED})
+        case _:
+            assert_never(one.table)
+
+
+def _plan_features(made_from: Ingredients, one: Channels, tensors: Tensors) -> FamilyPlan:
+    ranked = keep_columns_of(tensors, made_from.ranking.columns) if one.column_factor == 1 else tensors
+    columns = columns_of(made_from.features.shape[1], one.column_factor)
+    return FamilyPlan(
+        variants=[
+            plan_variant(
+                _FEATURES, stored_name(one.name, storage), features_table(storage), columns, made_from.network,
+                storage, ranked, one.column_factor,
+            )
+            for storage in storages_of(made_from.spec)
+        ]
+    )  # fmt: skip
 
 
 def _network_of(one: Channels, spec: GNNServiceSpec, classes: int) -> NetworkManifest:
@@ -116,9 +103,7 @@ def _weights(made_from: Ingredients, one: Channels, earlier: Sequence[PlannedVar
         wide, columns = made_from.master, None
     else:
         wide = next(
-            made.tensors
-            for made in earlier
-            if made.manifest.family is FamilyName.PRUNED and made.factor == one.column_factor
+            made.tensors for made in earlier if point_of(made.manifest) == PRUNED and made.factor == one.column_factor
         )
         columns = ranked[: columns_of(made_from.features.shape[1], one.column_factor)]
     if models is None or wide is None:

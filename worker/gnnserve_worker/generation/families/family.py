@@ -1,6 +1,6 @@
-"""What a family of variants is to generation: what it would make of a spec, as tables and variants to be written.
+"""What a planner of variants is to generation: what it would make of a spec, as tables and variants to be written.
 
-A family plans, and may train; `write.py` writes what all of them planned. What routing and reports know of families is
+A planner may train; `write.py` writes what all of them planned. What routing and reports know of variants is
 `gnnserve_api/families.py`.
 """
 
@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import VariantPoint
 from gnnserve_api.graph_schema import RowsByRelation
 from gnnserve_api.programs import ProgramManifest
-from gnnserve_api.repository import NetworkManifest, TableKind, VariantManifest
+from gnnserve_api.repository import NetworkManifest, StoredManifest, TableKind, VariantManifest
+from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.repository import paths
 from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:
@@ -118,7 +121,7 @@ class PlacedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Ingredients:
-    """What families make variants from."""
+    """What planners make variants from."""
 
     spec: GNNServiceSpec
     network: NetworkManifest
@@ -129,7 +132,7 @@ class Ingredients:
     types those of the target."""
     ranking: Ranking
     master: Tensors | None
-    """Weights of the master, for inputs in the order of the source; None: no family needs them."""
+    """Weights of the master, for inputs in the order of the source; None: no planner needs them."""
     models: Models | None
     """The source of weights; None: every variant is given."""
     given: Sequence[GivenVariant] = ()
@@ -233,7 +236,7 @@ class PlannedCascade:
     """A variant that consists of two planned ones; what decides between them is fitted when these can be run."""
 
     name: str
-    family: FamilyName
+    family: str
     first: str
     then: str
     percent: int
@@ -250,10 +253,7 @@ class FamilyPlan:
     """Cascades in that order, behind all variants."""
 
 
-class VariantFamily(Protocol):
-    @property
-    def name(self) -> FamilyName: ...
-
+class Planner(Protocol):
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         """Whether it makes variants from the network of all columns."""
         ...
@@ -263,8 +263,28 @@ class VariantFamily(Protocol):
         ...
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        """`earlier`: what the families before it planned."""
+        """`earlier`: what the planners before it planned."""
         ...
+
+
+def plan_variant(
+    point: VariantPoint, name: str, table: str, columns: int, network: NetworkManifest, storage: Storage,
+    tensors: Tensors, factor: int = 1, stored: StoredManifest | None = None,
+) -> PlannedVariant:  # fmt: skip
+    """A network with weights of its own over the first columns of a table in that storage. It samples as many
+    neighbours as it was trained with."""
+    manifest = VariantManifest(
+        name=name,
+        family=point.family,
+        table=table,
+        columns=columns,
+        fanouts=network.fanouts,
+        network=network,
+        compute=compute_for(Architecture(network.architecture), storage),
+        weights=paths.weights_of(name),
+        stored=stored,
+    )
+    return PlannedVariant(manifest, factor, tensors)
 
 
 def storages_of(spec: GNNServiceSpec) -> list[Storage]:

@@ -6,53 +6,31 @@ measured in the profile, as of every other variant; sums (GIN) lose more by it t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import msgspec
 
-from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import VariantManifest
-from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.families import HopAxis, point_of
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import fanouts_name
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
+from gnnserve_worker.generation.families.family import PlannedVariant
 
 
-@dataclass(frozen=True, slots=True)
-class FanoutsFamily:
-    """Every variant of one other family, with each of `spec.variants.fanouts`."""
-
-    name: FamilyName
-    base: FamilyName
-
-    def needs_master(self, spec: GNNServiceSpec) -> bool:
-        return False
-
-    def tables_bytes(self, outline: Outline) -> int:
-        return 0
-
-    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        variants = made_from.spec.variants.canonical()
-        return FamilyPlan(
-            variants=[
-                PlannedVariant(
-                    msgspec.structs.replace(
-                        planned.manifest,
-                        name=fanouts_name(planned.manifest.name, fanouts),
-                        family=self.name,
-                        fanouts=fanouts,
-                    ),
-                    planned.factor,
-                    tensors=None,
-                )
-                for planned in earlier
-                if planned.manifest.family is self.base
-                for fanouts in _left_of(variants, planned.manifest)
-            ]
+def with_fewer_neighbours(variants: Variants, planned: PlannedVariant) -> list[PlannedVariant]:
+    """The planned variant with each of `variants.fanouts`, as far as it has hops left; none where it samples no
+    neighbours."""
+    manifest, point = planned.manifest, point_of(planned.manifest)
+    if point.hops is not HopAxis.SAMPLED:
+        return []
+    family = replace(point, hops=HopAxis.FEWER).family
+    left = variants.fanouts if manifest.stored is None else variants.fanouts_left(manifest.stored.layer)
+    return [
+        PlannedVariant(
+            msgspec.structs.replace(
+                manifest, name=fanouts_name(manifest.name, fanouts), family=family, fanouts=fanouts
+            ),
+            planned.factor,
+            tensors=None,
         )
-
-
-def _left_of(variants: Variants, manifest: VariantManifest) -> tuple[tuple[int, ...], ...]:
-    """The smaller fan-outs, as far as the variant has hops left."""
-    return variants.fanouts if manifest.stored is None else variants.fanouts_left(manifest.stored.layer)
+        for fanouts in left
+    ]

@@ -14,8 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.families import GIVEN, PRUNED, point_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, stored_name
 from gnnserve_worker.generation.families.family import (
@@ -24,21 +23,18 @@ from gnnserve_worker.generation.families.family import (
     Outline,
     PlannedTable,
     PlannedVariant,
+    plan_variant,
     storages_of,
 )
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.tensors import keep_columns_of
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.build import compute_for
-from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
 from gnnserve_worker.tables.table import feature_blocks
 
 
-class GivenFamily:
+class GivenPlanner:
     """One variant for each of `spec.variants.given`, from each storage."""
-
-    name = FamilyName.GIVEN
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return False
@@ -60,31 +56,10 @@ class GivenFamily:
         return FamilyPlan(
             tables=[_plan_table(made_from.features, table, storage) for table in of_their_own for storage in storages],
             variants=[
-                self._variant(made_from, given, tables[given], storage)
+                _plan_given(made_from, given, tables[given], storage)
                 for given in sorted(made_from.given, key=lambda given: -len(given.columns))
                 for storage in storages
             ],
-        )
-
-    def _variant(
-        self, made_from: Ingredients, given: GivenVariant, table: SharedTable, storage: Storage
-    ) -> PlannedVariant:
-        name = stored_name(given.name, storage)
-        read = table.columns[: len(given.columns)]
-        order = np.argsort(given.columns)[np.searchsorted(np.sort(given.columns), read)]
-        return PlannedVariant(
-            VariantManifest(
-                name=name,
-                family=self.name,
-                table=table.name(storage),
-                columns=len(read),
-                fanouts=made_from.network.fanouts,
-                network=made_from.network,
-                compute=compute_for(made_from.spec.model.architecture, storage),
-                weights=paths.weights_of(name),
-            ),
-            factor=made_from.features.shape[1] // len(read),
-            tensors=keep_columns_of(given.tensors, order),
         )
 
 
@@ -98,6 +73,15 @@ class SharedTable:
 
     def name(self, storage: Storage) -> str:
         return f"{self.label}-{storage}"
+
+
+def _plan_given(made_from: Ingredients, given: GivenVariant, table: SharedTable, storage: Storage) -> PlannedVariant:
+    read = table.columns[: len(given.columns)]
+    order = np.argsort(given.columns)[np.searchsorted(np.sort(given.columns), read)]
+    return plan_variant(
+        GIVEN, stored_name(given.name, storage), table.name(storage), len(read), made_from.network, storage,
+        keep_columns_of(given.tensors, order), factor=made_from.features.shape[1] // len(read),
+    )  # fmt: skip
 
 
 def share_tables(variants: Sequence[GivenVariant]) -> list[SharedTable]:
@@ -122,7 +106,7 @@ def _joined_columns(chain: Sequence[GivenVariant]) -> np.ndarray:
 
 def _ranked_tables(made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> SharedTable:
     """The table of the pruned variants; without columns where there are none."""
-    pruned = [planned.manifest for planned in earlier if planned.manifest.family is FamilyName.PRUNED]
+    pruned = [planned.manifest for planned in earlier if point_of(planned.manifest) == PRUNED]
     width = max((manifest.columns for manifest in pruned), default=0)
     return SharedTable("features", made_from.ranking.columns[:width])
 

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import PROGRAM
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -33,10 +33,8 @@ from gnnserve_worker.tables.table import feature_blocks
 _NAME = variant_name(1)
 
 
-class ProgramFamily:
+class ProgramPlanner:
     """One variant of `spec.model.program`, from each storage. All run one file."""
-
-    name = FamilyName.PROGRAM
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return False
@@ -69,7 +67,7 @@ class ProgramFamily:
                 PlannedVariant(
                     VariantManifest(
                         name=stored_name(_NAME, storage),
-                        family=self.name,
+                        family=PROGRAM.family,
                         table=f"features-{storage}",
                         columns=len(columns),
                         fanouts=made_from.network.fanouts,

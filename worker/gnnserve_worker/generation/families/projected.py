@@ -7,13 +7,12 @@ wide as its first layer's output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.families import PROJECTED, VariantPoint
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection as ProjectionChoice
 from gnnserve_api.variants import Storage, projected_name
@@ -24,27 +23,20 @@ from gnnserve_worker.generation.families.family import (
     Outline,
     PlannedTable,
     PlannedVariant,
+    plan_variant,
     storages_of,
 )
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
-from gnnserve_worker.models.build import compute_for
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
 from gnnserve_worker.tables.table import projected_blocks
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectedFamily:
-    """One variant from each storage, unless `spec.variants.projection` is Disabled, of models that propagate features
-    ahead of time or of those that do not."""
-
-    name: FamilyName
-    propagates: bool
+class ProjectedPlanner:
+    """One variant from each storage, unless `spec.variants.projection` is Disabled."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        is_for = spec.model.propagates is self.propagates
-        return is_for and spec.variants.projection is ProjectionChoice.AUTO
+        return spec.variants.projection is ProjectionChoice.AUTO
 
     def tables_bytes(self, outline: Outline) -> int:
         return projected_bytes(outline, outline.network) if self.needs_master(outline.spec) else 0
@@ -52,7 +44,7 @@ class ProjectedFamily:
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         if not self.needs_master(made_from.spec) or made_from.master is None:
             return FamilyPlan()
-        return plan_projected(made_from, self.name)
+        return plan_projected(made_from, PROJECTED.propagated() if made_from.spec.model.propagates else PROJECTED)
 
 
 def projected_bytes(outline: Outline, network: NetworkManifest) -> int:
@@ -64,31 +56,22 @@ def projected_bytes(outline: Outline, network: NetworkManifest) -> int:
     )
 
 
-def plan_projected(made_from: Ingredients, family: FamilyName) -> FamilyPlan:
+def plan_projected(made_from: Ingredients, point: VariantPoint) -> FamilyPlan:
     """The network over its products, from each storage. There must be a master."""
     if made_from.master is None:
         raise ValueError("projected variants are made of a master's weights, and there is none")
-    tensors, storages = without_first_product(made_from.master), storages_of(made_from.spec)
+    tensors, network = without_first_product(made_from.master), made_from.network
+    storages = storages_of(made_from.spec)
     return FamilyPlan(
         tables=[plan_products(made_from, storage) for storage in storages],
         variants=[
-            PlannedVariant(
-                VariantManifest(
-                    name=(name := made_from.named(projected_name(storage))),
-                    family=family,
-                    table=_table(made_from, storage),
-                    columns=made_from.network.projected_columns,
-                    fanouts=made_from.network.fanouts,
-                    network=made_from.network,
-                    compute=compute_for(made_from.spec.model.architecture, storage),
-                    weights=paths.weights_of(name),
-                ),
-                factor=1,
-                tensors=tensors,
+            plan_variant(
+                point, made_from.named(projected_name(storage)), _table(made_from, storage), network.projected_columns,
+                network, storage, tensors,
             )
             for storage in storages
         ],
-    )
+    )  # fmt: skip
 
 
 def plan_products(made_from: Ingredients, storage: Storage) -> PlannedTable:

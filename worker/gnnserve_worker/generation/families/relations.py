@@ -14,13 +14,14 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import PROJECTED, STORED, FollowAxis, VariantPoint
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest, VariantManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage, fanouts_name, projected_name, stored_layer_name, stored_name
+from gnnserve_api.variants import Storage, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
+from gnnserve_worker.generation.families.fanouts import with_fewer_neighbours
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
@@ -29,6 +30,9 @@ from gnnserve_worker.models.relational import RelationalLayer, embedding_key, la
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
+
+_FOLLOWING = replace(STORED, follows=FollowAxis.CHANGES)
+_STORED_GRAPH = replace(STORED, follows=FollowAxis.NOTHING)
 
 
 def states_of(subject: TrainingSet, tensors: Mapping[str, np.ndarray]) -> States:
@@ -58,8 +62,8 @@ def plan_variants(
     for storage in storages:
         name = stored_name("projected", storage)
         tables.append(plan_table(name, storage, graph, layers[0], states, is_last=len(layers) == 1 and not ends))
-        projected = _variant(projected_name(storage), FamilyName.PROJECTED, name, network, layers, 0, storage)
-        variants += [projected, *_with_fewer(spec, projected, FamilyName.PROJECTED_FANOUTS, 0)]
+        projected = _variant(projected_name(storage), PROJECTED, name, network, layers, 0, storage)
+        variants += [projected, *with_fewer_neighbours(spec.variants, projected)]
     products = stored_name("projected", Storage.FLOAT32)
     if 1 in spec.variants.stored and Storage.FLOAT32 not in storages:
         # What rows of the stored layer are made of where the graph changes.
@@ -72,13 +76,9 @@ def plan_variants(
             name = stored_layer_name(stored, storage)
             is_last = stored == len(layers) - 1 and not ends
             tables.append(plan_table(name, storage, graph, layers[stored], hidden, is_last=is_last))
-            if stored > 1:
-                one = _variant(name, FamilyName.STORED_DEEPER, name, network, layers, stored, storage)
-                variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FANOUTS, stored)]
-                continue
-            one = _variant(name, FamilyName.STORED_DEEPER_FOLLOWING, name, network, layers, stored, storage)
-            one = _following(one, network, layers[stored], products)
-            variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS, stored)]
+            one = _variant(name, _STORED_GRAPH if stored > 1 else _FOLLOWING, name, network, layers, stored, storage)
+            one = one if stored > 1 else _following(one, network, layers[stored], products)
+            variants += [one, *with_fewer_neighbours(spec.variants, one)]
     if spec.model.relation_fanouts:
         own = fanouts_by_relation(spec.model, graph)
         variants = [_by_relation(one, own) for one in variants]
@@ -119,8 +119,8 @@ def _by_relation(variant: PlannedVariant, own: Sequence[Sequence[int]]) -> Plann
 
 
 def _variant(
-    name: str, family: FamilyName, table: str, network: NetworkManifest, layers: Sequence[RelationalLayer], stored: int,
-    storage: Storage,
+    name: str, point: VariantPoint, table: str, network: NetworkManifest, layers: Sequence[RelationalLayer],
+    stored: int, storage: Storage,
 ) -> PlannedVariant:  # fmt: skip
     """The network behind so many stored layers, over the products of the next one."""
     tail = tail_of(network, stored)
@@ -131,7 +131,7 @@ def _variant(
         tensors |= layer_tensors(number, left) if number or layer.heads is not None else {}
     manifest = VariantManifest(
         name=name,
-        family=family,
+        family=point.family,
         table=table,
         columns=layers[stored].columns,
         fanouts=tail.fanouts,
@@ -148,7 +148,7 @@ def _of_rows(name: str, network: NetworkManifest, layers: int) -> PlannedVariant
     rows = msgspec.structs.replace(network, fanouts=(0,), attention=None)
     manifest = VariantManifest(
         name=name,
-        family=FamilyName.STORED_DEEPER,
+        family=_STORED_GRAPH.family,
         table=name,
         columns=network.classes,
         fanouts=rows.fanouts,
@@ -169,17 +169,3 @@ def _following(
     followed = FollowedManifest(network, (LayerTables(products),))
     manifest = msgspec.structs.replace(variant.manifest, stored=StoredManifest(layer=1, followed=followed))
     return PlannedVariant(manifest, variant.factor, {**(variant.tensors or {}), **kept})
-
-
-def _with_fewer(spec: GNNServiceSpec, base: PlannedVariant, family: FamilyName, stored: int) -> list[PlannedVariant]:
-    fewer = spec.variants.fanouts if not stored else spec.variants.fanouts_left(stored)
-    return [
-        PlannedVariant(
-            msgspec.structs.replace(
-                base.manifest, name=fanouts_name(base.manifest.name, fanouts), family=family, fanouts=fanouts
-            ),
-            factor=1,
-            tensors=None,
-        )
-        for fanouts in fewer
-    ]

@@ -9,19 +9,18 @@ kept of all, as products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnserve_api.families import FAMILIES, FamilyName
+from gnnserve_api.families import STORED, FollowAxis, VariantPoint
 from gnnserve_api.repository import (
     CorrectionManifest,
     FollowedManifest,
     LayerTables,
     NetworkManifest,
     StoredManifest,
-    VariantManifest,
 )
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -34,115 +33,102 @@ from gnnserve_worker.generation.families.family import (
     Outline,
     PlannedTable,
     PlannedVariant,
+    plan_variant,
     storages_of,
 )
 from gnnserve_worker.generation.families.projected import plan_products
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
-from gnnserve_worker.models.build import build_network, compute_for, layer_sizes
+from gnnserve_worker.models.build import build_network, layer_sizes
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.opening.loaded import CORRECTION
-from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
 
 _SCORES = Architecture.SGC
 """A row of scores is a network whose only layer reads nothing but its own row."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFamily:
-    """One variant for each of `spec.variants.stored`, from each storage: of the first layer, or of those behind it."""
-
-    name: FamilyName
-    is_deeper: bool
-    follows_changes: bool = False
-    """Whether what rows of layers behind the first are made of is kept."""
+class StoredPlanner:
+    """One variant for each of `spec.variants.stored`, from each storage."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        return bool(self._layers(spec))
-
-    def _layers(self, spec: GNNServiceSpec) -> list[int]:
-        # The first layer of one is the last one: its output is the scores.
-        count, follow = len(spec.model.fanouts), spec.variants.stored_follow_changes
-        if self.is_deeper and follow is not self.follows_changes:
-            return []
-        return [layer for layer in sorted(spec.variants.stored) if (layer > 1 or count == 1) is self.is_deeper]
+        return bool(spec.variants.stored)
 
     def tables_bytes(self, outline: Outline) -> int:
-        layers = self._layers(outline.spec)
+        layers = outline.spec.variants.stored
         return stored_layers_bytes(outline, outline.network, layers) if layers else 0
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        layers = self._layers(made_from.spec)
+        layers = sorted(made_from.spec.variants.stored)
         if not layers or made_from.master is None:
             return FamilyPlan()
-        return plan_stored(made_from, self.name, layers)
+        return plan_stored(made_from, {layer: _point_of(layer, made_from.spec) for layer in layers})
 
 
-def stored_layers_bytes(outline: Outline, network: NetworkManifest, layers: Sequence[int]) -> int:
-    """What the tables of these layers of a network, ascending, and those that they are made of take."""
+def _point_of(layer: int, spec: GNNServiceSpec) -> VariantPoint:
+    """Rows of the first layer are corrected where an overlay reaches, which of later ones is too far for a request. The
+    first layer of one is the last one: its output is the scores."""
+    if layer == 1 and len(spec.model.fanouts) > 1:
+        return STORED
+    follows = FollowAxis.CHANGES if spec.variants.stored_follow_changes else FollowAxis.NOTHING
+    return replace(STORED, follows=follows)
+
+
+def stored_layers_bytes(outline: Outline, network: NetworkManifest, layers: Collection[int]) -> int:
+    """What the tables of these layers of a network, and those that they are made of take."""
     spec = spec_of(outline.spec.model.architecture)
     matrices = 2 if spec.stores_own else 1
     total = matrices * stored_bytes(outline.nodes, network.projected_columns, Storage.FLOAT32)
-    for layer in range(1, layers[-1] + 1):
+    last = max(layers)
+    for layer in range(1, last + 1):
         total += stored_bytes(outline.nodes, tail_of(network, layer - 1).projected_columns, Storage.FLOAT32)
-        storages = {*outline.spec.variants.storage} if layer in layers else {Storage.FLOAT32}
+        storages = {*outline.spec.variants.storage} if layer in layers else set()
+        storages |= {Storage.FLOAT32} if layer < last else set()  # what the next layer is made of
         is_last = layer == network.layers
         width = network.classes if is_last else tail_of(network, layer).projected_columns
         total += (1 if is_last else matrices) * sum(stored_bytes(outline.nodes, width, each) for each in storages)
     return total
 
 
-def plan_stored(made_from: Ingredients, family: FamilyName, layers: Sequence[int]) -> FamilyPlan:
-    """What is left of the network behind each of these layers, ascending, from each storage. There must be a master."""
+def plan_stored(made_from: Ingredients, layers: Mapping[int, VariantPoint]) -> FamilyPlan:
+    """What is left of the network behind each of these layers, from each storage, at its point. There must be a
+    master."""
     if made_from.master is None:
         raise ValueError("stored layers are made of a master's weights, and there is none")
-    storages = storages_of(made_from.spec)
+    storages, last = storages_of(made_from.spec), max(layers)
     tables: list[PlannedTable | DerivedTable] = [plan_products(made_from, Storage.FLOAT32)]
     variants: list[PlannedVariant] = []
-    for layer in range(1, layers[-1] + 1):
+    for layer in range(1, last + 1):
         below = StoredLayer.of(made_from, made_from.master, layer, products=tables[-1].name)
         tables.append(below.aggregated_table())
         if layer in layers:
             tables += [below.table(storage) for storage in storages]
-            variants += [_variant(made_from, made_from.master, below, storage, family) for storage in storages]
-        if layer < layers[-1]:
+            variants += [_variant(made_from, made_from.master, below, storage, layers[layer]) for storage in storages]
+        if layer < last:
             tables.append(below.table(Storage.FLOAT32))
     return FamilyPlan(tables, variants)
 
 
 def _variant(
-    made_from: Ingredients, master: Tensors, below: StoredLayer, storage: Storage, family: FamilyName
+    made_from: Ingredients, master: Tensors, below: StoredLayer, storage: Storage, point: VariantPoint
 ) -> PlannedVariant:
-    name = made_from.named(stored_layer_name(below.layer, storage))
     tensors = dict(below.left_tensors)
     correction = followed = None
-    capabilities = FAMILIES[family].capabilities
-    if capabilities.overlay:
+    if point.follows is FollowAxis.OVERLAYS:
         correction = CorrectionManifest(
             network=made_from.network, products=below.products, aggregated=below.continued_table
         )
-    elif capabilities.changes:
+    elif point.follows is FollowAxis.CHANGES:
         followed = FollowedManifest(network=made_from.network, layers=below.layer_tables())
-    if correction is not None or followed is not None:
+    if point.follows is not FollowAxis.NOTHING:
         tensors |= {f"{CORRECTION}{key}": tensor for key, tensor in without_first_product(master).items()}
-    return PlannedVariant(
-        VariantManifest(
-            name=name,
-            family=family,
-            table=_table(made_from, below.layer, storage),
-            columns=below.left.projected_columns,
-            fanouts=below.left.fanouts,
-            network=below.left,
-            compute=compute_for(Architecture(below.left.architecture), storage),
-            weights=paths.weights_of(name),
-            stored=StoredManifest(layer=below.layer, correction=correction, followed=followed),
-        ),
-        factor=1,
-        tensors=tensors,
-    )
+    return plan_variant(
+        point, made_from.named(stored_layer_name(below.layer, storage)), _table(made_from, below.layer, storage),
+        below.left.projected_columns, below.left, storage, tensors,
+        stored=StoredManifest(layer=below.layer, correction=correction, followed=followed),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

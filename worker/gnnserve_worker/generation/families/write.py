@@ -1,11 +1,11 @@
-"""What families planned becomes files of a staged revision."""
+"""What was planned becomes files of a staged revision."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable, PlannedVariant
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -20,15 +20,15 @@ def write_plans(
     """Tables and weights, plan after plan; the variants in the order of the profile.
 
     A table whose numbers its storage cannot hold is left out, and the variants over it, where they were added unasked.
-    Raises InputError where they were asked for. `are_asked_for`: whether a manifest lists the variants of families that
-    one can list; a search tries what there is. Tables that are there are not written again.
+    Raises InputError where they were asked for. `are_asked_for`: whether a manifest lists the variants that one can
+    list; a search tries what there is. Tables that are there are not written again.
     """
     generated: list[GeneratedVariant] = []
     done, total = 0, len({table.name for plan in plans for table in plan.tables})
     written = set(staged.tables)
     left_out: set[str] = set()
     for plan in plans:
-        listed = [v.manifest for v in plan.variants if are_asked_for and family_of(v.manifest).is_asked_for]
+        listed = [v.manifest for v in plan.variants if are_asked_for and point_of(v.manifest).is_asked_for]
         asked_for = {table for manifest in listed for table in manifest.tables}
         for table in plan.tables:
             if table.name in written:

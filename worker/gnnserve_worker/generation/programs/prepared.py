@@ -31,7 +31,7 @@ from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, OneRowModels, Outline, PlacedProgram
 from gnnserve_worker.generation.families.program import kept_as
-from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.families.registry import bytes_of_tables
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.given_program import FIELD, GivenProgram, check_program, read_program
 from gnnserve_worker.generation.learning import begin_learning, generator_of
@@ -85,7 +85,7 @@ def prepare(wanted: Wanted) -> PreparedProgram:
     widest = max(kind.features or 0 for kind in graph.schema.types)
     decoder = wanted.task.given_decoder(given.decoder)
     outline = Outline(spec, network, graph.nodes, widest)
-    tables_bytes = sum(family.tables_bytes(outline) for family in FAMILIES)
+    tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
     source = graph
     if wanted.graph_version is not None:

@@ -1,6 +1,6 @@
-"""Candidates of a search: what the families would make, known from shapes alone, before anything is trained.
+"""Candidates of a search: what planners would make, known from shapes alone, before anything is trained.
 
-The families plan them as they plan what is made, over weights of which nothing but the shapes is true; so a candidate's
+Planners plan them as they plan what is made, over weights of which nothing but the shapes is true; so a candidate's
 columns, fan-outs and tables are those of the variant that generation would make. Nothing is written.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import point_of
 from gnnserve_api.repository import NetworkManifest, VariantManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
@@ -92,21 +92,8 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
     return found
 
 
-_OF_THEIR_OWN = (
-    FamilyName.ONE_ROW,
-    FamilyName.PROPAGATED_ONE_ROW,
-    FamilyName.CHANNELS,
-    FamilyName.CHANNELS_PROJECTED,
-    FamilyName.CHANNELS_STORED,
-    FamilyName.CHANNELS_FANOUTS,
-    FamilyName.CHANNELS_PROJECTED_FANOUTS,
-    FamilyName.CHANNELS_STORED_FANOUTS,
-)
-"""Families with networks of their own, which their variants are named after."""
-
-
 def _trained_for(planned: PlannedVariant) -> str:
-    if planned.manifest.family in _OF_THEIR_OWN:
+    if point_of(planned.manifest).has_own_network:
         columns = f"-{variant_name(planned.factor)}" if planned.factor > 1 else ""
         return planned.manifest.name.partition("-")[0] + columns
     return variant_name(planned.factor) if planned.factor > 1 else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gnnserve_api.factors import ChosenFactors, ColumnsTrial
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.variants import columns_of, variant_name
@@ -63,7 +63,7 @@ def slow_factors(shapes: Shapes, model: LatencyModel, columns: int) -> list[Slow
 def _slow(factor: int, columns: int, listed: Sequence[Candidate], predicted_ms: Milliseconds) -> SlowFactor | None:
     """None: there is no projected variant in one of its storages."""
     projected = {one.storage: one.manifest.name for one in listed if one.is_product and _is_whole(one)}
-    pruned = [one for one in listed if one.trains == variant_name(factor) and family_of(one.manifest).spans_widths]
+    pruned = [one for one in listed if one.trains == variant_name(factor) and point_of(one.manifest).spans_widths]
     if not pruned or any(one.storage not in projected for one in pruned):
         return None
     ratios = [

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import FamilyName, cascade_of
+from gnnserve_api.families import Family, cascade_of
 from gnnserve_api.profile import LatencyCurve
 from gnnserve_api.spec.cascade import Cascade
 from gnnserve_api.spec.searched import Round
@@ -40,7 +40,7 @@ _LOADING_S = 5.0
 
 class PlannedVariant(msgspec.Struct, frozen=True, rename="camel"):
     name: str
-    family: FamilyName
+    family: Family
     rows_per_seed: float
     """Rows that a seed reads, where no node is met twice."""
     p50_ms: dict[int, float]
@@ -139,7 +139,7 @@ def _planned_cascade(first: PlannedVariant, then: PlannedVariant, percent: int) 
 
     return PlannedVariant(
         name=cascade_name(first.name, then.name, percent),
-        family=cascade_of(first, then),
+        family=cascade_of(first, then).family,
         rows_per_seed=first.rows_per_seed + share * then.rows_per_seed,
         p50_ms={seeds: first_ms + passed_on_ms(share * seeds) for seeds, first_ms in first.p50_ms.items()},
         table=first.table if shared else f"{first.table}, {then.table}",

@@ -1,7 +1,7 @@
-"""The search for variants: what families make of the model is measured, and what no other beats is kept.
+"""The search for variants: what can be made of the model is measured, and what no other beats is kept.
 
 What needs no training is all made and measured. What needs networks of its own is `training.py`'s to choose; which of
-all is kept is decided in `selection.py`. Every variant is made by its family, as if the manifest had listed it
+all is kept is decided in `selection.py`. Every variant is made by its planner, as if the manifest had listed it
 (`gnnserve_api/spec/searched.py`).
 """
 
@@ -15,11 +15,12 @@ from typing import Protocol
 import msgspec
 
 from gnnserve_api.cascades import CascadeManifest
+from gnnserve_api.families import POINTS
 from gnnserve_api.profile import Profile
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedCascade
-from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
+from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.search.candidates import Shapes, candidates_of
@@ -155,6 +156,6 @@ def plan_round(made_from: Ingredients, searched: Round) -> list[FamilyPlan]:
 
 
 def _in_order(generated: Sequence[GeneratedVariant]) -> list[GeneratedVariant]:
-    """In the order of the families, as profiles are."""
-    families = [family.name for family in FAMILIES]
+    """In the order of profiles."""
+    families = list(POINTS)
     return sorted(generated, key=lambda made: families.index(made.variant.family))

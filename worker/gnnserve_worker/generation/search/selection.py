@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.domination import beats
-from gnnserve_api.families import Capabilities, OfFamily, family_of
+from gnnserve_api.families import Capabilities, OfFamily, point_of
 from gnnserve_api.intervals import are_told_apart
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.search import SearchedVariant
@@ -105,7 +105,7 @@ def _others(variants: Sequence[VariantProfile], one: VariantProfile) -> list[Var
 
 def answers(variant: OfFamily) -> Capabilities:
     """What of its capabilities a request can ask for today."""
-    able = family_of(variant).capabilities
+    able = point_of(variant).capabilities
     return Capabilities(overlay=able.overlay, embeddings=able.embeddings)
 
 

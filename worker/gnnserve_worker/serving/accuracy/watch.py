@@ -19,7 +19,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
 from gnnserve_worker.asking.naming import AnyId
 from gnnserve_worker.inference.batch import Inference
@@ -299,4 +299,4 @@ class AccuracyWatch:
 
 def _variants_of(revision: ServedRevision) -> list[str]:
     variants = revision.manifest.profile.variants
-    return [variant.name for variant in variants if family_of(variant).capabilities.cover(revision.changes.needed)]
+    return [variant.name for variant in variants if point_of(variant).capabilities.cover(revision.changes.needed)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
 
@@ -20,7 +20,7 @@ class HiddenLayer:
     """An `EmbeddedTask`."""
 
     def gives(self, variant: VariantManifest) -> bool:
-        return variant.network.embedding_columns > 0 and family_of(variant).capabilities.embeddings
+        return variant.network.embedding_columns > 0 and point_of(variant).capabilities.embeddings
 
     def is_preferred(self, variant: VariantManifest) -> bool:
         return False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import point_of
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.repository import NetworkKind, RevisionManifest, VariantManifest
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
@@ -31,7 +31,7 @@ class EndsOfLinks:
             return True
         is_program = variant.network.kind is NetworkKind.PROGRAM
         has_layers = is_program or variant.network.embedding_columns > 0
-        return has_layers and family_of(variant).capabilities.embeddings
+        return has_layers and point_of(variant).capabilities.embeddings
 
     def is_preferred(self, variant: VariantManifest) -> bool:
         """Where links join types, whether its rows are embeddings, of all neighbours: all variants are of one network,
@@ -39,7 +39,7 @@ class EndsOfLinks:
         for, whether it takes new nodes."""
         if self.links.first.type:
             return not any(variant.fanouts)
-        return family_of(variant).capabilities.overlay
+        return point_of(variant).capabilities.overlay
 
     def columns(self, variant: VariantManifest) -> int:
         return self.links.dimensions

@@ -1,0 +1,139 @@
+"""Points of variants: what follows from their axes, beside what each family was said to be, one by one, before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import msgspec
+import pytest
+
+from gnnserve_api.cascades import CascadeManifest
+from gnnserve_api.families import (
+    CASCADE,
+    POINTS,
+    PROJECTED,
+    PRUNED,
+    STORED,
+    STORED_GRAPH,
+    Capabilities,
+    ChannelAxis,
+    FollowAxis,
+    HopAxis,
+    NetworkAxis,
+    RowAxis,
+    VariantPoint,
+    cascade_of,
+)
+from gnnserve_cli.report.figures import shape_of
+
+# Overlay, changes, instants, embeddings; asked for, stores a product, spans widths, stands for all columns.
+BEFORE = """
+pruned                      ocie a-w- circle   reads the most important feature columns
+propagated                  ---e a-w- circle   reads columns of propagated features, and no neighbours
+projected                   ocie -p-w diamond  first layer stored per node: nothing lost but rounding
+propagated-projected        ---e -p-w diamond  scores stored per node: nothing lost but rounding
+stored                      oc-- ap-- pentagon first layer stored per node, over all neighbours
+stored-deeper               ---- ap-- pentagon a later layer stored per node, over all neighbours
+stored-deeper-following     -c-- ap-- pentagon a later layer stored per node, made anew where the graph changes
+given                       ocie a--- square   given, with feature columns of its own
+program                     ocie a--- square   a program of your own, over all feature columns
+fanouts                     ocie a--- triangle samples fewer neighbours
+projected-fanouts           ocie -p-- triangle samples fewer neighbours
+stored-fanouts              oc-- ap-- triangle samples fewer neighbours
+stored-deeper-fanouts       ---- ap-- triangle samples fewer neighbours
+stored-deeper-following-fanouts -c-- ap-- triangle samples fewer neighbours
+given-fanouts               ocie a--- triangle samples fewer neighbours
+program-fanouts             ocie a--- triangle samples fewer neighbours
+channels                    oci- a--- circle   reads feature columns; fewer hidden channels
+channels-projected          oci- ap-- diamond  fewer hidden channels, first layer stored per node
+channels-stored             oc-- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours
+channels-fanouts            oci- a--- triangle samples fewer neighbours
+channels-projected-fanouts  oci- ap-- triangle samples fewer neighbours
+channels-stored-fanouts     oc-- ap-- triangle samples fewer neighbours
+one-row                     oci- ap-- pentagon a perceptron over the node's own features, one stored row
+propagated-one-row          ---- ap-- pentagon a perceptron over propagated features, one stored row
+cascade                     oc-- ap-- square   one variant answers, another one where it is not confident
+stored-graph-cascade        ---- ap-- square   one variant answers, another one where it is not confident
+"""
+POINT_OF_ALL = [pytest.param(family, point, id=family) for family, point in POINTS.items()]
+
+
+def letters(**said: bool) -> str:
+    return "".join(name[0] if is_so else "-" for name, is_so in said.items())
+
+
+def told(point: VariantPoint) -> str:
+    able = point.capabilities
+    given = letters(overlay=able.overlay, changes=able.changes, instants=able.instants, embeddings=able.embeddings)
+    asked = letters(
+        asked=point.is_asked_for, product=point.stores_product, widths=point.spans_widths,
+        whole=point.stands_for_all_columns,
+    )  # fmt: skip
+    return f"{point.family:<27} {given} {asked} {shape_of(point):<8} {point.description}"
+
+
+def test_all_that_was_said_of_families_follows_from_their_points_in_the_same_order() -> None:
+    assert [told(point) for point in POINTS.values()] == BEFORE.strip().splitlines()
+
+
+def test_no_two_points_have_one_family() -> None:
+    assert len({*POINTS.values()}) == len(POINTS)
+    assert [point.family for point in POINTS.values()] == list(POINTS)
+
+
+@pytest.mark.parametrize(("family", "point"), POINT_OF_ALL)
+def test_rules_of_the_axes_hold_at_every_point(family: str, point: VariantPoint) -> None:
+    able = point.capabilities
+    assert able.cover(STORED_GRAPH)
+    assert able.changes >= able.overlay >= able.instants, "each needs more than the one before"
+    if point.hops is HopAxis.PROPAGATED:
+        assert not (able.overlay or able.changes or able.instants), "neighbours are in the rows"
+    if point.rows in {RowAxis.HIDDEN, RowAxis.STAGES}:
+        assert not (able.instants or able.embeddings), "rows are no features"
+    if point.network is NetworkAxis.PERCEPTRON or point.channels is ChannelAxis.FEWER:
+        assert not able.embeddings, "the hidden layer is not the model's"
+    if point.hops is HopAxis.FEWER:
+        base = replace(point, hops=HopAxis.SAMPLED)
+        assert able == base.capabilities, "fewer neighbours are drawn of the same graph"
+        assert POINTS[base.family] == base
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [*product((PRUNED, STORED, replace(STORED, follows=FollowAxis.CHANGES)), repeat=2)]
+)
+def test_a_cascade_takes_overlays_where_both_stages_do(first: VariantPoint, then: VariantPoint) -> None:
+    able = first.capabilities.both(then.capabilities)
+    assert cascade_of(first, then) == replace(
+        CASCADE, follows=FollowAxis.OVERLAYS if able.overlay else FollowAxis.NOTHING
+    )
+
+
+def test_files_of_earlier_releases_name_points_and_no_other_words() -> None:
+    cascade = CascadeManifest("a-then-b-p5", CASCADE.family, "a", "b", 1.0, 0.5)
+    written = msgspec.json.encode(cascade)
+    assert msgspec.json.decode(written, type=CascadeManifest) == cascade
+    with pytest.raises(msgspec.ValidationError, match=r"\^\(pruned\|.*\$\.family"):
+        msgspec.json.decode(written.replace(b'"cascade"', b'"pruned-twice"'), type=CascadeManifest)
+
+
+def test_names_that_revisions_have_are_read_as_points() -> None:
+    assert POINTS["pruned"] == PRUNED
+    assert POINTS["channels-projected-fanouts"] == replace(PROJECTED, channels=ChannelAxis.FEWER, hops=HopAxis.FEWER)
+    assert POINTS["stored-deeper"] == replace(STORED, follows=FollowAxis.NOTHING)
+
+
+def test_capabilities_cover_what_they_include() -> None:
+    both = Capabilities(overlay=True, changes=True)
+
+    assert both.cover(Capabilities(overlay=True))
+    assert both.cover(both)
+    assert not both.cover(Capabilities(instants=True))
+    assert both.both(Capabilities(overlay=True, embeddings=True)) == Capabilities(overlay=True)
+    assert not both.cover(Capabilities(embeddings=True))
+
+
+def test_what_a_request_needs_is_said_in_words() -> None:
+    assert STORED_GRAPH.in_words() == ""
+    assert Capabilities(embeddings=True).in_words() == "embeddings"
+    assert Capabilities(overlay=True, embeddings=True).in_words("the") == "the overlay and embeddings"
