@@ -74,11 +74,8 @@ async def _reply(predict: Predict, scope: Any, body: bytes) -> Reply:
     head = read_head(scope.path, headers, scope.query_string.encode())
     if head is None:
         return Reply(404, b"", b"")
-    asked = predict.read(head, body)
-    if isinstance(asked, Reply):
-        return asked
     outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    pending = predict.ask(asked, outcome.set_result)
+    pending = predict.start(head, body, outcome.set_result)
     return pending if isinstance(pending, Reply) else await outcome
 
 

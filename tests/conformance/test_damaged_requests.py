@@ -14,15 +14,15 @@ from tests.conformance.open_inference_calls import ANSWERED, INFER, WRONG
 from tests.conformance.test_open_inference import check
 from tests.support.connections import serving
 from tests.support.malformed import FIELDS, LITERALS, flip, splice
+from tests.support.questions import question_of
 from tests.support.serving import FakeWorker
 from tests.worker.test_serving_overlay import NAMED, POSITIONS
 
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.wishes import NO_WISHES, Wishes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, read_path
-from gnnserve_worker.serving.http.wishes import NO_WISHES, Wishes
 
 REQUESTS = 3000
 
@@ -83,7 +83,7 @@ def test_what_is_damaged_is_understood_or_refused_in_a_sentence(of: ServedRevisi
         codec = OpenInferenceCodec("digits", None, json_bytes)
         assert codec.estimate_seeds(body, of) >= 0
         try:
-            question = codec.parse_question(body, b"", NO_WISHES, of, 500, DEFAULT_OVERLAY_LIMITS)
+            question = question_of(codec, body, of)
         except RequestError as error:
             refused += 1
             assert len(str(error)) < 1000, str(error)
@@ -100,7 +100,7 @@ def test_bytes_are_read_alike_wherever_they_begin() -> None:
         text = json.dumps({"inputs": [tensor]}).encode() + b" " * blanks
         codec = OpenInferenceCodec("digits", None, len(text))
         for _ in range(2):  # the second time by JSON that is known
-            asked = codec.parse_question(text + ids, b"", NO_WISHES, POSITIONS, 500, DEFAULT_OVERLAY_LIMITS)
+            asked = question_of(codec, text + ids, POSITIONS)
             assert asked.nodes.tolist() == [3, 7, 6]
             assert asked.nodes.flags.aligned
 
@@ -111,7 +111,7 @@ def test_json_that_is_known_counts_for_the_same_head_and_the_same_graph_alone() 
     codec = OpenInferenceCodec("digits", None, len(text))
 
     def ask(behind: bytes, wishes: Wishes = NO_WISHES, of: ServedRevision = POSITIONS) -> Question:
-        return codec.parse_question(text + behind, b"", wishes, of, 500, DEFAULT_OVERLAY_LIMITS)
+        return question_of(codec, text + behind, of, wishes=wishes)
 
     assert ask(struct.pack("<q", 3)).nodes.tolist() == [3]
     assert ask(struct.pack("<q", 5)).nodes.tolist() == [5]

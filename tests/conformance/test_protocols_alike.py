@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.conformance.forms import FORMS, Asked, Said, serving
+from tests.support.questions import question_of
 from tests.support.serving import TRADE_OFF, Client, FakeWorker, accepted, held, service, without_overlays
 from tests.support.updates import FakeUpdates
 from tests.worker.test_serving_http import overload, slow_worker
@@ -27,7 +28,6 @@ from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
-from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.requests import Answer, Outcome
 
 NO_EMBEDDINGS_OF_X4 = msgspec.structs.replace(
@@ -186,9 +186,7 @@ def as_tensors(
         ("overlay.overrides.features", "FP32", [len(features) - len(new), width], features[len(new) :]),
     ]
     if "message" in form:
-        return as_message(tensors, variant, is_raw=form.startswith("raw")).parse_question(
-            b"", b"", NO_WISHES, of, 500, limits
-        )  # fmt: skip
+        return question_of(as_message(tensors, variant, is_raw=form.startswith("raw")), b"", of, limits=limits)
     inputs, behind = [], b""
     for name, datatype, shape, data in tensors:
         tensor: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
@@ -201,7 +199,7 @@ def as_tensors(
         inputs.append(tensor)
     body = json.dumps({"inputs": inputs}).encode()
     codec = OpenInferenceCodec("digits", variant, len(body) if form == "bytes" else None)
-    return codec.parse_question(body + behind, b"", NO_WISHES, of, 500, limits)
+    return question_of(codec, body + behind, of, limits=limits)
 
 
 def as_message(
@@ -235,9 +233,7 @@ WRITTEN = pytest.mark.parametrize("form", ["JSON", "bytes", "message", "raw mess
 def test_overlays_as_tensors_are_those_of_the_other_forms(form: str) -> None:
     tensors = as_tensors(POSITIONS, [-1, 4], [-1], [[2, -1], [-1, 3]], [4], FEATURES, form=form)
     others = arrays([-1, 4], [None], [[2, -1], [-1, 3]], [4], FEATURES)
-    assert brought(tensors) == brought(
-        ARRAYS.parse_question(others, b"", NO_WISHES, POSITIONS, 500, DEFAULT_OVERLAY_LIMITS)
-    )
+    assert brought(tensors) == brought(question_of(ARRAYS, others, POSITIONS))
 
 
 @WRITTEN

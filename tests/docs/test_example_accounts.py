@@ -11,10 +11,10 @@ import pytest
 from tests.support.fake_server import Asked, Told, fake_server, variants_body
 from tests.support.pages import ROOT, anchors, links
 from tests.support.profiles import profile
+from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, with_overlays
 
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.repository import NodeIdKind, SourceColumn
 from gnnserve_cli.commands.predict import read_any_overlay
 from gnnserve_worker.asking.overlay import OverlaySupport
@@ -23,7 +23,6 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 FOLDER = ROOT / "examples" / "accounts"
 CLASSES = ("fraud", "legitimate")
@@ -68,13 +67,8 @@ def test_the_new_account_is_read_by_the_command_and_by_the_server(graph: GraphDa
     support = OverlaySupport(FeatureColumns(len(columns), columns), arrange)
     worker = FakeWorker(nodes=graph.graph.nodes, ids=graph.ids)
     body = {"nodes": [node.id for node in brought.nodes], "overlay": json.loads(file.read_bytes())}
-    question = JsonCodec().parse_question(
-        json.dumps(body).encode(),
-        b"",
-        NO_WISHES,
-        with_overlays(worker.revision(), support),
-        1,
-        DEFAULT_OVERLAY_LIMITS,
+    question = question_of(
+        JsonCodec(), json.dumps(body).encode(), with_overlays(worker.revision(), support), max_nodes=1
     )
     new = graph.graph.nodes
     assert question.nodes.tolist() == [new]

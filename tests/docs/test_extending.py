@@ -18,6 +18,7 @@ from gnnserve_api.status import ConditionType
 from gnnserve_api.variants import Storage
 from gnnserve_cli.render import METRIC_NAMES
 from gnnserve_operator.desired.children import CHILDREN
+from gnnserve_worker.asking.wishes import WISHES
 from gnnserve_worker.generation.families.registry import PLANNERS
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.serving.http.codecs.registry import CODECS
@@ -34,6 +35,7 @@ REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "A graph source": lambda: GraphSource.model_fields,
     "A variant": lambda: [type(planner).__name__ for planner in PLANNERS],
     "A codec": lambda: dict.fromkeys(codec.content_type for codec in CODECS),
+    "A wish": lambda: [wish.member for wish in WISHES],
     "A kind of child": lambda: [child.kind.name for child in CHILDREN],
     "A routing mode": lambda: list(RoutingMode),
     "A metric of accuracy": lambda: METRIC_NAMES,
@@ -61,7 +63,7 @@ def items(text: str) -> list[str]:
     return [" ".join(item.split()) for item in re.findall(r"^\d+\. (.*(?:\n   .*)*)", text, re.MULTILINE)]
 
 
-def test_the_page_has_the_eleven_changes() -> None:
+def test_the_page_has_the_twelve_changes() -> None:
     assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == list(REGISTRIES)
 
 

@@ -54,7 +54,8 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import Kind
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
-from gnnserve_worker.asking.question import MAX_LATENCY_MS, ErrorCode
+from gnnserve_worker.asking.question import ErrorCode
+from gnnserve_worker.asking.wishes import MAX_LATENCY_MS
 from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate

@@ -243,24 +243,22 @@ class OddAnswer(PredictAnswer, frozen=True, rename="camel"):
 class OddTensors:
     """A `TaskTensors`."""
 
-    names = ("odd",)
+    items, item_ids, missing = "nodes", 1, "name nodes in it"
+    names = default_outputs = ("odd",)
 
-    def check(self, where: str) -> None:
-        """There are tensors."""
-
-    def check_count(self, nodes: int, max_nodes: int) -> None:
-        check_node_count(nodes, max_nodes)
+    def check_count(self, items: int, max_nodes: int) -> None:
+        check_node_count(items, max_nodes)
 
     def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
         return (TensorKind("odd", Datatype.BOOL, (ANY_LENGTH,)),)
 
-    def form_of(self, name: str, answer: ScoredNodes) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
         return Datatype.BOOL, [len(answer.scores)]
 
     def are_texts(self, name: str) -> bool:
         return False
 
-    def numbers_of(self, name: str, answer: ScoredNodes) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
         return np.ascontiguousarray(answer.scores[:, 0] > 0)
 
     def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
@@ -322,6 +320,7 @@ class ServedOdd(NodeItems):
     recommending = labels = NothingElse()
     classes: Classes = ()
     multi_label = False
+    numbers_per_node = 1
 
     def __init__(self, parts: TaskParts) -> None:
         self.provenance = parts.provenance
@@ -353,7 +352,7 @@ class ServedOdd(NodeItems):
         yield self.as_json(answer, question)
 
     def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
-        return self.tensors.numbers_of("odd", answer)
+        return self.tensors.numbers_of("odd", answer, question)
 
     def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
         return scores

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, running, with_overlays
 
 from gnnserve_api.graph_schema import (
@@ -29,7 +30,6 @@ from gnnserve_worker.graph.overlay import EdgeRows, Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 NODES = 8
 FIELDS = PayloadFields("edgeFeatures", "edgeTimes")
@@ -77,13 +77,13 @@ def noting(told: list[EdgeRows | None]) -> Callable[..., tuple[Overlay, np.ndarr
 
 
 def ask(body: dict[str, Any], of: ServedRevision, limits: OverlayLimits = DEFAULT_OVERLAY_LIMITS) -> None:
-    JsonCodec().parse_question(json.dumps(body).encode(), b"", NO_WISHES, of, 500, limits)
+    question_of(JsonCodec(), json.dumps(body).encode(), of, limits=limits)
 
 
 def ask_arrays(of: ServedRevision, times: list[int], features: list[list[float]]) -> None:
     body = struct.pack("<4q", 1, 0, len(EDGES), 0) + np.array([3, *np.ravel(EDGES), *times], "<i8").tobytes()
     body += np.array(features, "<f4").tobytes()
-    BinaryOverlayCodec().parse_question(body, b"", NO_WISHES, of, 500, DEFAULT_OVERLAY_LIMITS)
+    question_of(BinaryOverlayCodec(), body, of)
 
 
 def ask_tensors(payloads: EdgePayloads, *tensors: dict[str, Any]) -> tuple[list[EdgeRows | None], dict[str, Any]]:

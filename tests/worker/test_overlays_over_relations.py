@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.hetero_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel, with_overlay
+from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, running
 from tests.support.several_types import load_types, shop, typed_source, write_folder
 from tests.worker.test_networks_over_relations import generated, saved, service_of
@@ -36,7 +37,6 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 Given = tuple[GraphData, LoadedRevision, Any]
 
@@ -155,7 +155,7 @@ def embeddings_of(model: Any, features: dict[str, np.ndarray]) -> Iterator[None]
 
 
 def read(served: ServedRevision, body: dict[str, Any]) -> Question:
-    return JsonCodec().parse_question(json.dumps(body).encode(), b"", NO_WISHES, served, 1_000, DEFAULT_OVERLAY_LIMITS)
+    return question_of(JsonCodec(), json.dumps(body).encode(), served, max_nodes=1_000)
 
 
 def answered(loaded: LoadedRevision, questions: list[Question]) -> list[np.ndarray]:

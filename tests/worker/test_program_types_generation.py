@@ -16,6 +16,7 @@ from msgspec import UNSET
 from tests.support.graphs import service_of
 from tests.support.living import ROOM_BYTES
 from tests.support.programs import export
+from tests.support.questions import question_of
 from tests.support.secured_worker import started
 from tests.support.several_types import TypedParts, write_hetero, write_tables
 from tests.worker.test_program_generation import ProgramWorker
@@ -36,7 +37,6 @@ from tests.worker.test_program_types import (
 
 from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import InputError
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
@@ -63,7 +63,6 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.security.credentials import Credentials
 
 
@@ -362,7 +361,7 @@ def loaded(published: tuple[Given, RevisionManifest]) -> LoadedRevision:
 
 
 def read(served: ServedRevision, body: dict[str, Any]) -> Question:
-    return JsonCodec().parse_question(json.dumps(body).encode(), b"", NO_WISHES, served, 1_000, DEFAULT_OVERLAY_LIMITS)
+    return question_of(JsonCodec(), json.dumps(body).encode(), served, max_nodes=1_000)
 
 
 def test_requests_that_bring_nodes_and_edges_are_answered_as_torch_does_over_the_grown_graph(

@@ -11,8 +11,8 @@ import pytest
 from tests.support.connections import DATE, Server, predict, serving
 from tests.support.serving import FakeWorker, service
 
+from gnnserve_worker.asking.wishes import WISH_HEADERS
 from gnnserve_worker.serving.http.wire.limits import Patience
-from gnnserve_worker.serving.http.wishes import WISH_HEADERS
 
 
 def on_server(scenario: Callable[[Server], Awaitable[None]], worker: FakeWorker | None = None, **of: Any) -> None:

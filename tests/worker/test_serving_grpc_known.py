@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.malformed import flip
+from tests.support.questions import question_of
 from tests.support.serving import FakeWorker
 from tests.worker.test_serving_several_types import TypedWorker
 
-from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
-from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 NODES = 20
 MOST_NODES = 1000
@@ -34,8 +33,7 @@ def request(*ids: int, **fields: Any) -> Any:
 
 
 def ask(codec: Any, body: bytes, revision: ServedRevision) -> Question:
-    question: Question = codec.parse_question(body, b"", NO_WISHES, revision, MOST_NODES, OverlayLimits())
-    return question
+    return question_of(codec, body, revision, max_nodes=MOST_NODES)
 
 
 def outcome(raw: bytes, known: KnownMessages | None, revision: ServedRevision) -> tuple[Any, ...]:
@@ -47,7 +45,7 @@ def outcome(raw: bytes, known: KnownMessages | None, revision: ServedRevision) -
         asked = ask(codec, raw, revision)
     except RequestError as error:
         return error.code, str(error)
-    return *told, asked.nodes.tolist(), asked.objective, asked.outputs, asked.seed, asked.form, asked.priority
+    return *told, asked.nodes.tolist(), asked.objective, asked.outputs, asked.seed, asked.answer_form, asked.priority
 
 
 def varied(draw: random.Random) -> Iterator[bytes]:

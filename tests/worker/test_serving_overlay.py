@@ -7,6 +7,8 @@ import gc
 import json
 import math
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, running, service, with_overlays
 
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
@@ -22,15 +25,14 @@ from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_worker.asking import naming
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.wishes import wishes_of_head
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs import json as json_codec
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.openapi import complete
-from gnnserve_worker.serving.http.wishes import NO_WISHES, read_wishes
 
 NODES = 8
 COLUMNS = (
@@ -41,7 +43,7 @@ COLUMNS = (
 TOLD = PACKED_HEADER + 1
 TEXTS = [f"user-{i}" for i in range(NODES)]
 JSON, ARRAYS = JsonCodec(), BinaryOverlayCodec()
-DECODE, FEW_IDS = json_codec._decode, naming._FEW_IDS
+FEW_IDS = naming._FEW_IDS
 NEW = {"id": 99, "features": [1, 2, 3, 4, 5]}
 OTHER = {"id": 98, "features": {"amount": 7}}
 
@@ -77,7 +79,19 @@ def ask(
     body: dict[str, Any] | str, of: ServedRevision = POSITIONS, limits: OverlayLimits = DEFAULT_OVERLAY_LIMITS
 ) -> Question:
     text = body if isinstance(body, str) else json.dumps(body)
-    return JSON.parse_question(text.encode(), b"", NO_WISHES, of, 500, limits)
+    return question_of(JSON, text.encode(), of, limits=limits)
+
+
+def noting(note: Callable[[bytes], None]) -> ServedRevision:
+    """A revision that notes each body before it is decoded."""
+    task = POSITIONS.task
+
+    class Decoder:
+        def decode(self, body: bytes) -> Any:
+            note(body)
+            return task.decoder.decode(body)
+
+    return replace(POSITIONS, task=replace(task, decoder=Decoder()))
 
 
 def brought(question: Question) -> tuple[list[list[float]], list[int], list[list[int]], list[int]]:
@@ -104,7 +118,7 @@ def arrays(
 
 
 def ask_arrays(body: bytes, of: ServedRevision = POSITIONS, **limits: int) -> Question:
-    return ARRAYS.parse_question(body, b"", NO_WISHES, of, 500, OverlayLimits(**limits))
+    return question_of(ARRAYS, body, of, limits=OverlayLimits(**limits))
 
 
 def test_new_nodes_edges_and_overrides_become_arrays() -> None:
@@ -339,11 +353,10 @@ def test_edges_of_a_service_that_takes_none_are_to_be_left_out() -> None:
     ],
 )
 def test_more_values_than_any_request_has_are_refused_before_they_are_decoded(
-    brought: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
+    brought: dict[str, Any], code: str
 ) -> None:
     decoded: list[bytes] = []
-    monkeypatch.setattr(json_codec, "_decode", lambda body, of: decoded.append(body) or DECODE(body, of))
-    found = refused({"nodes": [0], "overlay": brought})
+    found = refused({"nodes": [0], "overlay": brought}, noting(decoded.append))
     assert found[0] == code
     assert bool(decoded) == (code != "OverlayTooLarge")
     if not decoded:
@@ -382,17 +395,17 @@ def test_commas_and_brackets_in_texts_are_no_values() -> None:
     assert brought(question)[0] == [[1, 0.5, 0.25, 0, 12]]
 
 
-def test_no_garbage_is_collected_while_a_large_body_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_garbage_is_collected_while_a_large_body_is_decoded() -> None:
     collects: list[bool] = []
-    monkeypatch.setattr(json_codec, "_decode", lambda body, of: collects.append(gc.isenabled()) or DECODE(body, of))
+    of = noting(lambda _body: collects.append(gc.isenabled()))
     nodes = [{"id": 100 + i, "features": [1, 2, 3, 4, 5]} for i in range(1000)]
     body: dict[str, Any] = {"nodes": [100], "overlay": {"nodes": nodes}}
     assert gc.isenabled()
-    ask(body)
+    ask(body, of)
     assert gc.isenabled()
-    refused(body | {"strict": 3})
+    refused(body | {"strict": 3}, of)
     assert gc.isenabled()
-    ask({"nodes": [0]})
+    ask({"nodes": [0]}, of)
     assert collects == [False, False, True]
 
 
@@ -493,7 +506,7 @@ def test_seed_in_the_query_is_told_to_be_a_header() -> None:
     with pytest.raises(
         RequestError, match=r"seed: there is no such field; known is return; headers have .* gnnserve-seed"
     ):
-        ARRAYS.parse_question(arrays([0], [], [], [], []), b"seed=7", NO_WISHES, POSITIONS, 500, DEFAULT_OVERLAY_LIMITS)
+        question_of(ARRAYS, arrays([0], [], [], [], []), POSITIONS, query=b"seed=7")
 
 
 def test_features_of_a_request_may_take_16_mib() -> None:
@@ -517,15 +530,15 @@ def test_seeds_are_63_bits(seed: int) -> None:
     assert (code, field) == ("InvalidValue", "seed")
     assert message.endswith("is out of range; give an integer from 0 to 9223372036854775807, or leave it out")
     with pytest.raises(RequestError, match="gnnserve-seed"):
-        read_wishes({b"gnnserve-seed": str(seed).encode()})
+        wishes_of_head({b"gnnserve-seed": str(seed).encode()})
 
 
 def test_seed_of_the_body_goes_before_that_of_the_head() -> None:
-    wishes = read_wishes({b"gnnserve-seed": b" 5 "})
+    wishes = wishes_of_head({b"gnnserve-seed": b" 5 "})
     for body, seed in ((b'{"nodes": [0]}', 5), (b'{"nodes": [0], "seed": 0}', 0)):
-        assert JSON.parse_question(body, b"", wishes, POSITIONS, 500, DEFAULT_OVERLAY_LIMITS).seed == seed
+        assert question_of(JSON, body, POSITIONS, wishes=wishes).seed == seed
     body = arrays([0], [], [[0, 1]], [], [])
-    assert ARRAYS.parse_question(body, b"", wishes, POSITIONS, 500, DEFAULT_OVERLAY_LIMITS).seed == 5
+    assert question_of(ARRAYS, body, POSITIONS, wishes=wishes).seed == 5
 
 
 @pytest.mark.parametrize(

@@ -27,19 +27,19 @@ from tests.support.serving import (
 )
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.objective import NO_OBJECTIVE
-from gnnserve_worker.asking.question import Question
+from gnnserve_worker.asking.wishes import NO_WISHES, Wishes
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http import predict
-from gnnserve_worker.serving.http.asked import Asked
+from gnnserve_worker.serving.http.asked import Arrival, Asked
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.head import Head
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.http.replies import Reply
-from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft
+from gnnserve_worker.tasks.node_items import NodeItems
 
 GRAPH = Graph(np.zeros(NODES + 1, np.int64), np.zeros(0, np.int32))
 
@@ -269,14 +269,12 @@ def test_an_overlay_with_an_edge_of_a_node_that_leaves_meanwhile_is_refused() ->
 class _WithOverlay(JsonCodec):
     """Every request brings the same overlay."""
 
-    def parse_question(self, *_: Any, **__: Any) -> Question:
-        return Question(
-            np.array([NODES, 1]), NO_OBJECTIVE, strict=False, outputs=("labels",), overlay=overlay(64), seed=7
-        )
+    def decode(self, *_: Any, **__: Any) -> Ask:
+        return Ask(NodeItems(), (), ("labels",), Wishes(seed=7), arrange=lambda: (overlay(64), np.array([NODES, 1])))
 
 
 async def ask(client: Client) -> Reply:
-    asked = client.app.predict.read(Head(_WithOverlay(), b"", NO_WISHES), b"")
+    asked = client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
     assert isinstance(asked, Asked)
     replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     client.app.predict.ask(asked, replied.set_result)
@@ -302,7 +300,7 @@ def test_overlays_are_counted_and_timed() -> None:
             assert 'gnnserve_overlay_requests_total{service="digits"} 0.0' in lines
             assert 'stage="overlay"' not in lines
             # As where another revision is asked what both have read.
-            client.app.predict.read(Head(_WithOverlay(), b"", NO_WISHES), b"")
+            client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
             reply = await ask(client)
             assert reply.status == 200
             assert b", overlay;dur=" in reply.head
@@ -327,7 +325,7 @@ def test_reading_an_overlay_counts_as_its_stage_and_not_as_waiting(monkeypatch: 
         async with running(FakeWorker()) as client:
             now = iter((0.0, 5_000.0))
             monkeypatch.setattr(predict, "monotonic_ms", lambda: next(now, monotonic_ms()))
-            asked = client.app.predict.read(Head(_WithOverlay(), b"", NO_WISHES), b"")
+            asked = client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
             assert isinstance(asked, Asked)
             assert asked.read_ms == 5_000
             # As if it had come 5 s ago and had been read since.

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.client_worker import Brought, client_worker
+from tests.support.questions import question_of
 from tests.support.serving import Client, FakeWorker, running, service
 
 from gnnserve_api.links import EndManifest, LinkCalibration, LinksManifest
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.models.decoder import build_decoder
+from gnnserve_worker.serving.grpc.codec import InferCodec
+from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.labels import take_labels
 from gnnserve_worker.tasks.score_links.links import ServedLinks
@@ -103,18 +106,56 @@ def test_arrays_of_pairs_get_an_array(query: str, wanted: list[float]) -> None:
     on_worker(of_links(), scenario)
 
 
-def test_the_open_inference_protocol_says_what_to_send_in_place_of_tensors() -> None:
+PAIRS = {"name": "pairs", "datatype": "INT64", "shape": [3, 2], "data": [[3, 7], [3, 8], [7, 3]]}
+
+
+def test_pairs_are_tensors_of_the_open_inference_protocol() -> None:
+    """What JSON of ours answers: by JSON, by bytes behind it, and by gRPC."""
+
     async def scenario(client: Client) -> None:
-        tensor = {"name": "nodes", "datatype": "INT64", "shape": [1], "data": [3]}
-        name = client.model.service
-        for path, body in ((f"/v2/models/{name}", None), (f"/v2/models/{name}/config", None),
-                           (f"/v2/models/{name}/infer", {"inputs": [tensor]})):  # fmt: skip
-            response = await client.http.request("GET" if body is None else "POST", path, json=body)
-            error = response.json()["error"]
-            assert response.status_code == 400
-            assert "scores pairs of nodes, which have no tensors in this protocol; POST {" in error
-            assert "} to /v1/predict" in error
-        assert (await client.http.get(f"/v2/models/{name}/ready")).json() == {"name": name, "ready": True}
+        path, wanted = f"/v2/models/{client.model.service}", [4, 0, 4]
+        told = (await client.http.get(path)).json()
+        assert (told["inputs"][0], [output["name"] for output in told["outputs"]]) == (
+            {"name": "pairs", "datatype": "INT64", "shape": [-1, 2]}, ["scores", "probabilities"],
+        )  # fmt: skip
+        scores, probabilities = (await client.http.post(f"{path}/infer", json={"inputs": [PAIRS]})).json()["outputs"]
+        assert (scores["datatype"], scores["shape"], scores["data"]) == ("FP32", [3], wanted)
+        assert probabilities["data"] == pytest.approx([0.7310586, 1 / (1 + np.e), 0.7310586])
+        ids = np.array(PAIRS["data"], "<i8").tobytes()
+        raw = await client.http.post(
+            f"{path}/infer", content=ids, headers={"inference-header-content-length": "0"}
+        )  # fmt: skip
+        behind = raw.content[int(raw.headers["inference-header-content-length"]) :]
+        assert np.frombuffer(behind, "<f4")[:3].tolist() == wanted
+        message = ModelInferRequest(
+            model_name="links", inputs=[{"name": "pairs", "datatype": "INT64", "shape": [3, 2]}],
+            raw_input_contents=[ids],
+        )  # fmt: skip
+        lane = client.model.lane
+        assert lane is not None
+        question = question_of(InferCodec(message.SerializeToString()), b"", lane.revision)
+        assert (len(question.nodes), question.outputs) == (3, ("scores", "probabilities"))
+
+    on_worker(of_links(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        ({"name": "nodes", "shape": [1], "data": [3]}, "inputs[0].name: this service scores pairs of nodes, and does"),
+        ({"name": "pairs", "shape": [3], "data": [3, 7, 8]}, "pairs: shape [3], where [-1,2] is expected"),
+        ({"name": "pairs", "shape": [0, 2], "data": []}, "pairs: the list is empty; name at least one pair"),
+        (
+            {"name": "pairs", "shape": [2, 2], "data": [3, 7, 8, NODES]},
+            f"pairs[1][1]: node {NODES} is not in",
+        ),
+    ],
+)
+def test_wrong_tensors_of_pairs_are_told_by_their_places(tensor: dict[str, Any], words: str) -> None:
+    async def scenario(client: Client) -> None:
+        body = {"inputs": [{"datatype": "INT64", **tensor}]}
+        response = await client.http.post(f"/v2/models/{client.model.service}/infer", json=body)
+        assert (response.status_code, response.json()["error"].startswith(words)) == (400, True), response.json()
 
     on_worker(of_links(), scenario)
 
@@ -241,18 +282,6 @@ def test_nodes_of_the_wrong_type_are_named() -> None:
 def test_the_graph_of_links_does_not_change() -> None:
     status, answer = ask(of_links(), {"pairs": [[1, 2]], "minOffset": 3})
     assert (status, answer["error"]["code"]) == (409, "NoUpdates")
-
-
-def test_tensors_are_of_classes() -> None:
-    tensor = {"name": "nodes", "datatype": "INT64", "shape": [1], "data": [1]}
-
-    async def scenario(client: Client) -> None:
-        told = await client.http.post("/v2/models/digits/infer", json={"inputs": [tensor]})
-        for response in (told, await client.http.get("/v2/models/digits")):
-            assert response.status_code == 400
-            assert "this service scores pairs of nodes" in response.text
-
-    on_worker(of_links(), scenario)
 
 
 def test_labels_are_of_classes() -> None:

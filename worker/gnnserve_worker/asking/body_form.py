@@ -17,18 +17,11 @@ from msgspec import Raw
 
 from gnnserve_api import decoding
 from gnnserve_worker.asking.features import RANGE_REMEDY
-from gnnserve_worker.asking.question import (
-    OFFSET_REMEDY,
-    PRIORITY_REMEDY,
-    SEED_REMEDY,
-    ErrorCode,
-    RequestError,
-    cut,
-    shown_value,
-)
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
+from gnnserve_worker.asking.wishes import WISHES
 
-FIELDS = ("objective", "strict", "return", "overlay", "seed", "variant", "minOffset", "timeoutMs", "priority")
+FIELDS = ("objective", "strict", "return", "overlay", *(wish.member for wish in WISHES))
 """Fields of a request whatever the task is, as clients write them; those of its items stand before them."""
 _LARGEST_SEARCHED_BYTES = 1024 * 1024
 """Bodies up to here are searched for the value that is wrong: a few milliseconds at most."""
@@ -71,11 +64,7 @@ REMEDIES = {
     "objective.latencyMs": "give milliseconds as a number, or leave it out",
     "objective.accuracyTolerancePermille": "give permille as a number (10 is one point), or leave it out",
     "strict": "give true or false",
-    "seed": SEED_REMEDY,
-    "variant": "give the name of a variant, one of GET /v1/variants, or leave it out",
-    "minOffset": OFFSET_REMEDY,
-    "timeoutMs": "give milliseconds as a number, or leave it out",
-    "priority": PRIORITY_REMEDY,
+    **{wish.member: wish.remedy for wish in WISHES},
     "overlay": "give an object with nodes, edges and overrides, or leave it out",
     **payload_remedies("overlay."),
     "overlay.edges": LIST_OF_PAIRS,
@@ -108,6 +97,8 @@ _KINDS = {
 _LENGTH = re.compile(r" of length ([0-9]+)(?:, got [0-9]+)?$")
 _TUPLES = {"2": "a pair"}
 """Lists of a certain length, by the length, where they have a name."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises of a body; `body_error` says it in our words."""
 _members = decoding.decoder(dict[str, Raw])
 _entries = decoding.decoder(list[Raw])
 _feature = decoding.decoder(float | list[float])
@@ -154,7 +145,23 @@ class BodyForm:
         return self.graph_remedies(revision).get(place) or self.remedies.get(place, "")
 
 
-def field_error(text: str, body: bytes, revision: AskedRevision, form: BodyForm) -> RequestError:
+def decode_body(decoder: msgspec.json.Decoder[Any], body: bytes, revision: AskedRevision, form: BodyForm) -> Any:
+    """What the decoder makes of a body. Raises RequestError."""
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise body_error(error, body, revision, form) from None
+
+
+def body_error(error: Exception, body: bytes, revision: AskedRevision, form: BodyForm) -> RequestError:
+    """What is wrong with a body that its decoder refused (`UNREADABLE`), whatever it is of."""
+    if isinstance(error, msgspec.ValidationError):
+        return _field_error(str(error), body, revision, form)
+    problem = f"not JSON: {error}" if body.strip() else "it is empty"
+    return RequestError(ErrorCode.INVALID_JSON, "body", problem, form.body_remedy(revision))
+
+
+def _field_error(text: str, body: bytes, revision: AskedRevision, form: BodyForm) -> RequestError:
     """msgspec's message in ours: with the value that was found and what to write instead.
 
     The text may quote the client's own, of any length, so nothing here relies on more than its beginning and its end.

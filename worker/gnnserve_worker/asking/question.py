@@ -1,8 +1,7 @@
 """Questions, and what is wrong with one whatever the protocol and the revision that it is asked of.
 
-A message names the field, the value, what was expected and what to do. Objective, strictness and seed may stand in the
-head of a request in any form. What depends on the revision is checked by its task, its graph and
-`serving/http/question.py`.
+A message names the field, the value, what was expected and what to do. What is asked for beside items, and its bounds,
+is in `wishes.py`. What depends on the revision is checked by its task, its graph and `serving/http/question.py`.
 """
 
 from __future__ import annotations
@@ -15,18 +14,12 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.objective import Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
+from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_worker.graph.overlay import Overlay
 
 PREDICT_PATH = "/v1/predict"
 RECOMMEND_PATH = "/v1/recommend"
-MAX_LATENCY_MS = 3_600_000
-MAX_TOLERANCE_PERMILLE = 1000
 _SHOWN_CHARACTERS = 60
-SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
-PRIORITY_REMEDY = f"give an integer from 1, the highest, to {LOWEST_PRIORITY}, or leave it out"
-OFFSET_REMEDY = f"give an offset of the log, an integer from 0 to {MAX_OFFSET}, or leave it out"
 
 
 class ErrorCode(StrEnum):
@@ -121,17 +114,6 @@ def unauthorized(which: str) -> RequestError:
     )
 
 
-class BehindError(Exception):
-    """The worker has not applied the offset that a request asks for. It may wait, and then be read again."""
-
-    def __init__(self, min_offset: int, objective: Objective, timeout_ms: float | None) -> None:
-        super().__init__(f"offset {min_offset:,} is not applied yet")
-        self.min_offset = min_offset
-        self.objective = objective
-        """The request's own, which may be empty."""
-        self.timeout_ms = timeout_ms
-
-
 class Question(msgspec.Struct, frozen=True):
     """A request that can be answered."""
 
@@ -149,52 +131,12 @@ class Question(msgspec.Struct, frozen=True):
     variant: str | None = None
     """The variant that is to answer, which can; None: the one that routing and load call for."""
     form: Any = None
-    """What its codec keeps of the request for the answer."""
+    """What its items keep so that they are made of the answer; None: they keep nothing."""
     timeout_ms: float | None = None
     """Time from its arrival after which its client wants no answer any more; None: there is no such time."""
     priority: int = DEFAULT_PRIORITY
-
-
-def check_seed(seed: int, where: str) -> int:
-    if not 0 <= seed <= MAX_SEED:
-        raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(seed)} is out of range", SEED_REMEDY)
-    return seed
-
-
-def check_priority(priority: int, where: str) -> int:
-    """Triton's clients have 0 for the default."""
-    if not 0 <= priority <= LOWEST_PRIORITY:
-        problem = f"{shown_value(priority)} is out of range"
-        raise RequestError(ErrorCode.INVALID_VALUE, where, problem, PRIORITY_REMEDY)
-    return priority or DEFAULT_PRIORITY
-
-
-def check_timeout(timeout_ms: float, where: str) -> float:
-    if not 0 < timeout_ms <= MAX_LATENCY_MS:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE, where, f"{timeout_ms:,.15g} is out of range",
-            f"give milliseconds above 0 and at most {MAX_LATENCY_MS:,}, or leave it out",
-        )  # fmt: skip
-    return timeout_ms
-
-
-def check_objective(objective: Objective, latency_field: str, tolerance_field: str) -> None:
-    latency = objective.latency_ms
-    if latency is not None and not 0 < latency <= MAX_LATENCY_MS:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            latency_field,
-            f"{latency:,.15g} is out of range",
-            f"give milliseconds above 0 and at most {MAX_LATENCY_MS:,}",
-        )
-    tolerance = objective.accuracy_tolerance_permille
-    if tolerance is not None and not 0 <= tolerance <= MAX_TOLERANCE_PERMILLE:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            tolerance_field,
-            f"{tolerance:,.15g} is out of range",
-            f"give permille from 0 to {MAX_TOLERANCE_PERMILLE:,}; 10 is one point of accuracy",
-        )
+    answer_form: Any = None
+    """What its codec keeps of the request for the answer."""
 
 
 def unknown_model(name: str, service: str) -> RequestError:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.question import RequestError, check_node_count
-from gnnserve_worker.graph.overlay import Overlay
 
 _NODES = IdList(b'"nodes"', (b",", b"]"), (b'",', b'"]'), overlays_have_it=True)
 
@@ -20,6 +17,7 @@ class NodeItems:
     __slots__ = ()
 
     id_list = _NODES
+    joined = None
 
     def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
         nodes: Sequence[Any] = request.nodes
@@ -32,6 +30,3 @@ class NodeItems:
 
     def placed(self, error: RequestError) -> RequestError:
         return error
-
-    def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Any]:
-        return found, None

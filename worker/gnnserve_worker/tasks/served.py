@@ -7,7 +7,7 @@ task it has before it: what differs by task is a method or a plain attribute her
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -48,23 +48,14 @@ class Items(Protocol):
     """What a request asks about, one entry of the answer each: nodes, pairs of nodes. Ids of all their nodes are looked
     up as one list."""
 
-    @property
-    def id_list(self) -> IdList:
-        """Where a request in JSON lists them."""
-
-    def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
-        """Ids of all nodes of a request in JSON, at least one. Raises RequestError where there are none or too many, or
-        its outputs are not possible."""
-
-    def check_count(self, ids: int, max_nodes: int) -> None:
-        """Raises RequestError where so many ids in an array are no items, or too many."""
-
     def placed(self, error: RequestError) -> RequestError:
         """An error about an id of that one list, told by the place of its item."""
 
-    def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Any]:
-        """The nodes to compute (int64), and what a `Question` keeps as its form so that items are made of their scores.
-        `found`: positions of the list, int64; those of new nodes are of the overlay."""
+    @property
+    def joined(self) -> Callable[[np.ndarray, Overlay | None], tuple[np.ndarray, Any]] | None:
+        """Makes of the nodes that were found (positions of the list, int64; those of new nodes are of the overlay) the
+        nodes to compute (int64), and what a `Question` keeps as its form so that items are made of their scores. None:
+        items are the nodes."""
 
 
 class ExplainedScores(Protocol):
@@ -79,28 +70,41 @@ class ExplainedScores(Protocol):
 
 
 class TaskTensors(Protocol):
-    """Tensors of the Open Inference Protocol. A task that has none raises RequestError from every method, and
-    names none."""
+    """Tensors of the Open Inference Protocol."""
 
-    def check(self, where: str) -> None:
-        """Raises RequestError where the task has no tensors. `where`: the field that asks for them."""
+    @property
+    def items(self) -> str:
+        """Name of the input that has ids of the items."""
 
-    def check_count(self, nodes: int, max_nodes: int) -> None: ...
+    @property
+    def item_ids(self) -> int:
+        """Ids of each item: where there are several, they are a row of the input."""
+
+    @property
+    def missing(self) -> str:
+        """What to do where that input is missing."""
+
+    @property
+    def default_outputs(self) -> tuple[str, ...]:
+        """What is answered where a request names no output."""
+
+    def check_count(self, items: int, max_nodes: int) -> None:
+        """Raises RequestError where there are none, or too many."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the tensors that can be asked for; empty: there are none."""
+        """Names of the tensors that can be asked for."""
 
     def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
         """Tensors that can be asked for; of a version, if one is named."""
 
-    def form_of(self, name: str, answer: ScoredNodes) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
         """Datatype and shape of an output."""
 
     def are_texts(self, name: str) -> bool:
         """Whether an output's elements have no fixed size."""
 
-    def numbers_of(self, name: str, answer: ScoredNodes) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
         """An output whose elements have a fixed size, C-contiguous, little-endian."""
 
     def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
@@ -112,6 +116,17 @@ class TaskTensors(Protocol):
 
 class ServedTask(Items, Protocol):
     # Asking (`serving/http/codecs`, `serving/http/tensors`)
+
+    @property
+    def id_list(self) -> IdList:
+        """Where a request in JSON lists its items."""
+
+    def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
+        """Ids of all nodes of a request in JSON, at least one. Raises RequestError where there are none or too many, or
+        its outputs are not possible."""
+
+    def check_count(self, ids: int, max_nodes: int) -> None:
+        """Raises RequestError where so many ids in an array are no items, or too many."""
 
     @property
     def decoder(self) -> msgspec.json.Decoder[Any]:
@@ -153,6 +168,10 @@ class ServedTask(Items, Protocol):
 
     @property
     def tensors(self) -> TaskTensors: ...
+
+    @property
+    def numbers_per_node(self) -> int:
+        """Most numbers that an answer has for each node of its question, roughly; 0: no answer is large."""
 
     def is_large(self, question: Question, most_numbers: int) -> bool:
         """Whether the answer has more numbers than that, roughly."""

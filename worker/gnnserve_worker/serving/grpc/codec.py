@@ -30,8 +30,9 @@ from gnnserve_worker.serving.grpc.known_messages import LONGEST_KNOWN, KnownMess
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse, encode_length
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.http.tensors.answer import as_bytes
-from gnnserve_worker.serving.http.tensors.asking import to_question
+from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import (
     SIZE,
     AnswerForm,
@@ -43,8 +44,7 @@ from gnnserve_worker.serving.http.tensors.request import (
     may_have_seed,
     read_request,
 )
-from gnnserve_worker.serving.http.tensors.served import NODES, read_by
-from gnnserve_worker.serving.http.wishes import NO_WISHES, Wishes
+from gnnserve_worker.serving.http.tensors.served import OVERLAY, read_by
 from gnnserve_worker.serving.requests import Answer
 from gnnserve_worker.tasks.served import TaskTensors
 
@@ -102,10 +102,11 @@ class InferCodec:
         """`body`: the message, which is read already."""
         if self._message is not None:
             return self._message.seeds
+        tensors = revision.task.tensors
         for tensor in self._request.inputs:
-            if tensor.name == NODES:
+            if tensor.name == tensors.items:
                 shape = tensor.shape
-                return min(max(1, shape[0]), len(body)) if shape else 1
+                return min(max(1, shape[0] * tensors.item_ids), len(body)) if shape else 1
         return 1
 
     def may_choose(self, _body: bytes) -> bool:
@@ -115,33 +116,23 @@ class InferCodec:
         return may_have_seed(self._request.parameters)
 
     def may_have_overlay(self, _body: bytes) -> bool:
-        return any(tensor.name != NODES for tensor in self._request.inputs)
+        return any(tensor.name.startswith(OVERLAY) for tensor in self._request.inputs)
 
-    def parse_question(
-        self,
-        body: bytes,
-        query: bytes,
-        wishes: Wishes,
-        revision: ServedRevision,
-        max_nodes: int,
-        limits: OverlayLimits,
-    ) -> Question:
-        read = self._read(body, wishes, revision, limits)
-        return to_question(read, self.version, read_elements, revision, max_nodes, limits)
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+        return to_ask(self._read(body, revision, limits), read_elements, revision, max_nodes, limits)
 
-    def _read(self, raw: bytes, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
+    def _read(self, raw: bytes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
         known, data = self._known, self._bytes
-        # Wishes in metadata are rare, and take longer to look up than they save.
-        if known is None or not data or wishes is not NO_WISHES:
-            return self._read_anew(wishes, revision, limits)
+        if known is None or not data:
+            return self._read_anew(revision, limits)
         message = self._message
         rest: bytes = self._request.SerializeToString() if message is None else message.rest
         if len(rest) > LONGEST_KNOWN:
-            return self._read_anew(wishes, revision, limits)
+            return self._read_anew(revision, limits)
         key = (rest, len(data), read_by(revision))
         found = known.find(key)
         if found is None:
-            read = self._read_anew(wishes, revision, limits)
+            read = self._read_anew(revision, limits)
             if not any(given.parameters for given in self._request.inputs):  # they may tell the number of bytes
                 known.remember(key, read)
                 if len(data) == 1 and not self.id:
@@ -152,9 +143,9 @@ class InferCodec:
             for (name, given), each in zip(found.tensors.items(), data, strict=True)
         }
         form = found.form if not self.id else AnswerForm(self.id, found.form.are_binary)
-        return InferBody(tensors, found.outputs, found.wishes, found.offset_field, form)
+        return InferBody(tensors, found.outputs, found.wishes, form)
 
-    def _read_anew(self, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
+    def _read_anew(self, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
         asked, data = self._request, self._bytes
         request = InferRequest(
             tuple(
@@ -165,49 +156,52 @@ class InferCodec:
             self.id or None,
             _values_of(asked.parameters),
         )
-        return read_request(request, _InMessage(asked.inputs, data), wishes, revision, limits, as_bytes=bool(data))
+        return read_request(
+            request, _InMessage(asked.inputs, data), self.version, revision, limits, as_bytes=bool(data)
+        )
 
     def encode_answer(
         self,
         answer: Answer,
         question: Question,
         revision: ServedRevision,
-        objective_met: Callable[[], bool],
+        is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
     ) -> Encoded:
         """`in_pieces`: a message is whole; its elements are copied, and not written one by one."""
         tensors = revision.task.tensors
         # A message has either bytes for all of its outputs or for none.
-        if any(question.form.are_binary):
-            return Encoded(b"", self._encode_bytes(answer, question, revision, objective_met))
+        if any(question.answer_form.are_binary):
+            return Encoded(b"", self._encode_bytes(answer, question, revision, is_in_time))
         response = _begin(self.model, answer.variant, (), revision.manifest.revision, answer.offset)
-        response.id = question.form.id or ""
+        response.id = question.answer_form.id or ""
         for name in question.outputs:
-            datatype, shape = tensors.form_of(name, answer)
+            datatype, shape = tensors.form_of(name, answer, question)
             output = response.outputs.add(name=name, datatype=datatype, shape=shape)
-            _fill(output.contents, name, datatype, answer, tensors)
-        response.parameters["objective_met"].bool_param = objective_met()
+            _fill(output.contents, name, datatype, answer, question, tensors)
+        response.parameters["objective_met"].bool_param = is_in_time is None or is_in_time()
         return Encoded(b"", response.SerializeToString())
 
     def _encode_bytes(
-        self, answer: Answer, question: Question, revision: ServedRevision, objective_met: Callable[[], bool]
+        self, answer: Answer, question: Question, revision: ServedRevision, is_in_time: Callable[[], bool] | None
     ) -> bytes:
         """A message may be written in parts, one behind the other: the most of it is alike for many answers."""
         tensors = revision.task.tensors
         outputs: list[tuple[str, str, tuple[int, ...]]] = []
         parts: list[bytes | memoryview] = [b""]
         for name in question.outputs:
-            datatype, shape = tensors.form_of(name, answer)
+            datatype, shape = tensors.form_of(name, answer, question)
             outputs.append((name, datatype, tuple(shape)))
-            data = as_bytes(name, answer, tensors)
+            data = as_bytes(name, answer, question, tensors)
             parts += (_RAW_OUTPUT, encode_length(len(data)), data)
-        if question.form.id:
-            encoded = question.form.id.encode()
+        if question.answer_form.id:
+            encoded = question.answer_form.id.encode()
             parts += (_ID, encode_length(len(encoded)), encoded)
         encode = _encode_begin if answer.offset is None else _encode_begin.__wrapped__
+        is_met = is_in_time is None or is_in_time()
         parts[0] = encode(
-            self.model, answer.variant, tuple(outputs), revision.manifest.revision, answer.offset, objective_met()
+            self.model, answer.variant, tuple(outputs), revision.manifest.revision, answer.offset, is_met
         )  # fmt: skip
         return b"".join(parts)
 
@@ -313,12 +307,14 @@ def _listed(name: str, datatype: Datatype, contents: Any) -> Any:
     return np.frombuffer(contents.SerializeToString()[-4 * len(values) :], "<f4")
 
 
-def _fill(contents: Any, name: str, datatype: Datatype, answer: Answer, tensors: TaskTensors) -> None:
+def _fill(
+    contents: Any, name: str, datatype: Datatype, answer: Answer, question: Question, tensors: TaskTensors
+) -> None:
     """Put an output's elements into the list of its datatype."""
     if tensors.are_texts(name):
         contents.bytes_contents.extend(tensors.texts_of(name, answer))
         return
-    numbers = tensors.numbers_of(name, answer)
+    numbers = tensors.numbers_of(name, answer, question)
     if datatype is Datatype.INT64:
         contents.int64_contents.extend(numbers.tolist())
     else:

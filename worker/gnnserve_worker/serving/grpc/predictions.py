@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from gnnserve_worker.asking.question import RequestError, unauthorized
+from gnnserve_worker.asking.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, wishes_of_head
 from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
 from gnnserve_worker.serving.grpc.gathering import Gathering
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
@@ -28,7 +29,6 @@ from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
-from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes
 from gnnserve_worker.serving.model import STOPPING, monotonic_ms
 from gnnserve_worker.serving.requests import Pending
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
@@ -54,7 +54,7 @@ def wishes_of(metadata: Fields) -> Wishes:
     """What metadata asks for, by the names of HTTP's headers. Raises RequestError."""
     headers = as_headers(metadata)
     check_stated_once(headers)
-    return read_wishes(dict(headers))
+    return wishes_of_head(dict(headers))
 
 
 def head_of(codec: InferCodec, metadata: Fields) -> Head:

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gnnserve_worker.asking.question import Question
-from gnnserve_worker.serving.http.asked import Asked
+from gnnserve_worker.serving.http.asked import Arrival, Asked
 from gnnserve_worker.serving.http.head import Head
-from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.hooks import Begin, Begun, Respond
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Pending
-from gnnserve_worker.serving.tracing.traces import RequestTrace
 
 _GOLDEN_RATIO = 0.6180339887498949
 """Its multiples, without their whole parts, are spread evenly over 0 to 1."""
@@ -39,16 +38,14 @@ class CanaryShare:
         self._canary = canary
         self._drawn = drawn
 
-    def start(  # noqa: PLR0911 - a ladder, one rung a revision that answers
-        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None = None,
-        trace: RequestTrace | None = None,
-    ) -> Pending | Held | Reply:  # fmt: skip
-        """As `Predict.start`, of which this takes the place."""
-        if arrived_ms is None:
-            arrived_ms = monotonic_ms()
+    def begin(self, arrival: Arrival, respond: Respond, go_on: Begin) -> Begun:  # noqa: PLR0911 - a rung a revision
+        """`go_on` asks the first revision."""
+        head, body = arrival.head, arrival.body
+        if arrival.arrived_ms is None:
+            arrival = Arrival(head, body, monotonic_ms(), arrival.trace)
 
-        def ask_first() -> Pending | Held | Reply:
-            return self._first.begin(self._first.read(head, body, arrived_ms, trace), respond)
+        def ask_first() -> Begun:
+            return go_on(arrival, respond)
 
         if not (self.percent and head.codec.is_for_canary):
             return ask_first()
@@ -56,10 +53,10 @@ class CanaryShare:
         if not (is_drawn or may_have_seed):
             return ask_first()
         # Whose it is must not depend on which of both has room, so that a body with a seed is read in any case.
-        of_first = None if is_drawn else self._first.read(head, body, arrived_ms, trace, must_parse=True)
+        of_first = None if is_drawn else self._first.read(arrival, must_parse=True)
         if isinstance(of_first, Asked) and not self._is_canarys(of_first.question, is_drawn):
             return self._first.begin(of_first, respond)
-        asked = self._canary.read(head, body, arrived_ms, trace, must_parse=may_have_seed)
+        asked = self._canary.read(arrival, must_parse=may_have_seed)
         if isinstance(asked, Asked):
             if not self._is_canarys(asked.question, is_drawn):
                 return ask_first() if of_first is None else self._first.begin(of_first, respond)
@@ -69,14 +66,14 @@ class CanaryShare:
             self.passed_on += 1
             return ask_first()
         if of_first is None:
-            of_first = self._first.read(head, body, arrived_ms, trace)
+            of_first = self._first.read(arrival)
         if isinstance(of_first, Asked) and self._is_canarys(of_first.question, is_drawn):
             self.passed_on += 1  # else it is wrong for both of them
         return self._first.begin(of_first, respond)
 
     def _ask_canary(
-        self, asked: Asked, respond: Callable[[Reply], None], ask_first: Callable[[], Pending | Held | Reply]
-    ) -> Pending | None:
+        self, asked: Asked, respond: Respond, ask_first: Callable[[], Begun]
+    ) -> Pending | None:  # fmt: skip
         """None: the canary refuses it at once."""
 
         def take(reply: Reply) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gnnserve_worker.asking.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, wishes_of_head
 from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.codecs.registry import CODEC_HEADERS, find_codec
 from gnnserve_worker.serving.http.content_coding import ACCEPT_ENCODING, Coding, wanted_coding
-from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
 READ_HEADERS = WISH_HEADERS | CODEC_HEADERS | {ACCEPT_ENCODING, PARENT_HEADER}
@@ -43,5 +43,5 @@ def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -
     wishes = NO_WISHES
     if not WISH_HEADERS.isdisjoint(read):
         check_stated_once(headers)
-        wishes = read_wishes(read)
+        wishes = wishes_of_head(read)
     return Head(codec, query, wishes, coding, path, read.get(PARENT_HEADER))

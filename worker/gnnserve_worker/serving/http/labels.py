@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
 from gnnserve_api import decoding
 from gnnserve_api.confidence_sequence import WINDOW_VALUES
 from gnnserve_api.live_accuracy import (
@@ -20,7 +18,7 @@ from gnnserve_api.live_accuracy import (
     LabelsRequest,
     RefusedLabel,
 )
-from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.naming import AnyId
 from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count, counted, shown_value
 from gnnserve_worker.inference.served import ServedRevision
@@ -113,13 +111,7 @@ def describe_accuracy(service: str, lane: Lane, watch: AccuracyWatch) -> Accurac
 
 
 def _read(body: bytes, revision: ServedRevision) -> LabelsRequest:
-    try:
-        request = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise field_error(str(error), body, revision, _FORM) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _FORM.body_remedy(revision)) from None
+    request: LabelsRequest = decode_body(_decoder, body, revision, _FORM)
     count = len(request.nodes)
     check_node_count(count, MOST_LABELS, otherwise="")
     for field, entries in (("labels", request.labels), ("times", request.times)):

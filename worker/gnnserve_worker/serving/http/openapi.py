@@ -10,9 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 from gnnserve_api.changes import OFFSET_HEADER
-from gnnserve_api.priority import LOWEST_PRIORITY
-from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
 from gnnserve_worker.asking.question import PREDICT_PATH, RECOMMEND_PATH
+from gnnserve_worker.asking.wishes import (
+    LATENCY_BOUNDS,
+    LATENCY_HEADER,
+    MIN_OFFSET,
+    STRICT_HEADER,
+    TIMING_HEADER,
+    TOLERANCE_BOUNDS,
+    TOLERANCE_HEADER,
+    VARIANT,
+    WISHES,
+    Wish,
+)
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.description import describe_post
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH
@@ -20,25 +30,8 @@ from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
 from gnnserve_worker.serving.http.open_inference.description import describe_open_inference
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, header, query_number, told
-from gnnserve_worker.serving.http.openapi_schemas import (
-    LATENCY_BOUNDS,
-    TOLERANCE_BOUNDS,
-    Described,
-    component_schemas,
-    described,
-)
+from gnnserve_worker.serving.http.openapi_schemas import Described, component_schemas, described
 from gnnserve_worker.serving.http.recommend_description import describe_recommend
-from gnnserve_worker.serving.http.wishes import (
-    LATENCY_HEADER,
-    OFFSET_WISH_HEADER,
-    PRIORITY_HEADER,
-    SEED_HEADER,
-    STRICT_HEADER,
-    TIMEOUT_HEADER,
-    TIMING_HEADER,
-    TOLERANCE_HEADER,
-    VARIANT_HEADER,
-)
 from gnnserve_worker.serving.security.access import WRITES, is_open
 
 OPENAPI_VERSION = "3.0.3"
@@ -159,27 +152,9 @@ def _predict_path(of: Described, revision: ServedRevision | None) -> dict[str, A
                     TOLERANCE_BOUNDS,
                 ),
                 header(STRICT_HEADER.decode(), "As strict; the body's goes first.", "boolean"),
-                header(
-                    SEED_HEADER.decode(),
-                    "As seed; the body's goes first.",
-                    "integer",
-                    {"minimum": 0, "maximum": MAX_SEED},
-                ),
-                header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string", _names_of(of)),
-                header(
-                    TIMEOUT_HEADER.decode(),
-                    "As timeoutMs; the body's goes first.",
-                    "number",
-                    LATENCY_BOUNDS,
-                ),
-                header(
-                    PRIORITY_HEADER.decode(),
-                    "As priority; the body's goes first.",
-                    "integer",
-                    {"minimum": 0, "maximum": LOWEST_PRIORITY},
-                ),
+                *(_header_of(wish, of) for wish in WISHES if wish is not MIN_OFFSET),
                 header(TIMING_HEADER.decode(), "Tell reading and writing too, in Server-Timing.", "string", _ALL),
-                *([_min_offset_header()] if of.changes else []),
+                *([_header_of(MIN_OFFSET, of)] if of.changes else []),
             ],
             "requestBody": {
                 "required": True,
@@ -226,13 +201,9 @@ def _predict_path(of: Described, revision: ServedRevision | None) -> dict[str, A
     }
 
 
-def _names_of(of: Described) -> dict[str, Any]:
-    return {} if of.variants is None else {"enum": [*of.variants]}
-
-
-def _min_offset_header() -> dict[str, Any]:
-    bounds = {"minimum": 0, "maximum": MAX_OFFSET}
-    return header(OFFSET_WISH_HEADER.decode(), "As minOffset; the body's goes first.", "integer", bounds)
+def _header_of(wish: Wish, of: Described) -> dict[str, Any]:
+    bounds = {"enum": [*of.variants]} if wish is VARIANT and of.variants is not None else {**wish.bounds}
+    return header(wish.header.decode(), f"As {wish.member}; the body's goes first.", wish.type, bounds)
 
 
 def _possible(media: dict[str, dict[str, Any] | None]) -> dict[str, dict[str, Any]]:

@@ -22,14 +22,12 @@ from gnnserve_api.routing import Route
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.id_schemas import AnyIds, IdSchemas
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
-from gnnserve_worker.asking.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE
+from gnnserve_worker.asking.wishes import LATENCY_BOUNDS, TOLERANCE_BOUNDS
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.openapi_parts import REFERENCE, to_openapi_30
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.serving import UNSERVED
 
-LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
-TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
 _OF_CHANGES = {"ChangesRequest": "NewNode", "TypedChangesRequest": "TypedNewNode"}
 """Requests that change graphs, each with the schema that it alone refers to."""
 _LOGGED = "ChangesContent"

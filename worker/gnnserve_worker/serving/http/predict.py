@@ -1,8 +1,8 @@
 """Predictions without I/O: from a head and a body to a reply, by callback.
 
 Two ways lead here: `connection.py`, straight from the HTTP parser, and the ASGI application of `app.py` for what is
-rare. The form of a request is its codec's (`codecs/`); what it is refused for is the same for both ways and all forms.
-Status codes are given in `replies.py`.
+rare. The form of a request is its codec's (`codecs/`); what it is refused for is the same for both ways and all forms
+(`question.py`). What only some requests go through is a hook (`hooks.py`). Status codes are given in `replies.py`.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY
-from gnnserve_worker.asking.question import BehindError, ErrorCode, RequestError, unknown_model
+from gnnserve_worker.asking.question import ErrorCode, RequestError, unknown_model
+from gnnserve_worker.asking.wishes import BehindError
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.http.asked import Asked, Behind
+from gnnserve_worker.serving.http.asked import Arrival, Asked, Behind
 from gnnserve_worker.serving.http.codecs.codec import Codec, ErrorForm
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.content_coding import compress
 from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
+from gnnserve_worker.serving.http.hooks import Begin, Begun, Hook, Respond, Timeout, Tracing
+from gnnserve_worker.serving.http.question import resolve
 from gnnserve_worker.serving.http.replies import (
     REFUSAL_STATUS,
     Reply,
@@ -33,11 +36,10 @@ from gnnserve_worker.serving.http.replies import (
     internal_error_reply,
     refusal_reply,
 )
-from gnnserve_worker.serving.http.server_timing import ServerTiming
+from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Outcome, Pending
-from gnnserve_worker.serving.tracing.tracer import Tracer
 from gnnserve_worker.serving.tracing.traces import RequestTrace
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -46,24 +48,40 @@ _MOST_AT_ONCE = 65_536
 _LOOK_AGAIN_S = 0.01
 _MOST_HELD_BYTES = 64 * 1024 * 1024
 """Bodies of requests that wait for an offset, altogether."""
+NoAnswer = Refusal | Failure | NotFinite | NodeLeft
 _log = logging.getLogger(__name__)
 
 
-class Sharing(Protocol):
-    """What divides requests between two revisions (`canary.py`)."""
+class ServerTiming:
+    """Writes `Server-Timing`: where the time of an answer went, in milliseconds, as a line of the reply's head.
+    docs/http.md says what each entry means. The stages of a batch are written once for all of its requests."""
 
-    def start(
-        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None = None,
-        trace: RequestTrace | None = None,
-    ) -> Pending | Held | Reply: ...  # fmt: skip
+    def __init__(self) -> None:
+        self._times: StageTimes | None = None
+        self._stages = b""
+        """`_times`, encoded."""
+
+    def tell(
+        self, times: StageTimes, queue_ms: float, overlay_ms: float, receive_ms: float | None, send_ms: float | None
+    ) -> bytes:
+        """`receive_ms`, `send_ms`: times of reading the request and of writing its answer; None: not told."""
+        if times is not self._times:
+            self._times = times
+            self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f" % (
+                times.sample_ms, times.gather_ms, times.compute_ms
+            )  # fmt: skip
+        receive = b"" if receive_ms is None else b"receive;dur=%.3f, " % receive_ms
+        overlay = b", overlay;dur=%.3f" % overlay_ms if overlay_ms else b""
+        send = b"" if send_ms is None else b", send;dur=%.3f" % send_ms
+        return b"server-timing: %bqueue;dur=%.3f%b%b%b\r\n" % (receive, queue_ms, overlay, self._stages, send)
 
 
 class Predict:
     def __init__(
         self, service: str, model: ServedModel, metrics: ServingMetrics, updates: Updates | None = None
     ) -> None:
-        self.canary: Sharing | None = None
-        """Takes the place of `start` while a second revision answers a share of the requests."""
+        self.canary: Hook | None = None
+        """Divides the requests between two revisions, while a second one answers a share of them."""
         self.in_flight = 0
         """Requests that wait for their answer; kept by those who send it."""
         self._service = service
@@ -77,103 +95,89 @@ class Predict:
         self._refusal_replies: dict[type[Codec], Reply] = {}
         """The encoded replies of `_refusal`, by the form of the request."""
 
-    def start(
-        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None = None
-    ) -> Pending | Held | Reply:
+    def start(self, head: Head, body: bytes, respond: Respond, arrived_ms: float | None = None) -> Begun:
         """`respond` is called later, unless there is a reply at once or the request is cancelled. `arrived_ms`: None:
         now."""
-        if self._model.tracer is not None:
-            return self._start_traced(self._model.tracer, head, body, respond, arrived_ms)
-        if self.canary is not None:
-            return self.canary.start(head, body, respond, arrived_ms)
-        return self.begin(self.read(head, body, arrived_ms), respond)
+        arrival = Arrival(head, body, arrived_ms)
+        if self._model.tracer is not None or self.canary is not None:
+            return self._start_hooked(arrival, respond)
+        asked = self.read(arrival)
+        return self.ask(asked, respond) if isinstance(asked, Asked) else self.begin(asked, respond)
 
-    def _start_traced(
-        self, tracer: Tracer, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None
-    ) -> Pending | Held | Reply:
-        if arrived_ms is None:
-            arrived_ms = monotonic_ms()
-        trace = tracer.begin(head.parent, head.path, arrived_ms)
-        if trace is None:
-            return self._start_as_shared(head, body, respond, arrived_ms, None)
+    def hooks(self) -> list[Hook]:
+        """What every request goes through, in this order, the first around all others."""
+        tracer = self._model.tracer
+        hooks = (None if tracer is None else Tracing(tracer), self.canary)
+        return [hook for hook in hooks if hook is not None]
 
-        def respond_and_end(reply: Reply) -> None:
-            respond(reply)
-            tracer.end(trace, monotonic_ms(), reply.status, reply.code)
+    def _start_hooked(self, arrival: Arrival, respond: Respond) -> Begun:
+        def go_on(arrival: Arrival, respond: Respond) -> Begun:
+            return self.begin(self.read(arrival), respond)
 
-        begun = self._start_as_shared(head, body, respond_and_end, arrived_ms, trace)
-        if isinstance(begun, Reply):
-            tracer.end(trace, monotonic_ms(), begun.status, begun.code)
-        return begun
+        begin: Begin = go_on
+        for hook in reversed(self.hooks()):
+            begin = partial(hook.begin, go_on=begin)
+        return begin(arrival, respond)
 
-    def _start_as_shared(
-        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float, trace: RequestTrace | None
-    ) -> Pending | Held | Reply:
-        if self.canary is not None:
-            return self.canary.start(head, body, respond, arrived_ms, trace)
-        return self.begin(self.read(head, body, arrived_ms, trace), respond)
-
-    def begin(self, asked: Asked | Behind | Reply, respond: Callable[[Reply], None]) -> Pending | Held | Reply:
+    def begin(self, asked: Asked | Behind | Reply, respond: Respond) -> Begun:
         if isinstance(asked, Asked):
             return self.ask(asked, respond)
         return self._hold(asked, respond) if isinstance(asked, Behind) else asked
 
-    def read(  # noqa: PLR0911 - a ladder, one rung a refusal
-        self, head: Head, body: bytes, arrived_ms: float | None = None, trace: RequestTrace | None = None,
-        *, must_parse: bool = False,
-    ) -> Asked | Behind | Reply:  # fmt: skip
-        """`arrived_ms`: when a request arrived that was read before; None: now. `must_parse`: refuse it unread on no
-        account, because what it says is to be known."""
+    def read(self, arrival: Arrival, *, must_parse: bool = False) -> Asked | Behind | Reply:  # noqa: PLR0911 - a ladder
+        """`must_parse`: refuse it unread on no account, because what it says is to be known."""
         begun_ms = monotonic_ms()
+        head, body, arrived_ms, lane = arrival.head, arrival.body, arrival.arrived_ms, self._model.lane
         if arrived_ms is None:
             arrived_ms = begun_ms
         codec = head.codec
         if codec.model is not None and codec.model != self._service:
             return self.refuse_request(unknown_model(codec.model, self._service), codec.encode_error)
-        lane = self._model.lane
         if lane is None:
             return self.refuse(self._model.refuse(), codec.encode_error)
-        seeds = codec.estimate_seeds(body, lane.revision)
-        refused = self._model.would_refuse(seeds, arrived_ms)
-        if refused is not None and not (must_parse or _may_choose(head, body)):
-            return self._refuse_unread(refused, seeds, codec, brings_overlay=codec.may_have_overlay(body))
-        revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
+        if lane.batcher.memory.known is not None:
+            refused = self._refuse_unread(arrival, lane, arrived_ms, must_parse=must_parse)
+            if refused is not None:
+                return refused
+        revision, limits = lane.revision, lane.overlay_limits
         try:
-            question = codec.parse_question(body, head.query, head.wishes, revision, max_nodes, lane.overlay_limits)
+            ask = codec.decode(body, head.query, revision, lane.batching.max_queued_seeds, limits)
+            question = resolve(ask, head.wishes, revision, limits)
         except RequestError as error:
             return self.refuse_request(error, codec.encode_error)
         except BehindError as behind:
-            wanted: Objective = lane.objective if behind.objective == NO_OBJECTIVE else behind.objective
-            patience_ms = WAIT_WITHOUT_LATENCY_MS if wanted.latency_ms is None else wanted.latency_ms
-            if behind.timeout_ms is not None:
-                patience_ms = min(patience_ms, behind.timeout_ms)
-            return Behind(head, body, behind.min_offset, arrived_ms, arrived_ms + patience_ms, trace)
+            return _behind(arrival, arrived_ms, behind, lane.objective)
         except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
             return self.fail(error, codec.encode_error)
-        overlay, read_ms = question.overlay, 0.0
-        if overlay is not None:
+        read_ms, receive_ms = 0.0, None
+        if question.overlay is not None:
             read_ms = monotonic_ms() - begun_ms
-        receive_ms = None
         if head.wishes.all_times:
             receive_ms = monotonic_ms() - begun_ms - read_ms
-        large = revision.task.is_large(question, _MOST_AT_ONCE)
-        return Asked(lane, question, codec, arrived_ms, large, read_ms, head.coding, receive_ms, trace)
+        task = revision.task
+        is_large = len(question.nodes) * task.numbers_per_node > _MOST_AT_ONCE
+        is_large = is_large and task.is_large(question, _MOST_AT_ONCE)
+        return Asked(arrival, lane, question, arrived_ms, is_large, read_ms, receive_ms)
 
-    def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
+    def ask(self, asked: Asked, respond: Respond) -> Pending | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
-        question = asked.question
+        question, trace, timeout = asked.question, asked.arrival.trace, None
         if question.overlay is not None:
             self._note_overlay(question.overlay, asked)
-        pending = self._model.submit(
-            asked.lane, question, asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome))
-        )
-        if asked.trace is not None:
-            _describe(asked.trace, asked)
-            if isinstance(pending, Pending):
-                pending.trace = asked.trace
-        if question.timeout_ms is not None and isinstance(pending, Pending):
-            self._give_up_later(asked, question.timeout_ms, pending, respond)
-        return self.refuse(pending, asked.codec.encode_error) if isinstance(pending, Refusal) else pending
+        if question.timeout_ms is not None:
+            timeout = Timeout(respond, partial(self._give_up, asked))
+            respond = timeout.respond
+        deliver = partial(self._deliver, asked, respond)
+        pending = self._model.submit(asked.lane, question, asked.arrived_ms, deliver)
+        if trace is not None:
+            trace.seeds, trace.revision = len(question.nodes), asked.lane.revision.manifest.revision
+        if isinstance(pending, Refusal):
+            return self.refuse(pending, asked.arrival.head.codec.encode_error)
+        if trace is not None:
+            pending.trace = trace
+        if timeout is not None and question.timeout_ms is not None:
+            timeout.start(pending, asked.arrived_ms + question.timeout_ms - monotonic_ms())
+        return pending
 
     def _note_overlay(self, overlay: Overlay, asked: Asked) -> None:
         # Not in `read`: of two revisions that read a request, one is asked.
@@ -182,34 +186,28 @@ class Predict:
             self._model.watch.note_inputs(revision, overlay.features)
         self._metrics.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
 
-    def _give_up_later(
-        self, asked: Asked, timeout_ms: float, pending: Pending, respond: Callable[[Reply], None]
-    ) -> None:
-        """Drop the request, wherever it is, once its time has passed."""
+    def _give_up(self, asked: Asked, pending: Pending) -> Reply | None:
+        """The reply to a request whose time has passed, and which is dropped; None: it has its outcome."""
+        if self._model.accepted.get(pending.request.key) is not pending:
+            return None
+        self._model.cancel(pending)
+        problem = f"{asked.question.timeout_ms:,.15g} ms have passed, and the answer is not there"
+        remedy = "allow more time, or ask for a latency (latencyMs), which chooses a variant that keeps it"
+        error = RequestError(ErrorCode.TIMED_OUT, "timeout", problem, remedy)
+        return self.refuse_request(error, asked.arrival.head.codec.encode_error)
 
-        def give_up() -> None:
-            if self._model.accepted.get(pending.request.key) is pending:
-                self._model.cancel(pending)
-                problem = f"{timeout_ms:,.15g} ms have passed, and the answer is not there"
-                remedy = "allow more time, or ask for a latency (latencyMs), which chooses a variant that keeps it"
-                error = RequestError(ErrorCode.TIMED_OUT, "timeout", problem, remedy)
-                respond(self.refuse_request(error, asked.codec.encode_error))
-
-        left_ms = max(0.0, asked.arrived_ms + timeout_ms - monotonic_ms())
-        timer, deliver = asyncio.get_running_loop().call_later(left_ms / 1000, give_up), pending.deliver
-
-        def deliver_in_time(outcome: Outcome) -> None:
-            timer.cancel()
-            deliver(outcome)
-
-        pending.deliver = deliver_in_time
-
-    def _refuse_unread(self, refusal: Refusal, seeds: int, codec: Codec, *, brings_overlay: bool) -> Reply:
+    def _refuse_unread(self, arrival: Arrival, lane: Lane, arrived_ms: float, *, must_parse: bool) -> Reply | None:
         """Under overload most requests end here, so that refusing takes little of what answering needs: the body is not
-        parsed, and the reply is encoded once for as long as the reason is the same."""
+        parsed, and the reply is encoded once for as long as the reason is the same. None: it has to be read."""
+        head, body = arrival.head, arrival.body
+        codec = head.codec
+        seeds = codec.estimate_seeds(body, lane.revision)
+        refusal = self._model.would_refuse(seeds, arrived_ms)
+        if refusal is None or must_parse or head.wishes.may_choose() or codec.may_choose(body):
+            return None
         self._metrics.offered_seeds += seeds
         self._metrics.count_refused(refusal.reason)
-        if brings_overlay:
+        if codec.may_have_overlay(body):
             self._metrics.count_unread_overlay()
         if refusal is not self._refusal:
             self._refusal, self._refusal_replies = refusal, {}
@@ -218,13 +216,13 @@ class Predict:
             reply = self._refusal_replies[type(codec)] = refusal_reply(refusal, codec.encode_error)
         return reply
 
-    def _hold(self, behind: Behind, respond: Callable[[Reply], None]) -> Held | Reply:
+    def _hold(self, behind: Behind, respond: Respond) -> Held | Reply:
         """Let a request wait until the worker has applied its offset; it is read and asked then."""
-        updates, size = self._updates, len(behind.body)
+        updates, size, form = self._updates, len(behind.arrival.body), behind.arrival.head.codec.encode_error
         assert updates is not None  # noqa: S101  (the graph of its revision changes)
         if self._held_bytes + size > _MOST_HELD_BYTES:
             message = f"requests that wait for their offset have more than {_MOST_HELD_BYTES:,} bytes; send it again"
-            return self.refuse(Refusal(RefusalReason.QUEUE_FULL, message, 1), behind.head.codec.encode_error)
+            return self.refuse(Refusal(RefusalReason.QUEUE_FULL, message, 1), form)
         self._held_bytes += size
 
         async def run(held: Held) -> None:
@@ -236,7 +234,7 @@ class Predict:
                 else:
                     respond(reply)
             except Exception as error:  # noqa: BLE001  (as in `read`)
-                respond(self.fail(error, behind.head.codec.encode_error))
+                respond(self.fail(error, form))
 
         def let_go() -> None:
             self._held_bytes -= size
@@ -244,7 +242,7 @@ class Predict:
         return Held(run, let_go)
 
     async def _read_when_applied(self, behind: Behind, updates: Updates) -> Asked | Reply:
-        form = behind.head.codec.encode_error
+        form = behind.arrival.head.codec.encode_error
 
         async def is_reached() -> bool:
             return await wait_for_offset(
@@ -252,7 +250,7 @@ class Predict:
             )
 
         while await is_reached():
-            asked = self.read(behind.head, behind.body, behind.arrived_ms, behind.trace)
+            asked = self.read(behind.arrival)
             if not isinstance(asked, Behind):
                 return asked
             # Another revision took over, whose graph does not have the offset yet.
@@ -296,28 +294,32 @@ class Predict:
         self._metrics.count_error(error.code)
         return error_reply(error, form)
 
-    def _respond(self, asked: Asked, outcome: Outcome) -> Reply:
-        codec = asked.codec
+    def _deliver(self, asked: Asked, respond: Respond, outcome: Outcome) -> None:
+        if not isinstance(outcome, Answer):
+            respond(self._reply_without_answer(outcome, asked.arrival.head.codec.encode_error))
+            return
+        try:
+            reply = self._encode(asked, outcome)
+        except Exception as error:  # noqa: BLE001  (as in `read`)
+            reply = self.fail(error, asked.arrival.head.codec.encode_error)
+        respond(reply)
+
+    def _reply_without_answer(self, outcome: NoAnswer, form: ErrorForm) -> Reply:
         match outcome:
-            case Answer():
-                try:
-                    return self._encode(asked, outcome)
-                except Exception as error:  # noqa: BLE001  (as in `read`)
-                    return self.fail(error, codec.encode_error)
             case Refusal():
-                return self.refuse(outcome, codec.encode_error)
+                return self.refuse(outcome, form)
             case NotFinite():
                 problem = f"variant {outcome.variant} makes scores of its features that are not finite"
                 remedy = "give features in the range of those of the graph's source"
                 wrong = RequestError(ErrorCode.INVALID_VALUE, "overlay", problem, remedy)
-                return self.refuse_request(wrong, codec.encode_error)
+                return self.refuse_request(wrong, form)
             case NodeLeft():
                 problem = "a node that the request names left the graph while the request waited"
                 remedy = "GET /v1/nodes lists its node ids"
                 unknown = RequestError(ErrorCode.UNKNOWN_NODE, "nodes", problem, remedy)
-                return self.refuse_request(unknown, codec.encode_error)
+                return self.refuse_request(unknown, form)
             case Failure():
-                return self._internal_error(outcome.error_id, codec.encode_error)
+                return self._internal_error(outcome.error_id, form)
             case _:
                 assert_never(outcome)
 
@@ -335,23 +337,22 @@ class Predict:
 
     def _encode(self, asked: Asked, answer: Answer) -> Reply:
         # Reading an overlay takes the longer, the more it brings: it counts as what it is, and not as waiting.
-        receive_ms, overlay_ms = asked.receive_ms, answer.times.overlay_ms + asked.read_ms
+        receive_ms, overlay_ms, head = asked.receive_ms, answer.times.overlay_ms + asked.read_ms, asked.arrival.head
         queue_ms = max(0.0, answer.queue_ms - asked.read_ms - (receive_ms or 0.0))
-        encoded = asked.codec.encode_answer(
-            answer, asked.question, asked.lane.revision, partial(_objective_met, answer), in_pieces=asked.large
+        is_in_time = None if answer.objective.latency_ms is None else partial(_is_in_time, answer)
+        encoded = head.codec.encode_answer(
+            answer, asked.question, asked.lane.revision, is_in_time, in_pieces=asked.is_large
         )
-        if asked.coding is not None:
-            encoded = compress(encoded, asked.coding)
-        head = encoded.head
-        if receive_ms is not None:
-            send_ms = None if encoded.pieces is not None else monotonic_ms() - answer.finished_ms
-            head += self._timing.tell_all(answer.times, receive_ms, queue_ms, overlay_ms, send_ms)
-        elif asked.codec.tells_times:
-            head += self._timing.tell(answer.times, queue_ms, overlay_ms)
-        if encoded.pieces is not None:
-            return Reply(200, head, b"", self._observed(answer, queue_ms, encoded.pieces, asked.trace))
-        self._observe(answer, queue_ms, asked.trace)
-        return Reply(200, head, encoded.body)
+        if head.coding is not None:
+            encoded = compress(encoded, head.coding)
+        lines, pieces, trace = encoded.head, encoded.pieces, asked.arrival.trace
+        if receive_ms is not None or head.codec.tells_times:
+            send_ms = None if receive_ms is None or pieces is not None else monotonic_ms() - answer.finished_ms
+            lines += self._timing.tell(answer.times, queue_ms, overlay_ms, receive_ms, send_ms)
+        if pieces is not None:
+            return Reply(200, lines, b"", self._observed(answer, queue_ms, pieces, trace))
+        self._observe(answer, queue_ms, trace)
+        return Reply(200, lines, encoded.body)
 
     def _observed(
         self, answer: Answer, queue_ms: float, pieces: Iterator[bytes], trace: RequestTrace | None
@@ -367,18 +368,16 @@ class Predict:
             self._metrics.show_example(answer.variant, total_ms, trace.ids.trace_id)
 
 
-def _describe(trace: RequestTrace, asked: Asked) -> None:
-    trace.seeds, trace.revision = len(asked.question.nodes), asked.lane.revision.manifest.revision
+def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objective) -> Behind:
+    """`own`: the service's objective, which holds where the request has none."""
+    wishes = behind.wishes
+    wanted = own if wishes.objective == NO_OBJECTIVE else wishes.objective
+    patience_ms = WAIT_WITHOUT_LATENCY_MS if wanted.latency_ms is None else wanted.latency_ms
+    if wishes.timeout_ms is not None:
+        patience_ms = min(patience_ms, wishes.timeout_ms)
+    timed = Arrival(arrival.head, arrival.body, arrived_ms, arrival.trace)
+    return Behind(timed, behind.min_offset, arrived_ms + patience_ms)
 
 
-def _may_choose(head: Head, body: bytes) -> bool:
-    """Whether the request may have an objective or a priority of its own or name a variant, so that it has to be
-    parsed."""
-    wishes = head.wishes
-    if wishes.objective != NO_OBJECTIVE or wishes.variant is not None or wishes.priority != DEFAULT_PRIORITY:
-        return True
-    return head.codec.may_choose(body)
-
-
-def _objective_met(answer: Answer) -> bool:
-    return answer.objective.latency_ms is None or answer.objective_met(monotonic_ms())
+def _is_in_time(answer: Answer) -> bool:
+    return answer.objective_met(monotonic_ms())

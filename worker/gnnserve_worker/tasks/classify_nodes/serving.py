@@ -92,6 +92,7 @@ class ClassifyNodes(NodeItems):
     held_out: HeldOut = NOTHING_HELD_OUT
     labels: ClassLabels = field(init=False)
     recommending: NearestNodes = field(init=False)
+    numbers_per_node: int = field(init=False)
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     class_texts: tuple[bytes, ...] = field(init=False)
@@ -103,6 +104,7 @@ class ClassifyNodes(NodeItems):
         object.__setattr__(self, "class_texts", texts)
         labels = ClassLabels(self.graph, self.classes, self.multi_label, self.decisive_scores, self.held_out)
         object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "numbers_per_node", 1 + len(self.classes) + self.most_embedding_columns)
         # Where the graph changes, nodes are counted as they were published.
         published = self.graph.nodes if self.graph.labels is None else len(self.graph.labels)
         part = class_part(self.graph.types.target.name, published)
@@ -168,11 +170,8 @@ class ClassifyNodes(NodeItems):
     # Answering
 
     def is_large(self, question: Question, most_numbers: int) -> bool:
-        nodes, classes, columns = len(question.nodes), len(self.classes), self.most_embedding_columns
-        if nodes * (1 + classes + columns) <= most_numbers:
-            return False
-        widths = {"labels": 1, "scores": classes, "embeddings": columns}
-        return nodes * sum(widths[output] for output in question.outputs) > most_numbers
+        widths = {"labels": 1, "scores": len(self.classes), "embeddings": self.most_embedding_columns}
+        return len(question.nodes) * sum(widths[output] for output in question.outputs) > most_numbers
 
     def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
         outputs, body = question.outputs, b""

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_worker.asking.question import check_node_count
+from gnnserve_worker.asking.question import Question, check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.asking.variants import capabilities_of
 from gnnserve_worker.models.thresholds import decisive_scores
@@ -27,6 +27,10 @@ def class_columns(classes: Classes) -> tuple[np.ndarray, tuple[bytes, ...]]:
 
 
 class ClassTensors:
+    items, item_ids, missing = "nodes", 1, "name the nodes to classify in it"
+    default_outputs = ("labels", "scores")
+    """Embeddings come only when asked for: not every variant has them."""
+
     def __init__(
         self, manifest: RevisionManifest, classes: Classes, thresholds: Mapping[str, np.ndarray], *, multi_label: bool
     ) -> None:
@@ -39,11 +43,8 @@ class ClassTensors:
         self._texts = [str(label).encode() for label in classes]
         self.names = tuple(kind.name for kind in self.outputs())
 
-    def check(self, where: str) -> None:
-        """There are tensors."""
-
-    def check_count(self, nodes: int, max_nodes: int) -> None:
-        check_node_count(nodes, max_nodes)
+    def check_count(self, items: int, max_nodes: int) -> None:
+        check_node_count(items, max_nodes)
 
     def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
         classes = len(self._classes)
@@ -62,7 +63,7 @@ class ClassTensors:
             kinds.append(TensorKind("embeddings", Datatype.FP32, (ANY_LENGTH, width), is_optional=True))
         return tuple(kinds)
 
-    def form_of(self, name: str, answer: ScoredNodes) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
         nodes = len(answer.scores)
         if name == "labels" and not self._multi_label:
             return (Datatype.BYTES if self._json_texts else Datatype.INT64), [nodes]
@@ -73,7 +74,7 @@ class ClassTensors:
     def are_texts(self, name: str) -> bool:
         return name == "labels" and not self._multi_label and bool(self._json_texts)
 
-    def numbers_of(self, name: str, answer: ScoredNodes) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
         if name != "labels":
             return np.ascontiguousarray(_matrix_of(name, answer), _FLOAT32)
         if self._multi_label:

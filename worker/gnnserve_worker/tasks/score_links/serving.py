@@ -37,7 +37,7 @@ from gnnserve_worker.tasks.score_links.no_labels import NoLabels
 from gnnserve_worker.tasks.score_links.pairs import PairForm, check_pair_count, form_pairs, told_of_pair
 from gnnserve_worker.tasks.score_links.published import PublishedLinks, link_parts
 from gnnserve_worker.tasks.score_links.recommending import BestPairs, BestPairsOfTypes
-from gnnserve_worker.tasks.score_links.tensors import NoTensors
+from gnnserve_worker.tasks.score_links.tensors import PairTensors
 from gnnserve_worker.tasks.served import ExplainedScores, ScoredNodes
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
@@ -55,7 +55,6 @@ class ScoreLinks:
     links: ServedLinks
     ends: PairEnds
     recommending: BestPairs
-    tensors: NoTensors
     decoder: msgspec.json.Decoder[Any]
     form: BodyForm = FORM
     id_list: IdList = _PAIRS
@@ -70,9 +69,13 @@ class ScoreLinks:
     classes: Classes = ()
     """What the graph has beside links, which nothing here answers."""
     multi_label: bool = False
+    numbers_per_node: int = 0
+    """A pair has a number or two."""
     labels: NoLabels = field(init=False)
+    tensors: PairTensors = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", PairTensors(self._outputs))
         object.__setattr__(self, "labels", NoLabels(self.wrong_task))
 
     # Asking
@@ -121,7 +124,7 @@ class ScoreLinks:
     # Answering
 
     def is_large(self, question: Question, most_numbers: int) -> bool:
-        return False  # a number or two for each pair
+        return False
 
     def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
         return b"".join(self.json_blocks(answer, question))
@@ -182,7 +185,6 @@ def _open(parts: TaskParts) -> ScoreLinks:
         links=links,
         ends=ends,
         recommending=_recommending(parts, links),
-        tensors=NoTensors(ends),
         decoder=_DECODERS[parts.graph.naming.form],
         classes=parts.classes,
         multi_label=parts.multi_label,

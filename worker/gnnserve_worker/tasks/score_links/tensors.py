@@ -1,48 +1,49 @@
-"""Why pairs have no tensors in the Open Inference Protocol."""
+"""Pairs as tensors of the Open Inference Protocol: scores and probabilities of links."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gnnserve_worker.asking.question import ErrorCode, RequestError
-from gnnserve_worker.asking.tensors import Datatype, TensorKind
-from gnnserve_worker.tasks.score_links.ends import PairEnds
+from gnnserve_worker.asking.question import Question
+from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
+from gnnserve_worker.tasks.score_links.description import OUTPUTS
+from gnnserve_worker.tasks.score_links.pairs import check_pair_count
 from gnnserve_worker.tasks.served import ScoredNodes
 
-_NODES = "nodes"
 
+class PairTensors:
+    items, item_ids, missing = "pairs", 2, "name the pairs to score in it"
+    names = default_outputs = OUTPUTS
 
-class NoTensors:
-    names: tuple[str, ...] = ()
+    def __init__(self, outputs: Callable[[ScoredNodes, Question], Mapping[str, np.ndarray]]) -> None:
+        """`outputs`: arrays of the outputs that are asked for, float32 [pairs]."""
+        self._outputs = outputs
+        self._answer: ScoredNodes | None = None
+        """The answer that was encoded last; it belongs to the event loop."""
+        self._arrays: Mapping[str, np.ndarray] = {}
+        """Its outputs: of several, each is asked for by itself."""
 
-    def __init__(self, ends: PairEnds) -> None:
-        self._ends = ends
-
-    def check(self, where: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_TASK, where, "this service scores pairs of nodes, which have no tensors in this protocol",
-            f"POST {self._ends.example_body()} to /v1/predict, or ask a service without task.links",
-        )  # fmt: skip
-
-    def check_count(self, nodes: int, max_nodes: int) -> NoReturn:
-        self.check(_NODES)
+    def check_count(self, items: int, max_nodes: int) -> None:
+        check_pair_count(items, max_nodes)
 
     def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
-        self.check(_NODES)
+        return tuple(TensorKind(name, Datatype.FP32, (ANY_LENGTH,)) for name in OUTPUTS)
 
-    def form_of(self, name: str, answer: ScoredNodes) -> tuple[Datatype, list[int]]:
-        self.check(_NODES)
+    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
+        return Datatype.FP32, [len(question.form)]
 
     def are_texts(self, name: str) -> bool:
-        self.check(_NODES)
+        return False
 
-    def numbers_of(self, name: str, answer: ScoredNodes) -> np.ndarray:
-        self.check(_NODES)
+    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
+        if answer is not self._answer:
+            self._answer, self._arrays = answer, self._outputs(answer, question)
+        return self._arrays[name].astype("<f4", copy=False)
 
     def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
-        self.check(_NODES)
+        raise AssertionError(name)
 
     def json_texts(self, name: str, answer: ScoredNodes) -> bytes:
-        self.check(_NODES)
+        raise AssertionError(name)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.graph_schema import TypeManifest
+from gnnserve_worker.asking.body_form import decode_body
 from gnnserve_worker.asking.changed_features import TypeColumns
 from gnnserve_worker.asking.edge_payload import EdgePayloads, PayloadFields
 from gnnserve_worker.asking.features import AnyNode, runs_of, write_features
@@ -24,13 +25,7 @@ from gnnserve_worker.graph.change_ids import BatchFormError
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.batch_ids import AnyRequest, BatchIds
-from gnnserve_worker.serving.http.changes.checks import (
-    AnyLabel,
-    check_counts,
-    check_labels,
-    decode_json,
-    read_labels,
-)
+from gnnserve_worker.serving.http.changes.checks import AnyLabel, check_counts, check_labels, read_labels
 from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, place_of_label
 
 _PAYLOAD = PayloadFields("edgeFeatures", "edgeTimes")
@@ -45,7 +40,7 @@ class Batches:
     def read_json(self, body: bytes, revision: ServedRevision) -> ChangeBatch:
         features = revision.changes.features
         columns, width = features.of_types(), features.width()
-        request: AnyRequest = decode_json(body, self.ids.decoder, revision, self.ids.form)
+        request: AnyRequest = decode_body(self.ids.decoder, body, revision, self.ids.form)
         nodes, overrides, labelled = request.nodes, request.overrides, request.labels
         counts = ChangeCounts(
             len(nodes), len(overrides), len(labelled), len(request.edges), len(request.removed_edges),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
 from gnnserve_api.protocol import Label
-from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.body_form import UNREADABLE
 from gnnserve_worker.asking.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
 from gnnserve_worker.graph.change_batch import MOST_ITEMS, ChangeCounts
@@ -22,17 +20,6 @@ _labels_decoder = decoding.decoder(list[AnyLabel])
 MOST_ID_BYTES = 1024
 """UTF-8 of the id of a new node."""
 SPLIT = "split the batch"
-
-
-def decode_json(body: bytes, decoder: msgspec.json.Decoder[Any], revision: ServedRevision, form: BodyForm) -> Any:
-    """What the decoder makes of the body. `form`: its fields, for messages."""
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise field_error(str(error), body, revision, form) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, form.body_remedy(revision)) from None
 
 
 def check_texts(texts: np.ndarray, offsets: np.ndarray, counts: ChangeCounts, per_edge: int = 2) -> None:
@@ -56,7 +43,7 @@ def check_texts(texts: np.ndarray, offsets: np.ndarray, counts: ChangeCounts, pe
 def read_labels(labels: bytes, counts: ChangeCounts) -> list[AnyLabel]:
     try:
         found = _labels_decoder.decode(labels)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         problem = f"its labels are no list of labels in JSON: {error}"
         raise RequestError(ErrorCode.INVALID_BINARY, "body", problem, BINARY_REMEDY) from None
     expected = counts.new_nodes + counts.labelled

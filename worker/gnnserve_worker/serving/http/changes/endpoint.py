@@ -30,6 +30,7 @@ from gnnserve_api.changes import (
 )
 from gnnserve_api.protocol import MAX_OFFSET
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
+from gnnserve_worker.asking.wishes import read_whole
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
@@ -41,7 +42,6 @@ from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import no_updates
 from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
-from gnnserve_worker.serving.http.wishes import read_whole
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 
 CHANGES_PATH = "/v1/changes"

@@ -16,17 +16,12 @@ import numpy as np
 from gnnserve_api.changes import OFFSET_HEADER
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.asking.question import (
-    PREDICT_PATH,
-    ErrorCode,
-    Question,
-    RequestError,
-)
+from gnnserve_worker.asking.question import PREDICT_PATH, ErrorCode, Question, RequestError
+from gnnserve_worker.asking.wishes import HEADERS_REMEDY
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.question import check_variant, require_offset
-from gnnserve_worker.serving.http.wishes import HEADERS_REMEDY, OFFSET_WISH_HEADER, VARIANT_HEADER, Wishes
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.requests import Answer
 
 ID_BYTES = 8
@@ -55,63 +50,37 @@ class BinaryCodec:
     def may_have_overlay(self, body: bytes) -> bool:
         return False
 
-    def parse_question(
-        self,
-        body: bytes,
-        query: bytes,
-        wishes: Wishes,
-        revision: ServedRevision,
-        max_nodes: int,
-        limits: OverlayLimits,
-    ) -> Question:
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
         check_integer_ids(revision)
         outputs = read_outputs(query, revision)
-        check_offset(wishes, revision)
         if len(body) % ID_BYTES:
             raise binary_error(
                 f"{len(body):,} bytes are no whole number of node ids, which have {ID_BYTES} bytes each",
                 "send int64, little-endian",
             )
-        task = revision.task
-        task.check_count(len(body) // ID_BYTES, max_nodes)
+        revision.task.check_count(len(body) // ID_BYTES, max_nodes)
         nodes = np.frombuffer(body, "<i8")
         if sys.byteorder == "big":
             nodes = nodes.astype(np.int64)
-        variant = read_variant(wishes, outputs, revision, brings_overlay=False)
-        try:
-            positions = revision.graph.naming.find_integers(nodes)
-        except RequestError as error:
-            raise task.placed(error) from None
-        positions, form = task.joined(positions, None)
-        return Question(
-            positions,
-            wishes.objective,
-            wishes.strict,
-            outputs,
-            None,
-            wishes.seed,
-            variant,
-            form,
-            wishes.timeout_ms,
-            wishes.priority,
-        )
+        return Ask(revision.task, nodes, outputs, may_bring=False)
 
     def encode_answer(
         self,
         answer: Answer,
         question: Question,
         revision: ServedRevision,
-        objective_met: Callable[[], bool],
+        is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
     ) -> Encoded:
         """Never in pieces: the array is sent from where it lies."""
         array = revision.task.array(answer, question)
+        is_met = is_in_time is None or is_in_time()
         head = (
             f"content-type: {self.content_type}\r\n"
             f"gnnserve-variant: {answer.variant}\r\n"
             f"gnnserve-revision: {revision.manifest.revision}\r\n"
-            f"gnnserve-objective-met: {'true' if objective_met() else 'false'}\r\n"
+            f"gnnserve-objective-met: {'true' if is_met else 'false'}\r\n"
             f"gnnserve-shape: {','.join(map(str, array.shape))}\r\n"
         )
         if answer.offset is not None:
@@ -137,23 +106,6 @@ def check_integer_ids(revision: ServedRevision) -> None:
             "the node ids of this graph are texts, and lists of them are no array",
             f"send JSON, such as {revision.task.example()}",
         )
-
-
-def check_offset(wishes: Wishes, revision: ServedRevision) -> None:
-    """Raises BehindError where the graph does not have the offset yet that the head asks for."""
-    if wishes.min_offset is not None:
-        require_offset(
-            wishes.min_offset, wishes.objective, wishes.timeout_ms, revision, OFFSET_WISH_HEADER.decode()
-        )  # fmt: skip
-
-
-def read_variant(
-    wishes: Wishes, outputs: tuple[str, ...], revision: ServedRevision, *, brings_overlay: bool
-) -> str | None:
-    """The variant that the head names, which can answer; None: it names none."""
-    if wishes.variant is None:
-        return None
-    return check_variant(wishes.variant, outputs, brings_overlay, revision, VARIANT_HEADER.decode())
 
 
 def binary_error(problem: str, remedy: str) -> RequestError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,22 +35,20 @@ from gnnserve_worker.asking.overlay import (
     check_sizes,
 )
 from gnnserve_worker.asking.overlay_ids import new_node, place_of, repeated
-from gnnserve_worker.asking.question import PREDICT_PATH, Question, RequestError, counted
+from gnnserve_worker.asking.question import PREDICT_PATH, Question, counted
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import ALL_OF_FIRST
+from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import (
     ID_BYTES,
     BinaryCodec,
     binary_error,
     check_integer_ids,
-    check_offset,
     read_outputs,
-    read_variant,
 )
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.wishes import Wishes
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.requests import Answer
 
 COUNTS = struct.Struct("<4q")
@@ -77,54 +76,23 @@ class BinaryOverlayCodec:
     def may_have_overlay(self, body: bytes) -> bool:
         return not _brings_nothing(body)
 
-    def parse_question(
-        self,
-        body: bytes,
-        query: bytes,
-        wishes: Wishes,
-        revision: ServedRevision,
-        max_nodes: int,
-        limits: OverlayLimits,
-    ) -> Question:
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
         check_integer_ids(revision)
         if _brings_nothing(body):
-            return _PLAIN.parse_question(body[COUNTS.size :], query, wishes, revision, max_nodes, limits)
-        task, support = revision.task, revision.compute.overlays.support(limits)
-        outputs = read_outputs(query, revision)
-        check_offset(wishes, revision)
-        variant = read_variant(wishes, outputs, revision, brings_overlay=True)
-        try:
-            brought = read_arrays(body, revision, support, max_nodes, limits)
-        except RequestError as error:
-            raise task.placed(error) from None
-        overlay, seeds = support.arrange(
-            brought.features, brought.overridden, brought.edges, brought.seeds, ALL_OF_FIRST, ALL_OF_FIRST,
-            brought.payload,
-        )  # fmt: skip
-        seeds, form = task.joined(seeds, overlay)
-        return Question(
-            seeds,
-            wishes.objective,
-            wishes.strict,
-            outputs,
-            overlay,
-            wishes.seed,
-            variant,
-            form,
-            wishes.timeout_ms,
-            wishes.priority,
-        )
+            return _PLAIN.decode(body[COUNTS.size :], query, revision, max_nodes, limits)
+        arrange = partial(_arrange, body, revision, max_nodes, limits)
+        return Ask(revision.task, (), read_outputs(query, revision), arrange=arrange)
 
     def encode_answer(
         self,
         answer: Answer,
         question: Question,
         revision: ServedRevision,
-        objective_met: Callable[[], bool],
+        is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
     ) -> Encoded:
-        return _PLAIN.encode_answer(answer, question, revision, objective_met, in_pieces=in_pieces)
+        return _PLAIN.encode_answer(answer, question, revision, is_in_time, in_pieces=in_pieces)
 
     def encode_error(self, detail: ErrorDetail) -> Encoded:
         return encode_json_error(detail)
@@ -148,6 +116,16 @@ def _brings_nothing(body: bytes) -> bool:
     """Whether it is an ordinary request behind its counts, as one in JSON whose overlay is empty."""
     is_empty = body[ID_BYTES : COUNTS.size] == _NOTHING
     return is_empty and len(body) == COUNTS.size + ID_BYTES * COUNTS.unpack_from(body)[0]
+
+
+def _arrange(
+    body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
+) -> tuple[Overlay, np.ndarray]:
+    support = revision.compute.overlays.support(limits)
+    brought = read_arrays(body, revision, support, max_nodes, limits)
+    return support.arrange(
+        brought.features, brought.overridden, brought.edges, brought.seeds, ALL_OF_FIRST, ALL_OF_FIRST, brought.payload
+    )
 
 
 def read_arrays(

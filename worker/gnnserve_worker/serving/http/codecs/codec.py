@@ -1,9 +1,10 @@
 """What a codec is: one form in which predictions are asked for and answered over HTTP.
 
-A codec parses a body into a `Question`, and encodes an `Answer`. One that has a media type of its own (`MediaCodec`)
-reads every request of that type; one whose requests say more in their head is made for each head
-(`open_inference.py`). `predict.py` does what all forms share: admission, refusals, timing. A new form is a class with
-these methods and a line in `registry.py`; neither the connection nor the ASGI application knows of any codec.
+A codec decodes a body into an `Ask`, which `question.py` makes a `Question` of, and encodes an `Answer`. One that has a
+media type of its own (`MediaCodec`) reads every request of that type; one whose requests say more in their head is made
+for each head (`open_inference.py`). `predict.py` does what all forms share: admission, refusals, timing. A new form is
+a class with these methods and a line in `registry.py`; neither the connection nor the ASGI application knows of any
+codec.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.wishes import Wishes
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.requests import Answer
 
 
@@ -66,29 +67,22 @@ class Codec(Protocol):
         """Whether the body seems to bring an overlay, without parsing it; requests that are refused unread are counted
         by it."""
 
-    def parse_question(
-        self,
-        body: bytes,
-        query: bytes,
-        wishes: Wishes,
-        revision: ServedRevision,
-        max_nodes: int,
-        limits: OverlayLimits,
-    ) -> Question:
-        """Raises RequestError, which names the field, and BehindError before any id is looked up. What the body says
-        takes precedence over `wishes`; `limits` are those of an overlay."""
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+        """What a body asks of a revision, whose ids and outputs it may have. Nothing is looked up. Raises RequestError,
+        which names the field. `limits`: those of an overlay."""
 
     def encode_answer(
         self,
         answer: Answer,
         question: Question,
         revision: ServedRevision,
-        objective_met: Callable[[], bool],
+        is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
     ) -> Encoded:
-        """`objective_met` is called once, after the arrays are encoded. `in_pieces`: the answer is large, so that a
-        form whose encoding takes long should yield to other clients between its parts."""
+        """`is_in_time` tells whether the objective is met, and is called once, after the arrays are encoded; None: it
+        is, whenever that is. `in_pieces`: the answer is large, so that a form whose encoding takes long should yield to
+        other clients between its parts."""
 
     def encode_error(self, detail: ErrorDetail) -> Encoded: ...
 

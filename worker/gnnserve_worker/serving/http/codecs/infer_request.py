@@ -9,7 +9,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
 from gnnserve_worker.asking.tensors import Behind, Contents, Datatype, InJson
 from gnnserve_worker.inference.served import ServedRevision
@@ -23,17 +23,14 @@ from gnnserve_worker.serving.http.tensors.request import (
     RequestInput,
     read_request,
 )
-from gnnserve_worker.serving.http.tensors.served import NODES, input_kinds
-from gnnserve_worker.serving.http.wishes import Wishes
+from gnnserve_worker.serving.http.tensors.served import example_input, input_kinds
 
 _decoder = decoding.decoder(InferRequest)
 _OBJECT = "give an object of names and values"
 
 
 def _example(revision: ServedRevision) -> str:
-    ids = revision.graph.naming.shown(0, 2)
-    tensor = {"name": NODES, "shape": [len(ids)], "datatype": input_kinds(revision)[NODES].datatype, "data": ids}
-    return msgspec.json.encode({"inputs": [tensor]}).decode()
+    return msgspec.json.encode({"inputs": [example_input(revision)]}).decode()
 
 
 BODY = BodyForm(
@@ -70,13 +67,11 @@ def read_infer_body(
     json_bytes: int | None,
     model: str,
     version: str | None,
-    wishes: Wishes,
     revision: ServedRevision,
     max_nodes: int,
     limits: OverlayLimits,
 ) -> InferBody:
-    """`json_bytes`: the length of the JSON, behind which tensors stand as bytes; None: it is the whole body.
-    `wishes`: those of the head; parameters go first."""
+    """`json_bytes`: the length of the JSON, behind which tensors stand as bytes; None: it is the whole body."""
     text, behind = body, None
     if json_bytes is not None:
         text, behind = body[:json_bytes], len(body) - json_bytes
@@ -90,13 +85,13 @@ def read_infer_body(
     if json_bytes == 0:
         request = _raw_request(body, revision)
     elif len(text) <= LARGE_BYTES:
-        request = _decode(text, revision)
+        request = decode_body(_decoder, text, revision, BODY)
     else:
         check_values(text, revision, max_nodes, limits, may_bring=may_bring(text))
         with without_collection():
-            request = _decode(text, revision)
+            request = decode_body(_decoder, text, revision, BODY)
     _check_place(request, model, version)
-    return read_request(request, _InBody(behind), wishes, revision, limits, as_bytes=False)
+    return read_request(request, _InBody(behind), version, revision, limits, as_bytes=False)
 
 
 class _InBody:
@@ -148,26 +143,18 @@ class _InBody:
 
 def _raw_request(body: bytes, revision: ServedRevision) -> InferRequest:
     """A body without JSON: the ids alone, whose number follows from their size. All outputs are bytes."""
-    kind = input_kinds(revision)[NODES]
-    if kind.datatype is not Datatype.INT64 or len(body) % ID_BYTES:
+    tensors = revision.task.tensors
+    kind, item_bytes = input_kinds(revision)[tensors.items], ID_BYTES * tensors.item_ids
+    if kind.datatype is not Datatype.INT64 or len(body) % item_bytes:
         raise RequestError(
             ErrorCode.INVALID_BINARY,
             "body",
             f"{counted(len(body), 'byte')} without JSON are no tensor of {kind.datatype}",
             "send JSON, and its length in Inference-Header-Content-Length",
         )
-    tensor = RequestInput(NODES, (len(body) // ID_BYTES,), kind.datatype, {SIZE: len(body)})
+    shape = (len(body) // item_bytes, *kind.shape[1:])
+    tensor = RequestInput(kind.name, shape, kind.datatype, {SIZE: len(body)})
     return InferRequest((tensor,), parameters={ALL_AS_BYTES: True})
-
-
-def _decode(text: bytes, revision: ServedRevision) -> InferRequest:
-    try:
-        return _decoder.decode(text)
-    except msgspec.ValidationError as error:
-        raise field_error(str(error), text, revision, BODY) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not JSON: {error}" if text.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, BODY.body_remedy(revision)) from None
 
 
 def _check_place(request: InferRequest, model: str, version: str | None) -> None:

@@ -19,23 +19,25 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, cut
 from gnnserve_worker.asking.tensors import read_elements
+from gnnserve_worker.asking.wishes import CHOOSING_PARAMETERS, read_whole
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.infer_request import may_bring, read_infer_body
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.http.tensors.answer import as_bytes
-from gnnserve_worker.serving.http.tensors.asking import to_question
+from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import InferBody
-from gnnserve_worker.serving.http.tensors.served import NODES, read_by
-from gnnserve_worker.serving.http.wishes import Wishes, read_whole
+from gnnserve_worker.serving.http.tensors.served import read_by
 from gnnserve_worker.serving.requests import Answer
 from gnnserve_worker.tasks.served import TaskTensors
 
 JSON_LENGTH = b"inference-header-content-length"
 _BINARY_HEAD = b"content-type: application/octet-stream\r\n"
 _ERROR_HEADER = b"gnnserve-error"
+_CHOOSING = tuple(name.encode() for name in CHOOSING_PARAMETERS)
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*(\d{1,9})')
 _BLOCK_VALUES = 65_536
 """Numbers encoded in one go: about 2 ms."""
@@ -53,7 +55,7 @@ class KnownJson(msgspec.Struct, frozen=True):
     body_bytes: int
     seeds: int
     facts: tuple[Any, ...]
-    """What else it was read by: the wishes of the head, and what the served graph takes."""
+    """What else it was read by: what the served graph takes."""
     body: InferBody
 
 
@@ -79,19 +81,20 @@ class OpenInferenceCodec:
     def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
         if self.json_bytes == 0:
             return len(body) // ID_BYTES
+        tensors = revision.task.tensors
         known = self._known
         if known is not None and known.body_bytes == len(body) and body.startswith(known.text):
             return known.seeds
         end = _HEAD_BYTES if self.json_bytes is None else min(self.json_bytes, _HEAD_BYTES)
-        start = body.find(b'"nodes"', 0, end)
+        start = body.find(b'"%b"' % tensors.items.encode(), 0, end)
         found = _SHAPE.search(body, max(0, start), end) or _SHAPE.search(body, 0, end)
-        return min(int(found[1]), len(body)) or 1 if found else 1
+        return min(int(found[1]) * tensors.item_ids, len(body)) or 1 if found else 1
 
     def may_choose(self, body: bytes) -> bool:
         if self.version is not None:
             return True
         text = self._json(body)
-        return b"latency_ms" in text or b"tolerance" in text or b"priority" in text or b"\\u00" in text
+        return b"\\u00" in text or any(name in text for name in _CHOOSING)
 
     def may_have_seed(self, body: bytes) -> bool:
         text = self._json(body)
@@ -104,30 +107,16 @@ class OpenInferenceCodec:
         """The JSON: what stands in the bytes behind it are no names."""
         return body if self.json_bytes is None else body[: self.json_bytes]
 
-    def parse_question(
-        self,
-        body: bytes,
-        query: bytes,
-        wishes: Wishes,
-        revision: ServedRevision,
-        max_nodes: int,
-        limits: OverlayLimits,
-    ) -> Question:
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
         """`query` is empty: `check_query` refuses every parameter."""
-        read = self._read(body, wishes, revision, max_nodes, limits)
+        read = self._read(body, revision, max_nodes, limits)
         json_bytes = self.json_bytes or 0
-        return to_question(
-            read, self.version, lambda given: read_elements(given, body, json_bytes), revision, max_nodes, limits
-        )
+        return to_ask(read, lambda given: read_elements(given, body, json_bytes), revision, max_nodes, limits)
 
-    def _read(
-        self, body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
-    ) -> InferBody:
+    def _read(self, body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> InferBody:
         if not self.json_bytes or self.json_bytes > _LONGEST_KNOWN:
-            return read_infer_body(
-                body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits
-            )  # fmt: skip
-        known, facts = self._known, (wishes, read_by(revision))
+            return read_infer_body(body, self.json_bytes, self.model, self.version, revision, max_nodes, limits)
+        known, facts = self._known, read_by(revision)
         # All that is known has JSON of this length.
         if (
             known is not None
@@ -136,8 +125,10 @@ class OpenInferenceCodec:
             and known.facts == facts
         ):  # fmt: skip
             return known.body
-        read = read_infer_body(body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits)
-        self._known = KnownJson(body[: self.json_bytes], len(body), read.tensors[NODES].shape[0] or 1, facts, read)
+        read = read_infer_body(body, self.json_bytes, self.model, self.version, revision, max_nodes, limits)
+        tensors = revision.task.tensors
+        seeds = read.tensors[tensors.items].shape[0] * tensors.item_ids or 1
+        self._known = KnownJson(body[: self.json_bytes], len(body), seeds, facts, read)
         return read
 
     def encode_answer(
@@ -145,27 +136,28 @@ class OpenInferenceCodec:
         answer: Answer,
         question: Question,
         revision: ServedRevision,
-        objective_met: Callable[[], bool],
+        is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
     ) -> Encoded:
-        are_binary, tensors = question.form.are_binary, revision.task.tensors
+        are_binary, tensors = question.answer_form.are_binary, revision.task.tensors
         if not any(are_binary):
-            pieces = self._pieces(answer, question, revision, objective_met, [])
+            pieces = self._pieces(answer, question, revision, is_in_time, [])
             return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
-        buffers = [as_bytes(name, answer, tensors) for name in compress(question.outputs, are_binary)]
+        buffers = [as_bytes(name, answer, question, tensors) for name in compress(question.outputs, are_binary)]
         sizes = [*map(len, buffers)]
-        if question.form.id is not None or answer.offset is not None or len(buffers) < len(are_binary):
-            text = b"".join(self._pieces(answer, question, revision, objective_met, sizes))
+        if question.answer_form.id is not None or answer.offset is not None or len(buffers) < len(are_binary):
+            text = b"".join(self._pieces(answer, question, revision, is_in_time, sizes))
             return Encoded(_binary_head(text), b"".join([text, *buffers]))
         # Alike for many answers: nothing else of them is in it.
+        is_met = is_in_time is None or is_in_time()
         key = (
             self.model, answer.variant, question.outputs, len(answer.scores), *sizes, revision.manifest.revision,
-            met := objective_met(),
+            is_met,
         )  # fmt: skip
         known = _known_answers.get(key)
         if known is None:
-            text = b"".join(self._pieces(answer, question, revision, lambda: met, sizes))
+            text = b"".join(self._pieces(answer, question, revision, lambda: is_met, sizes))
             if len(_known_answers) >= _MOST_KNOWN_ANSWERS:
                 _known_answers.clear()
             known = _known_answers[key] = _binary_head(text), text
@@ -177,17 +169,17 @@ class OpenInferenceCodec:
         answer: Answer,
         question: Question,
         revision: ServedRevision,
-        objective_met: Callable[[], bool],
+        is_in_time: Callable[[], bool] | None,
         sizes: list[int],
     ) -> Iterator[bytes]:
         """The JSON of an answer in pieces, each short work. `sizes`: bytes of the outputs that come behind it."""
         left, tensors = iter(sizes), revision.task.tensors
         start = {"model_name": self.model, "model_version": answer.variant}
-        if question.form.id is not None:
-            start["id"] = question.form.id
+        if question.answer_form.id is not None:
+            start["id"] = question.answer_form.id
         yield orjson.dumps(start)[:-1] + b',"outputs":['
-        for index, (name, is_binary) in enumerate(zip(question.outputs, question.form.are_binary, strict=True)):
-            datatype, shape = tensors.form_of(name, answer)
+        for index, (name, is_binary) in enumerate(zip(question.outputs, question.answer_form.are_binary, strict=True)):
+            datatype, shape = tensors.form_of(name, answer, question)
             begin = b'%b{"name":"%b","datatype":"%b","shape":%b,' % (
                 b"," if index else b"", name.encode(), datatype.encode(), orjson.dumps(shape)
             )  # fmt: skip
@@ -195,9 +187,9 @@ class OpenInferenceCodec:
                 yield begin + b'"parameters":{"binary_data_size":%d}}' % next(left)
                 continue
             yield begin + b'"data":['
-            yield from _elements(name, answer, tensors)
+            yield from _elements(name, answer, question, tensors)
             yield b"]}"
-        parameters = _parameters(revision.manifest.revision, objective_met(), answer.offset)
+        parameters = _parameters(revision.manifest.revision, is_in_time is None or is_in_time(), answer.offset)
         yield b'],"parameters":%b}' % orjson.dumps(parameters)
 
     def encode_error(self, detail: ErrorDetail) -> Encoded:
@@ -238,12 +230,12 @@ def open_inference_codec(path: str, headers: Mapping[bytes, bytes]) -> OpenInfer
     )
 
 
-def _elements(name: str, answer: Answer, tensors: TaskTensors) -> Iterator[bytes]:
+def _elements(name: str, answer: Answer, question: Question, tensors: TaskTensors) -> Iterator[bytes]:
     """A tensor's elements in JSON, flat, in pieces with the commas between them."""
     if tensors.are_texts(name):
         yield tensors.json_texts(name, answer)
         return
-    flat = tensors.numbers_of(name, answer).ravel()
+    flat = tensors.numbers_of(name, answer, question).ravel()
     for start in range(0, len(flat), _BLOCK_VALUES):
         block = orjson.dumps(flat[start : start + _BLOCK_VALUES], option=orjson.OPT_SERIALIZE_NUMPY)
         yield block[1:-1] if start == 0 else b"," + block[1:-1]

@@ -21,22 +21,20 @@ from gnnserve_api.recommend import (
     MOST_RECOMMENDED,
     RecommendAnswer,
     RecommendedNode,
-    RecommendFilter,
     RecommendRequest,
     TypedRecommendRequest,
 )
-from gnnserve_worker.asking.body_form import IDS, MEMBERS, REMEDIES, BodyForm, field_error
+from gnnserve_worker.asking.body_form import IDS, MEMBERS, REMEDIES, BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, Question, RequestError, cut, shown_value
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.search import Found
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
-from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, read_asked
+from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, ask_of
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find
-from gnnserve_worker.serving.http.wishes import Wishes
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.requests import Answer
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
@@ -91,32 +89,20 @@ class RecommendCodec:
     def may_have_overlay(self, body: bytes) -> bool:
         return may_have_field(body, b"overlay")
 
-    def parse_question(
-        self,
-        body: bytes,
-        query: bytes,
-        wishes: Wishes,
-        revision: ServedRevision,
-        max_nodes: int,
-        limits: OverlayLimits,
-    ) -> Question:
-        request = _decode(body, revision)
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+        request: AnyRequest = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
         if not 1 <= request.count <= MOST_RECOMMENDED:
             raise RequestError(
                 ErrorCode.INVALID_VALUE, "count", f"{shown_value(request.count)} is out of range", _COUNT_REMEDY
             )
-        asked = read_asked(request, wishes, revision, max_nodes, limits)
-        sought = msgspec.structs.replace(
-            asked.sought, allowed=None if request.filter is None else _allowed(request.filter, asked.part, revision)
-        )
-        return msgspec.structs.replace(asked.question, form=sought)
+        return ask_of(request, revision, max_nodes, limits)
 
     def encode_answer(
         self,
         answer: Answer,
         question: Question,
         revision: ServedRevision,
-        objective_met: Callable[[], bool],
+        is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
     ) -> Encoded:
@@ -134,7 +120,7 @@ class RecommendCodec:
             items=items,
             variant=answer.variant,
             revision=revision.manifest.revision,
-            objective_met=objective_met(),
+            objective_met=is_in_time is None or is_in_time(),
             index=sought.index.state if follower is None else follower.state(sought.index),
             offset=UNSET if answer.offset is None else answer.offset,
         )
@@ -156,47 +142,3 @@ def _items(found: Found, query: np.ndarray, variant: str, revision: ServedRevisi
     shown = [revision.graph.naming.shown(place, place + 1) for place in found.positions.tolist()]
     products = found.products[np.array([bool(one) for one in shown], bool)]
     return revision.task.recommending.told([id_ for one in shown for id_ in one], products, query, variant)
-
-
-def _allowed(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRevision) -> np.ndarray:
-    """bool [positions]"""
-    allowed = np.ones(revision.graph.nodes, bool)
-    if filter_.labels is not None:
-        labelled = revision.task.labels.wearing(filter_.labels)
-        allowed[: len(labelled)] &= labelled
-        allowed[len(labelled) :] = False
-    if filter_.nodes is not None:
-        listed = np.zeros(revision.graph.nodes, bool)
-        listed[_positions(filter_.nodes, part, revision)] = True
-        allowed &= listed
-    return allowed
-
-
-def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) -> np.ndarray:
-    """Positions of the listed nodes, int64, which are all of the type that is recommended."""
-    if not ids:
-        return np.empty(0, np.int64)
-    try:
-        found = revision.graph.naming.find(ids)
-    except RequestError as error:
-        raise RequestError(error.code, f"filter.{error.where}", error.problem, error.remedy) from None
-    if part.type and len(wrong := np.flatnonzero((found < part.first) | (found >= part.end))):
-        place = int(wrong[0])
-        (shown,) = revision.graph.naming.shown(int(found[place]), int(found[place]) + 1)
-        raise RequestError(
-            ErrorCode.WRONG_NODE_TYPE, f"filter.nodes[{place}]",
-            f"node {shown_value(shown)} is not of type {part.type}, of which nodes are recommended",
-            "leave it out",
-        )  # fmt: skip
-    return found
-
-
-def _decode(body: bytes, revision: ServedRevision) -> AnyRequest:
-    try:
-        request: AnyRequest = _DECODERS[revision.graph.naming.form].decode(body)
-    except msgspec.ValidationError as error:
-        raise field_error(str(error), body, revision, _FORM) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _FORM.body_remedy(revision)) from None
-    return request

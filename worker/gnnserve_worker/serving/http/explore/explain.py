@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 from gnnserve_api import decoding
 from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
 from gnnserve_api.objective import NO_OBJECTIVE
-from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, shown_value
 from gnnserve_worker.inference.served import ServedRevision
@@ -180,13 +180,7 @@ async def _ask(model: ServedModel, lane: Lane, variant: str, explained: Explaine
 
 
 def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
-    try:
-        request: ExplainRequest[Any] = _DECODERS[revision.graph.naming.form].decode(body)
-    except msgspec.ValidationError as error:
-        raise field_error(str(error), body, revision, _FORM) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _FORM.body_remedy(revision)) from None
+    request: ExplainRequest[Any] = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
     if not 1 <= request.count <= MOST_EXPLAINED:
         problem = f"{shown_value(request.count)} is out of range"
         raise RequestError(ErrorCode.INVALID_VALUE, "count", problem, f"give a number from 1 to {MOST_EXPLAINED}")

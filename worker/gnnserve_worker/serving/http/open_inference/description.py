@@ -9,8 +9,8 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import JSON_LENGTH
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, ROOT, Call
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, header, told
-from gnnserve_worker.serving.http.tensors.request import ALL_AS_BYTES, AS_BYTES, OUTPUT_NAMES, PARAMETERS, SIZE
-from gnnserve_worker.serving.http.tensors.served import NODES, input_kinds
+from gnnserve_worker.serving.http.tensors.request import ALL_AS_BYTES, AS_BYTES, PARAMETERS, SIZE
+from gnnserve_worker.serving.http.tensors.served import example_input, input_kinds
 
 _MODEL = f"{ROOT}/models/{{model}}"
 _VERSION = f"{_MODEL}/versions/{{version}}"
@@ -114,7 +114,7 @@ def _describe_infer(described: dict[str, Any], revision: ServedRevision | None) 
 
 def _request_schema(revision: ServedRevision | None) -> dict[str, Any]:
     names = {} if revision is None else {"enum": list(input_kinds(revision))}
-    outputs = {} if revision is None else {"enum": [*(revision.task.tensors.names or OUTPUT_NAMES)]}
+    outputs = {} if revision is None else {"enum": [*revision.task.tensors.names]}
     tensor = {
         "type": "object",
         "required": ["name", "shape", "datatype"],
@@ -182,9 +182,9 @@ def _answer_schema() -> dict[str, Any]:
 
 
 def _example(revision: ServedRevision | None) -> dict[str, Any]:
-    ids = [3, 7] if revision is None else list(revision.graph.naming.shown(0, 2))
-    datatype = Datatype.INT64 if revision is None else input_kinds(revision)[NODES].datatype
-    return {"inputs": [{"name": NODES, "datatype": datatype, "shape": [len(ids)], "data": ids}]}
+    if revision is not None:
+        return {"inputs": [example_input(revision)]}
+    return {"inputs": [{"name": "nodes", "datatype": Datatype.INT64, "shape": [2], "data": [3, 7]}]}
 
 
 def _json_body(schema: dict[str, Any], example: Any = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gnnserve_api import decoding
+from gnnserve_worker.asking.body_form import UNREADABLE
 from gnnserve_worker.asking.question import ErrorCode, RequestError, wrong_method
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
@@ -90,7 +91,7 @@ class OpenInference:
         body = await read_body(scope, receive, "send an object such as {}")
         try:
             asked = _load.decode(body) if body.strip() else _LoadRequest()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise RequestError(ErrorCode.INVALID_JSON, "body", f"it is no such request: {error}", "send {}") from None
         assert place.model is not None  # noqa: S101
         if place.call is Call.UNLOAD:
@@ -102,7 +103,7 @@ class OpenInference:
         body = await read_body(scope, receive, "send an object such as {}")
         try:
             asked = _index.decode(body) if body.strip() else _IndexRequest()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             remedy = 'send {} or {"ready": true}'
             raise RequestError(ErrorCode.INVALID_JSON, "body", f"it is no index request: {error}", remedy) from None
         return _json(self._models.list_models(only_ready=asked.ready))

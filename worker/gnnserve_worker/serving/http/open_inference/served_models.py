@@ -80,8 +80,6 @@ class ServedModels:
             return self._model.refuse()
         if version is not None:
             check_variant(version, (), False, lane.revision, "version")
-        if call is not Call.STATISTICS:
-            lane.revision.task.tensors.check("model")
         return self._of_model[call](lane.revision, version)
 
     def list_models(self, *, only_ready: bool) -> list[dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.asking.tensors import encode_texts
 from gnnserve_worker.serving.requests import Answer
 from gnnserve_worker.tasks.served import TaskTensors
 
 
-def as_bytes(name: str, answer: Answer, tensors: TaskTensors) -> bytes | memoryview:
+def as_bytes(name: str, answer: Answer, question: Question, tensors: TaskTensors) -> bytes | memoryview:
     """An output's elements as the protocol has them in bytes."""
     if tensors.are_texts(name):
         return encode_texts(tensors.texts_of(name, answer))
-    return tensors.numbers_of(name, answer).data.cast("B")
+    return tensors.numbers_of(name, answer, question).data.cast("B")

@@ -1,8 +1,9 @@
-"""From the tensors of a request to a question: the nodes that it names, and what it brings along."""
+"""What the tensors of a request ask: the nodes that they name, and what they bring along."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from gnnserve_worker.asking.edge_payload import PayloadFields
 from gnnserve_worker.asking.naming import NodeNaming
 from gnnserve_worker.asking.overlay import OverlaySupport, check_edge_bytes, check_finite, check_sizes
 from gnnserve_worker.asking.overlay_ids import NamedIds, place_ids
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, counted
+from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
+from gnnserve_worker.asking.wishes import IN_PARAMETERS
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.question import check_variant, require_offset
+from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import (
     EDGE_FEATURES,
@@ -24,66 +26,48 @@ from gnnserve_worker.serving.http.tensors.served import (
     EDGES,
     NEW_FEATURES,
     NEW_NODES,
-    NODES,
     OVERRIDE_FEATURES,
     OVERRIDES,
 )
-from gnnserve_worker.serving.http.wishes import VARIANT_HEADER
 
 _PAYLOAD = PayloadFields(EDGE_FEATURES, EDGE_TIMES)
 
 
-def to_question(
+def to_ask(
     read: InferBody,
-    version: str | None,
     read_elements: Callable[[GivenTensor], Elements],
     revision: ServedRevision,
     max_nodes: int,
     limits: OverlayLimits,
-) -> Question:
-    """`version`: the variant that the request's place names. Raises RequestError, and BehindError before any id is
-    looked up, which the changes may bring."""
-    wanted, tensors = read.wishes, read.tensors
-    revision.task.tensors.check_count(tensors[NODES].shape[0], max_nodes)
-    if wanted.min_offset is not None:
-        require_offset(wanted.min_offset, wanted.objective, wanted.timeout_ms, revision, read.offset_field)
-    sizes: Mapping[str, int] = {}
-    brings = False
+) -> Ask:
+    """What the request asks, with its elements. Raises RequestError."""
+    task, tensors = revision.task, read.tensors
+    items = task.tensors.items
+    task.tensors.check_count(tensors[items].shape[0], max_nodes)
     if len(tensors) > 1:
         sizes = {name: given.shape[0] for name, given in tensors.items()}
-        brings = any(size for name, size in sizes.items() if name != NODES)  # what is empty is as absent
-    variant = version or wanted.variant
-    if variant is not None:
-        where = "version" if version else VARIANT_HEADER.decode()
-        check_variant(variant, read.outputs, brings, revision, where)
-    support, overlays, naming = None, revision.compute.overlays, revision.graph.naming
-    if brings:
-        support = overlays.support(limits)
-        _check_overlay(sizes, support, limits)
-    if support is None:
-        otherwise = overlays.hint if limits.max_nodes else ""
-        overlay, elements = None, read_elements(tensors[NODES])
-        if isinstance(elements, np.ndarray):
-            seeds = naming.find_integers(elements, otherwise)
-        else:
-            seeds = naming.find(elements, otherwise)
-        for name in sizes:
-            read_elements(tensors[name])  # the others are empty: an element in them is an error
-    else:
-        brought = {name: read_elements(given) for name, given in tensors.items()}
-        overlay, seeds = _arrange(brought, sizes.get(EDGES, 0), naming, support)
-    return Question(
-        seeds,
-        wanted.objective,
-        wanted.strict,
-        read.outputs,
-        overlay,
-        wanted.seed,
-        variant,
-        read.form,
-        wanted.timeout_ms,
-        wanted.priority,
-    )
+        if any(size for name, size in sizes.items() if name != items):  # what is empty is as absent
+            arrange = partial(_arrange, tensors, sizes, read_elements, revision, limits)
+            return Ask(task, (), read.outputs, read.wishes, IN_PARAMETERS, arrange, read.form)
+        for given in tensors.values():
+            read_elements(given)  # the others are empty: an element in them is an error
+    ids = read_elements(tensors[items])
+    return Ask(task, ids, read.outputs, read.wishes, IN_PARAMETERS, answer_form=read.form)
+
+
+def _arrange(
+    tensors: Mapping[str, GivenTensor],
+    sizes: Mapping[str, int],
+    read_elements: Callable[[GivenTensor], Elements],
+    revision: ServedRevision,
+    limits: OverlayLimits,
+) -> tuple[Overlay, np.ndarray]:
+    """`sizes`: lengths of the request's tensors."""
+    support = revision.compute.overlays.support(limits)
+    _check_overlay(sizes, support, limits)
+    elements = {name: read_elements(given) for name, given in tensors.items()}
+    items = elements[revision.task.tensors.items]
+    return _arrange_elements(items, elements, sizes.get(EDGES, 0), revision.graph.naming, support)
 
 
 def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: OverlayLimits) -> None:
@@ -97,10 +81,11 @@ def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: Ov
             raise RequestError(ErrorCode.WRONG_FEATURES, features, problem, "give a row of all features for each")
 
 
-def _arrange(
-    elements: Mapping[str, Elements], edges: int, naming: NodeNaming, support: OverlaySupport
+def _arrange_elements(
+    items: Elements, elements: Mapping[str, Elements], edges: int, naming: NodeNaming, support: OverlaySupport
 ) -> tuple[Overlay, np.ndarray]:
-    ids = NamedIds(*(_listed(elements.get(name, [])) for name in (NODES, NEW_NODES, EDGES, OVERRIDES)))
+    brought = (elements.get(name, []) for name in (NEW_NODES, EDGES, OVERRIDES))
+    ids = NamedIds(*(_listed(one) for one in (items, *brought)))
     placed = place_ids(ids, naming)
     rows = [np.asarray(elements.get(name, ()), np.float32) for name in (NEW_FEATURES, OVERRIDE_FEATURES)]
     features = np.concatenate(rows).reshape(-1, support.columns.features)

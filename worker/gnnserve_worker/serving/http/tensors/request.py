@@ -13,44 +13,30 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.objective import Objective
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_worker.asking.question import (
-    ErrorCode,
-    RequestError,
-    check_objective,
-    check_priority,
-    check_seed,
-    check_timeout,
-    cut,
-    shown_value,
-)
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value
 from gnnserve_worker.asking.tensors import Contents, GivenTensor, check_form
+from gnnserve_worker.asking.wishes import CHOOSING_PARAMETERS, NO_WISHES, SEED, WISHES, Wishes, wishes_of_parameters
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.tensors.served import NODES, given_kind, input_kinds
-from gnnserve_worker.serving.http.wishes import Wishes
+from gnnserve_worker.serving.http.tensors.served import OVERLAY, given_kind, input_kinds
 
-OUTPUT_NAMES = ("labels", "scores", "embeddings")
-"""Names of outputs that some service has."""
-DEFAULT_OUTPUTS = ("labels", "scores")
-"""Embeddings come only when asked for: not every variant has them."""
 SIZE, AS_BYTES, ALL_AS_BYTES = "binary_data_size", "binary_data", "binary_data_output"
-_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, _PRIORITY = (
-    "latency_ms", "accuracy_tolerance_permille", "strict", "seed", "min_offset", "timeout", "priority",
-)  # fmt: skip
+_LATENCY, _TOLERANCE, _STRICT = "latency_ms", "accuracy_tolerance_permille", "strict"
+_INTEGERS = tuple(wish.parameter for wish in WISHES if wish.parameter)
 _LARGEST = 2**64 - 1
 """The largest number of a parameter, of those that gRPC can send."""
-PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, _PRIORITY, ALL_AS_BYTES)
+PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, *_INTEGERS, ALL_AS_BYTES)
 
 
 def may_choose_by(names: Collection[str]) -> bool:
-    """Whether parameters of these names may be an objective or a priority of the request's own."""
-    return _LATENCY in names or _TOLERANCE in names or _PRIORITY in names
+    """Whether parameters of these names may be wishes because of which a request has to be read."""
+    return any(name in names for name in CHOOSING_PARAMETERS)
 
 
 def may_have_seed(names: Collection[str]) -> bool:
     """Whether parameters of these names may be a seed of the request's own."""
-    return _SEED in names
+    return SEED.parameter in names
 
 
 class RequestInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,8 +81,7 @@ class InferBody(msgspec.Struct, frozen=True):
     tensors: Mapping[str, GivenTensor]
     outputs: tuple[str, ...]
     wishes: Wishes
-    offset_field: str
-    """Where the wish for an offset stands, if there is one."""
+    """Wishes of its parameters, and of the version that it names."""
     form: AnswerForm
 
 
@@ -114,54 +99,38 @@ class Enclosed(Protocol):
 def read_request(
     request: InferRequest,
     enclosed: Enclosed,
-    wishes: Wishes,
+    version: str | None,
     revision: ServedRevision,
     limits: OverlayLimits,
     *,
     as_bytes: bool,
 ) -> InferBody:
-    """`wishes`: those of the head; parameters go first. `as_bytes`: whether outputs come as bytes where the request
-    does not say it."""
-    parameters = request.parameters or {}
-    given_wishes, all_binary = _read_parameters(parameters, wishes)
-    if all_binary is None:
-        all_binary = as_bytes
-    outputs, are_binary = _read_outputs(request.outputs or (), revision, all_binary=all_binary)
+    """`version`: the variant that the place of the request names. `as_bytes`: whether outputs come as bytes where the
+    request does not say it."""
+    wishes, all_binary = _read_parameters(request.parameters or {})
+    if version:
+        wishes = msgspec.structs.replace(wishes, variant=version)
+    outputs, are_binary = _read_outputs(
+        request.outputs or (), revision, all_binary=as_bytes if all_binary is None else all_binary
+    )
     tensors = _read_inputs(request.inputs, enclosed, revision, limits)
-    offset_field = f"parameters.{_OFFSET}" if _OFFSET in parameters else "gnnserve-min-offset"
-    return InferBody(tensors, outputs, given_wishes, offset_field, AnswerForm(request.id, are_binary))
+    return InferBody(tensors, outputs, wishes, AnswerForm(request.id, are_binary))
 
 
-def _read_parameters(given: Mapping[str, Any], wishes: Wishes) -> tuple[Wishes, bool | None]:
-    """The wishes of a request, and whether all outputs are to be bytes, if it says so. `wishes`: those of its head."""
+def _read_parameters(given: Mapping[str, Any]) -> tuple[Wishes, bool | None]:
+    """The wishes of a request, and whether all outputs are to be bytes, if it says so."""
     if not given:
-        return wishes, None
+        return NO_WISHES, None
     for name in given:
         if name not in PARAMETERS:
             raise _unknown_parameter(f"parameters.{cut(name)}", PARAMETERS)
     objective = Objective(
         _read(given, _LATENCY, (int, float), "a number"), _read(given, _TOLERANCE, (int, float), "a number")
     )
-    if objective == NO_OBJECTIVE:
-        objective = wishes.objective
-    else:
-        check_objective(objective, f"parameters.{_LATENCY}", f"parameters.{_TOLERANCE}")
     strict = _read(given, _STRICT, (bool,), "true or false")
-    seed = _read(given, _SEED, (int,), "an integer")
-    offset = _read(given, _OFFSET, (int,), "an integer")
-    # Triton's: microseconds, and 0 for none.
-    timeout_us = _read(given, _TIMEOUT, (int,), "an integer")
-    priority = _read(given, _PRIORITY, (int,), "an integer")
-    merged = Wishes(
-        objective,
-        wishes.strict if strict is None else strict,
-        wishes.seed if seed is None else check_seed(seed, f"parameters.{_SEED}"),
-        wishes.min_offset if offset is None else offset,
-        wishes.variant,
-        wishes.timeout_ms if not timeout_us else check_timeout(timeout_us / 1000, f"parameters.{_TIMEOUT}"),
-        wishes.priority if not priority else check_priority(priority, f"parameters.{_PRIORITY}"),
-    )
-    return merged, _read(given, ALL_AS_BYTES, (bool,), "true or false")
+    integers = {name: _read(given, name, (int,), "an integer") for name in _INTEGERS if given.get(name) is not None}
+    wishes = wishes_of_parameters(objective, strict, integers)
+    return wishes, _read(given, ALL_AS_BYTES, (bool,), "true or false")
 
 
 def _read(given: Mapping[str, Any], name: str, types: tuple[type, ...], wanted: str, where: str = "parameters") -> Any:
@@ -185,11 +154,12 @@ def _read_outputs(
     given: tuple[RequestOutput, ...], revision: ServedRevision, *, all_binary: bool
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     if not given:
-        return DEFAULT_OUTPUTS, (all_binary,) * len(DEFAULT_OUTPUTS)
+        names = revision.task.tensors.default_outputs
+        return names, (all_binary,) * len(names)
     names, are_binary = tuple(output.name for output in given), []
     for index, output in enumerate(given):
         where, parameters = f"outputs[{index}]", output.parameters or {}
-        if output.name not in OUTPUT_NAMES:
+        if output.name not in revision.task.outputs:
             raise RequestError(
                 ErrorCode.INVALID_VALUE, f"{where}.name", f"there is no output {shown_value(output.name)}",
                 f"choose from {', '.join(kind.name for kind in revision.task.tensors.outputs())}",
@@ -212,8 +182,10 @@ def _read_inputs(
     tensors = dict[str, GivenTensor]()
     for index, tensor in enumerate(given):
         name, kind = tensor.name, given_kind(tensor.name, tensor.datatype, revision)
-        if kind is None and name.startswith("overlay."):
+        if kind is None and name.startswith(OVERLAY):
             revision.compute.overlays.support(limits)
+        if kind is None and name in revision.task.fields_of_others:
+            raise revision.task.wrong_task(f"inputs[{index}].name")
         if kind is None:
             known = ", ".join(input_kinds(revision))
             problem = f"there is no input {shown_value(name)}"
@@ -230,6 +202,7 @@ def _read_inputs(
         size = _read(parameters, SIZE, (int,), "an integer", f"{name}.parameters")
         tensors[name] = GivenTensor(kind, tensor.shape, enclosed.find(index, tensor, size))
     enclosed.check_rest()
-    if NODES not in tensors:
-        raise RequestError(ErrorCode.MISSING_FIELD, NODES, "the input is missing", "name the nodes to classify in it")
+    asked = revision.task.tensors
+    if asked.items not in tensors:
+        raise RequestError(ErrorCode.MISSING_FIELD, asked.items, "the input is missing", asked.missing)
     return tensors

@@ -10,18 +10,19 @@ from typing import Any
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
 
-NODES = "nodes"
-NEW_NODES, EDGES, OVERRIDES = "overlay.nodes", "overlay.edges", "overlay.overrides"
+OVERLAY = "overlay."
+"""Names of all inputs begin with it that bring something."""
+NEW_NODES, EDGES, OVERRIDES = f"{OVERLAY}nodes", f"{OVERLAY}edges", f"{OVERLAY}overrides"
 NEW_FEATURES, OVERRIDE_FEATURES = f"{NEW_NODES}.features", f"{OVERRIDES}.features"
 EDGE_FEATURES, EDGE_TIMES = f"{EDGES}.features", f"{EDGES}.times"
-_NAMED_NODES = TensorKind(NODES, Datatype.BYTES, (ANY_LENGTH,))
-"""Ids that are texts, or texts of integers behind a type: `paper/17`."""
 
 
 def given_kind(name: str, datatype: str, revision: ServedRevision) -> TensorKind | None:
     """The tensor of that name as a request brings it; None: there is no such input."""
-    if name == NODES and datatype == Datatype.BYTES and revision.graph.naming.takes_texts:
-        return _NAMED_NODES
+    tensors = revision.task.tensors
+    if name == tensors.items and datatype == Datatype.BYTES and revision.graph.naming.takes_texts:
+        # Ids that are texts, or texts of integers behind a type: `paper/17`.
+        return _items(name, tensors.item_ids, Datatype.BYTES)
     return input_kinds(revision).get(name)
 
 
@@ -29,12 +30,20 @@ def read_by(revision: ServedRevision) -> tuple[Any, ...]:
     """All of a revision that `read_request` reads a request by: where this is the same, a request that was read before
     need not be read again."""
     naming, brought = revision.graph.naming, _brought_to(revision)
-    return naming.are_texts, naming.takes_texts, brought, revision.has_embeddings
+    return naming.are_texts, naming.takes_texts, brought, revision.has_embeddings, revision.task.tensors.items
 
 
 def input_kinds(revision: ServedRevision) -> Mapping[str, TensorKind]:
     """The tensors that a request may bring, by name."""
-    return _inputs(revision.graph.naming.are_texts, _brought_to(revision))
+    tensors = revision.task.tensors
+    return _inputs(tensors.items, tensors.item_ids, revision.graph.naming.are_texts, _brought_to(revision))
+
+
+def example_input(revision: ServedRevision) -> dict[str, Any]:
+    """A tensor of items that the graph permits, in JSON."""
+    kind = input_kinds(revision)[revision.task.tensors.items]
+    items = next(iter(revision.task.first_request().values()))[:2]
+    return {"name": kind.name, "shape": [len(items), *kind.shape[1:]], "datatype": kind.datatype, "data": items}
 
 
 def _brought_to(revision: ServedRevision) -> tuple[int, int, bool] | None:
@@ -44,10 +53,18 @@ def _brought_to(revision: ServedRevision) -> tuple[int, int, bool] | None:
 
 
 @functools.lru_cache(8)
-def _inputs(has_text_ids: bool, brought: tuple[int, int, bool] | None) -> Mapping[str, TensorKind]:
+def _items(name: str, ids: int, datatype: Datatype) -> TensorKind:
+    """`ids`: of each item."""
+    return TensorKind(name, datatype, (ANY_LENGTH,) if ids == 1 else (ANY_LENGTH, ids))
+
+
+@functools.lru_cache(8)
+def _inputs(
+    items: str, item_ids: int, has_text_ids: bool, brought: tuple[int, int, bool] | None
+) -> Mapping[str, TensorKind]:
     """`brought`: as of `_brought_to`."""
     ids = Datatype.BYTES if has_text_ids else Datatype.INT64
-    kinds = [TensorKind(NODES, ids, (ANY_LENGTH,))]
+    kinds = [_items(items, item_ids, ids)]
     if brought is not None:
         features, edge_features, edge_times = brought
         kinds += [

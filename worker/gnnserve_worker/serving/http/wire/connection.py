@@ -30,7 +30,13 @@ from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
 from gnnserve_worker.serving.http.wire.flow import Flow
 from gnnserve_worker.serving.http.wire.heads import large_head, not_http, wrong_version
-from gnnserve_worker.serving.http.wire.known_heads import HEAD_END, KnownHead, KnownHeads, without_upgrade
+from gnnserve_worker.serving.http.wire.known_heads import (
+    HEAD_END,
+    HEAD_END_BYTES,
+    KnownHead,
+    KnownHeads,
+    without_upgrade,
+)
 from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Patience, Places, Room
 from gnnserve_worker.serving.http.wire.reading import Reader, Trouble
 from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk
@@ -165,10 +171,9 @@ class Connection(asyncio.Protocol):
         if not reader.between_messages:
             self._feed(data)
             return
-        end = data.find(HEAD_END) + len(HEAD_END)
+        end = data.find(HEAD_END) + HEAD_END_BYTES
         known = self._shared.known.by_bytes.get(data[:end])
-        if known is not None and len(data) == end + known.body_bytes and self._is_free():
-            self._begin(known)
+        if known is not None and len(data) == end + known.body_bytes and self._begin(known):
             self._answer_request(known, data[end:])
             return
         self._known = None
@@ -349,9 +354,8 @@ class Connection(asyncio.Protocol):
             return
         is_ordinary = self._application is self._shared.application
         known = self._shared.known.recognize(self._reader) if is_ordinary else None
-        if known is not None and self._is_free():
+        if known is not None and self._begin(known):
             self._parts.clear()
-            self._begin(known)
         else:
             self._hand_to_application()
 
@@ -415,15 +419,16 @@ class Connection(asyncio.Protocol):
 
     # The fast path
 
-    def _is_free(self) -> bool:
-        """An answer could be sent now: none is outstanding, and the client reads what it is sent."""
-        return self._current.is_answered and not self._flow.write_paused
-
-    def _begin(self, known: KnownHead) -> None:
+    def _begin(self, known: KnownHead) -> bool:
+        """Begin a request. False: an answer could not be sent now, since one is outstanding or the client does not read
+        what it is sent."""
+        if not self._current.is_answered or self._flow.write_paused:
+            return False
         exchange = self._current = self._exchange
         exchange.is_answered = False
         exchange.keep_alive = known.keep_alive
         self._known = known
+        return True
 
     def _answer_request(self, known: KnownHead, body: bytes) -> None:
         self._patience_s = math.inf
@@ -446,13 +451,15 @@ class Connection(asyncio.Protocol):
         if self._is_ending or self.transport.is_closing():
             self._exchange.is_answered = True
             return
-        head = self._encode_head(reply, b"content-length: %d\r\n" % len(reply.body))
-        if len(reply.body) <= _ONE_WRITE_BYTES:
+        body_bytes = len(reply.body)
+        head = self._encode_head(reply, b"content-length: %d\r\n" % body_bytes)
+        if body_bytes <= _ONE_WRITE_BYTES:
             self.transport.write(head + reply.body)
         else:
             self.transport.write(head)
             self.transport.write(reply.body)
-        self._complete()
+        self._exchange.is_answered = True
+        self._note_answered(self._exchange.keep_alive)
 
     async def _send_pieces(self, reply: Reply, pieces: Iterator[bytes]) -> None:
         try:
@@ -466,7 +473,8 @@ class Connection(asyncio.Protocol):
                 self.transport.write(encode_chunk(piece))
                 await asyncio.sleep(0)  # another client's turn
             self.transport.write(LAST_CHUNK)
-            self._complete()
+            self._exchange.is_answered = True
+            self._note_answered(self._exchange.keep_alive)
         except Exception:
             self.transport.close()  # half an answer must not pass for a whole one
             raise
@@ -482,10 +490,6 @@ class Connection(asyncio.Protocol):
             return b"%b%b%b\r\n" % (first, reply.head, framing)
         return b"%b%b%bconnection: close\r\n\r\n" % (first, reply.head, framing)
 
-    def _complete(self) -> None:
-        self._exchange.is_answered = True
-        self._note_answered(self._exchange.keep_alive)
-
     def _note_answered(self, keep_alive: bool) -> None:
         """Go on with the request behind the one that was answered, or wait for one; or end the connection."""
         if self._is_ending or self.transport.is_closing():
@@ -493,7 +497,8 @@ class Connection(asyncio.Protocol):
         if not keep_alive:
             self._end()
             return
-        self._flow.resume_reading()
+        if self._flow.read_paused:
+            self._flow.resume_reading()
         if self.pipelined:
             exchange, application = self.pipelined.popleft()
             self._run(exchange, application)

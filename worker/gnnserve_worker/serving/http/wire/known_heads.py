@@ -13,6 +13,7 @@ from gnnserve_worker.serving.http.wire.reading import Reader
 from gnnserve_worker.serving.security.access import Access
 
 HEAD_END = b"\r\n\r\n"
+HEAD_END_BYTES = len(HEAD_END)
 _MOST_BODY_BYTES = 1024 * 1024
 """Longest body of the fast path; longer ones are read by the application, under back-pressure."""
 _RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade", CONTENT_ENCODING))
@@ -73,6 +74,6 @@ def without_upgrade(data: bytes, end: int) -> bytes:
 
     The parser would stop there and never read the body. Some clients offer HTTP/2 by themselves, as Java's does.
     """
-    if end < len(HEAD_END) or _UPGRADE.search(data, 0, end) is None:
+    if end < HEAD_END_BYTES or _UPGRADE.search(data, 0, end) is None:
         return data
     return _UPGRADE.sub(b"ignored", data[:end]) + data[end:]

@@ -3,107 +3,95 @@ searched with it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import PredictRequest
 from gnnserve_api.recommend import RecommendRequest
 from gnnserve_worker.asking.overlay import brings_nothing
-from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, Question, RequestError, check_node_count
+from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, check_node_count
+from gnnserve_worker.asking.wishes import wishes_of_body
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
-from gnnserve_worker.serving.http.codecs.json import question_of
-from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of, stored_of
+from gnnserve_worker.serving.http.codecs.recommending.known import allowed_by, excluded_of, stored_of
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
-from gnnserve_worker.serving.http.wishes import Wishes
-from gnnserve_worker.tasks.node_items import NodeItems
+from gnnserve_worker.serving.http.question import Arrange, Ask
 from gnnserve_worker.tasks.recommending import FoldedNode
 
 AnyRequest = RecommendRequest[Any]
-_NODE = NodeItems()
 
 
-class Asked(msgspec.Struct, frozen=True):
-    question: Question
-    sought: Sought
+@dataclass(frozen=True, slots=True)
+class QueryNode:
+    """The node of a request, as the one item that it asks about (`tasks/served.py: Items`)."""
 
-    @property
-    def part(self) -> IndexPart:
-        """The nodes that may be recommended."""
-        return self.sought.held.part
+    request: AnyRequest
+    index: OpenIndex
+    held: RevisionIndex
+    revision: ServedRevision
+    folded: FoldedNode | None = None
+    """What its embedding is made of; None: it is its own."""
+
+    def placed(self, error: RequestError) -> RequestError:
+        return RequestError(error.code, "node", error.problem, error.remedy) if error.where == "nodes[0]" else error
+
+    def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Sought]:
+        """The nodes whose embeddings are computed, and what is searched with them. Raises RequestError where the filter
+        names what is not there."""
+        request, revision, folded = self.request, self.revision, self.folded
+        with_known, unread_by = request.exclude == "known", None
+        if folded is None:
+            nodes, node = found, int(found[0])
+            stored = stored_of(node, overlay, revision)
+            excluded = excluded_of(node, overlay, revision, with_known=with_known)
+            if with_known and stored is not None:
+                unread_by = revision.task.recommending.unread_by(stored)
+        else:
+            nodes = folded.joined
+            excluded = nodes if with_known else np.zeros(0, np.int64)
+            if folded.node is not None:
+                excluded = np.append(excluded, folded.node)
+        filter_ = request.filter
+        allowed = None if filter_ is None else allowed_by(filter_, self.held.part, revision)
+        return nodes, Sought(self.index, self.held, request.count, excluded, allowed, unread_by, folded)
 
 
-def read_asked(
-    request: AnyRequest, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
-) -> Asked:
-    """Raises RequestError and BehindError, as `Codec.parse_question`. Filters are left to the caller."""
+def ask_of(request: AnyRequest, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+    """Raises RequestError."""
     recommending, overlay = revision.task.recommending, request.overlay
     if overlay is not None and brings_nothing(overlay):
-        request, overlay = msgspec.structs.replace(request, overlay=None), None
+        overlay = None
+    node_id: Any = None
     folded = recommending.fold(request.node, overlay, limits)
-    if folded is not None:
-        return _of_folded(request, folded, wishes, revision, max_nodes, limits)
-    node_id = recommending.called(request.node)
+    if folded is None:
+        node_id = recommending.called(request.node)
+    else:
+        check_node_count(len(folded.joined), max_nodes)
+        overlay = None
     if not revision.compute.indexes:
         raise recommending.no_part(revision.manifest.revision)
-    held = _held_of(recommending.part_for(node_id, overlay, request.type), revision)
+    if folded is None:
+        part = recommending.part_for(node_id, overlay, request.type)
+    else:
+        part = recommending.part_like(folded.like, request.node, request.type)
+        # One of the nodes that are computed, so that there is a stored one to be found.
+        first = int(folded.joined[0])
+        (node_id,) = revision.graph.naming.shown(first, first + 1)
+    held = next(index for index in revision.compute.indexes if index.part == part)
     index = _opened(held, revision)
     variant = _choose_variant(index, revision, request, brings=overlay is not None)
-    question = _question(request, node_id, variant, wishes, revision, max_nodes, limits)
-    node = int(question.nodes[0])
-    stored = stored_of(node, question.overlay, revision)
-    with_known = request.exclude == "known"
-    excluded = excluded_of(node, question.overlay, revision, with_known=with_known)
-    unread_by = recommending.unread_by(stored) if with_known and stored is not None else None
-    return Asked(question, Sought(index, held, request.count, excluded, None, unread_by))
-
-
-def _of_folded(
-    request: AnyRequest, folded: FoldedNode, wishes: Wishes, revision: ServedRevision, max_nodes: int,
-    limits: OverlayLimits,
-) -> Asked:  # fmt: skip
-    recommending = revision.task.recommending
-    check_node_count(len(folded.joined), max_nodes)
-    if not revision.compute.indexes:
-        raise recommending.no_part(revision.manifest.revision)
-    held = _held_of(recommending.part_like(folded.like, request.node, request.type), revision)
-    index = _opened(held, revision)
-    plain = msgspec.structs.replace(request, overlay=None)
-    variant = _choose_variant(index, revision, plain, brings=False)
-    first = int(folded.joined[0])
-    (shown,) = revision.graph.naming.shown(first, first + 1)
-    question = _question(plain, shown, variant, wishes, revision, max_nodes, limits)
-    excluded = folded.joined if request.exclude == "known" else np.zeros(0, np.int64)
-    if folded.node is not None:
-        excluded = np.append(excluded, folded.node)
-    question = msgspec.structs.replace(question, nodes=folded.joined)
-    return Asked(question, Sought(index, held, request.count, excluded, None, folded=folded))
-
-
-def _question(
-    request: AnyRequest, node: Any, variant: str, wishes: Wishes, revision: ServedRevision, max_nodes: int,
-    limits: OverlayLimits,
-) -> Question:  # fmt: skip
-    asked: PredictRequest[Any] = PredictRequest(
-        nodes=(node,), objective=request.objective, strict=request.strict,
-        outputs=(revision.task.recommending.output,), overlay=request.overlay, seed=request.seed, variant=variant,
-        min_offset=request.min_offset,
-    )  # fmt: skip
-    try:
-        return question_of(asked, _NODE, wishes, revision, max_nodes, limits)
-    except RequestError as error:
-        if error.where == "nodes[0]":
-            raise RequestError(error.code, "node", error.problem, error.remedy) from None
-        raise
-
-
-def _held_of(part: IndexPart, revision: ServedRevision) -> RevisionIndex:
-    return next(index for index in revision.compute.indexes if index.part == part)
+    wishes = msgspec.structs.replace(wishes_of_body(request), variant=variant)
+    ids = (node_id,)
+    arrange: Arrange | None = None
+    if overlay is not None:
+        arrange = partial(revision.compute.overlays.arrange, ids, overlay, limits)
+    items = QueryNode(request, index, held, revision, folded)
+    return Ask(items, ids, (recommending.output,), wishes, arrange=arrange)
 
 
 def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:

@@ -1,11 +1,16 @@
-"""Which nodes are not recommended: the node itself, and those that it is joined to."""
+"""Which nodes may be recommended: not the node itself, nor those that it is joined to, and those that a filter lets."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from gnnserve_api.recommend import RecommendFilter
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.nearest.parts import IndexPart
 
 
 def excluded_of(node: int, overlay: Overlay | None, revision: ServedRevision, *, with_known: bool) -> np.ndarray:
@@ -44,3 +49,36 @@ def _joined(node: int, stored: int | None, overlay: Overlay, first_new: int) -> 
 def _stored(nodes: np.ndarray, overlay: Overlay, first_new: int) -> np.ndarray:
     is_behind = nodes >= first_new
     return np.where(is_behind, overlay.origins[np.where(is_behind, nodes - first_new, 0)], nodes)
+
+
+def allowed_by(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRevision) -> np.ndarray:
+    """bool [positions]"""
+    allowed = np.ones(revision.graph.nodes, bool)
+    if filter_.labels is not None:
+        labelled = revision.task.labels.wearing(filter_.labels)
+        allowed[: len(labelled)] &= labelled
+        allowed[len(labelled) :] = False
+    if filter_.nodes is not None:
+        listed = np.zeros(revision.graph.nodes, bool)
+        listed[_positions(filter_.nodes, part, revision)] = True
+        allowed &= listed
+    return allowed
+
+
+def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) -> np.ndarray:
+    """Positions of the listed nodes, int64, which are all of the type that is recommended."""
+    if not ids:
+        return np.empty(0, np.int64)
+    try:
+        found = revision.graph.naming.find(ids)
+    except RequestError as error:
+        raise RequestError(error.code, f"filter.{error.where}", error.problem, error.remedy) from None
+    if part.type and len(wrong := np.flatnonzero((found < part.first) | (found >= part.end))):
+        place = int(wrong[0])
+        (shown,) = revision.graph.naming.shown(int(found[place]), int(found[place]) + 1)
+        raise RequestError(
+            ErrorCode.WRONG_NODE_TYPE, f"filter.nodes[{place}]",
+            f"node {shown_value(shown)} is not of type {part.type}, of which nodes are recommended",
+            "leave it out",
+        )  # fmt: skip
+    return found

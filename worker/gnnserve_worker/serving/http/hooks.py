@@ -1,0 +1,79 @@
+"""Hooks: what looks at a request before it is read, and at its reply before its client gets it.
+
+Most requests have none. Those that have some go through them in the order in which `Predict.hooks` names them, each
+around the next: a trace (`Tracing`), and the share of a second revision (`canary.py`). A request that gives its answer
+a time has `Timeout` inside of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from gnnserve_worker.serving.http.asked import Arrival
+from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.replies import Reply
+from gnnserve_worker.serving.model import monotonic_ms
+from gnnserve_worker.serving.requests import Pending
+from gnnserve_worker.serving.tracing.tracer import Tracer
+
+Respond = Callable[[Reply], None]
+"""Takes the reply of a request, once."""
+Begun = Pending | Held | Reply
+"""A request that was begun: its reply comes later, unless it is here."""
+Begin = Callable[[Arrival, Respond], Begun]
+
+
+class Hook(Protocol):
+    def begin(self, arrival: Arrival, respond: Respond, go_on: Begin) -> Begun:
+        """Begin the request by `go_on`, or in another way. `respond` is called later, unless there is a reply at once
+        or the request is cancelled."""
+
+
+class Tracing:
+    """Traces a request from its arrival to its reply."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def begin(self, arrival: Arrival, respond: Respond, go_on: Begin) -> Begun:
+        tracer, head = self._tracer, arrival.head
+        arrived_ms = monotonic_ms() if arrival.arrived_ms is None else arrival.arrived_ms
+        trace = tracer.begin(head.parent, head.path, arrived_ms)
+        arrival = Arrival(head, arrival.body, arrived_ms, trace)
+        if trace is None:
+            return go_on(arrival, respond)
+
+        def respond_and_end(reply: Reply) -> None:
+            respond(reply)
+            tracer.end(trace, monotonic_ms(), reply.status, reply.code)
+
+        begun = go_on(arrival, respond_and_end)
+        if isinstance(begun, Reply):
+            tracer.end(trace, monotonic_ms(), begun.status, begun.code)
+        return begun
+
+
+class Timeout:
+    """Drops a request, wherever it is, once its time has passed."""
+
+    def __init__(self, respond: Respond, give_up: Callable[[Pending], Reply | None]) -> None:
+        """`give_up` drops the request, and returns the reply in its place; None: it is answered already."""
+        self._respond = respond
+        self._give_up = give_up
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, pending: Pending, left_ms: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_ms) / 1000, self._end, pending)
+
+    def respond(self, reply: Reply) -> None:
+        """Takes the place of the request's own."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._respond(reply)
+
+    def _end(self, pending: Pending) -> None:
+        reply = self._give_up(pending)
+        if reply is not None:
+            self._respond(reply)
