@@ -1,53 +1,27 @@
 """The program `gnnserve`: its commands, and what happens when one of them fails.
 
-One file per command in `commands/`. Each imports what it computes with only when it runs, so that `--help`,
-`validate` and everything that talks to a running server start without numpy, numba or torch.
+One file per command in `commands/`, which is imported when its command is asked for. Each imports what it computes with
+only when it runs, so that `--help`, `validate` and everything that talks to a running server start without numpy, numba
+or torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import signal
 import sys
+from collections import UserDict
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
-from gnnserve_cli.commands import changes, embeddings
-from gnnserve_cli.commands.cache import simulate
-from gnnserve_cli.commands.export import export
-from gnnserve_cli.commands.generate import generate
-from gnnserve_cli.commands.graph import inspect
-from gnnserve_cli.commands.load import load
-from gnnserve_cli.commands.model import describe
-from gnnserve_cli.commands.plan import plan
-from gnnserve_cli.commands.predict import predict
-from gnnserve_cli.commands.recommend import recommend
-from gnnserve_cli.commands.report import report
-from gnnserve_cli.commands.rollback import rollback
-from gnnserve_cli.commands.run import run
-from gnnserve_cli.commands.serve import serve
-from gnnserve_cli.commands.validate import validate
-from gnnserve_cli.commands.variants import variants
 from gnnserve_cli.exits import MEANINGS, errors_as_exit_codes, exit_in_order, leave
-
-
-class Commands(TyperGroup):
-    """Runs a command and turns its errors into one line and an exit code."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with errors_as_exit_codes():  # `--version` and `--help` print here
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: Any) -> Any:
-        with errors_as_exit_codes():
-            return super().invoke(ctx)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _without_type(super().get_help_option(ctx))
 
 
 class Command(TyperCommand):
@@ -82,6 +56,79 @@ def _without_type(flag: Any) -> Any:
     if flag is not None:
         flag.metavar = ""
     return flag
+
+
+_COMMANDS = {
+    "run": "examples/digits.yaml --port 8080",
+    "plan": "examples/digits.yaml",
+    "generate": "examples/digits.yaml --repository .gnnserve",
+    "serve": "examples/digits.yaml --repository .gnnserve --port 8080",
+    "rollback": "examples/digits.yaml --repository .gnnserve",
+    "predict": "http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5",
+    "recommend": "http://127.0.0.1:8080 17 --count 5",
+    "variants": "http://127.0.0.1:8080",
+    "report": ".gnnserve --out report.html",
+    "export": "4d4396dec1c5 x1 --repository .gnnserve --out x1",
+    "load": "http://127.0.0.1:8080 --rate 200 --duration 10",
+    "validate": "examples/*.yaml",
+    "graph inspect": "examples/digits.yaml",
+    "model describe": "train.py:model --graph train.py:data --out described",
+    "embeddings export": "4d4396dec1c5 x1 --out embeddings.parquet",
+    "cache simulate": "flickr --trace zipf --out cache.html",
+    "changes apply": "new.csv http://127.0.0.1:8080 --token-file write-token",
+    "changes tail": "http://127.0.0.1:8080 --after 120",
+    "changes compact": "service.yaml",
+    "changes purge": "service.yaml",
+}
+"""Arguments of an example, by command: the first word names its module in `commands/`, the last one its function."""
+_GROUPS = {
+    "graph": "Look at a graph before anything is trained on it.",
+    "model": "Bring models of your own.",
+    "embeddings": "Take embeddings of nodes to other programs.",
+    "cache": "Choose what a GPU worker keeps in its cache.",
+    "changes": "Change the graph of a running server, or watch its changes.",
+}
+"""Help of each group of commands."""
+
+
+@cache
+def _build(name: str) -> Any:
+    """Build the command of that name, or the group with its commands."""
+    module = importlib.import_module(f"gnnserve_cli.commands.{name}")
+    built = typer.Typer(
+        name=name, cls=TyperGroup, no_args_is_help=True, help=_GROUPS.get(name), add_completion=False
+    )
+    for words, arguments in ((command.split(), arguments) for command, arguments in _COMMANDS.items()):
+        if words[0] == name:
+            example = " ".join(["Example: gnnserve", *words, arguments])
+            built.command(words[-1], cls=Command, epilog=example)(getattr(module, words[-1]))
+    return get_group(built) if name in _GROUPS else get_command(built)
+
+
+class _OnDemand(UserDict[str, Any]):
+    """Commands and groups by name, each imported and built when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _build(self.data[name])
+
+
+class Commands(TyperGroup):
+    """Runs a command and turns its errors into one line and an exit code."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _OnDemand({word: word for word in (command.partition(" ")[0] for command in _COMMANDS)})
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with errors_as_exit_codes():  # `--version` and `--help` print here
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with errors_as_exit_codes():
+            return super().invoke(ctx)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
 
 
 def _print_version(wanted: bool) -> None:
@@ -119,51 +166,6 @@ def _gnnserve(
     ] = False,
 ) -> None:
     """Serve one graph neural network as several variants, at the highest accuracy the objective allows."""
-
-
-for command, example in (
-    (run, "gnnserve run examples/digits.yaml --port 8080"),
-    (plan, "gnnserve plan examples/digits.yaml"),
-    (generate, "gnnserve generate examples/digits.yaml --repository .gnnserve"),
-    (serve, "gnnserve serve examples/digits.yaml --repository .gnnserve --port 8080"),
-    (rollback, "gnnserve rollback examples/digits.yaml --repository .gnnserve"),
-    (predict, "gnnserve predict http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5"),
-    (recommend, "gnnserve recommend http://127.0.0.1:8080 17 --count 5"),
-    (variants, "gnnserve variants http://127.0.0.1:8080"),
-    (report, "gnnserve report .gnnserve --out report.html"),
-    (export, "gnnserve export 4d4396dec1c5 x1 --repository .gnnserve --out x1"),
-    (load, "gnnserve load http://127.0.0.1:8080 --rate 200 --duration 10"),
-    (validate, "gnnserve validate examples/*.yaml"),
-):
-    app.command(cls=Command, epilog=f"Example: {example}")(command)
-
-graph = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Look at a graph before anything is trained on it.")
-graph.command(cls=Command, epilog="Example: gnnserve graph inspect examples/digits.yaml")(inspect)
-app.add_typer(graph, name="graph")
-
-model = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Bring models of your own.")
-_DESCRIBE = "gnnserve model describe train.py:model --graph train.py:data --out described"
-model.command(cls=Command, epilog=f"Example: {_DESCRIBE}")(describe)
-app.add_typer(model, name="model")
-
-vectors = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Take embeddings of nodes to other programs.")
-_EMBEDDINGS = "gnnserve embeddings export 4d4396dec1c5 x1 --out embeddings.parquet"
-vectors.command(cls=Command, epilog=f"Example: {_EMBEDDINGS}")(embeddings.export)
-app.add_typer(vectors, name="embeddings")
-
-cache = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Choose what a GPU worker keeps in its cache.")
-cache.command(cls=Command, epilog="Example: gnnserve cache simulate flickr --trace zipf --out cache.html")(simulate)
-app.add_typer(cache, name="cache")
-
-log = typer.Typer(
-    cls=TyperGroup, no_args_is_help=True, help="Change the graph of a running server, or watch its changes."
-)
-_APPLY = "gnnserve changes apply new.csv http://127.0.0.1:8080 --token-file write-token"
-log.command(cls=Command, epilog=f"Example: {_APPLY}")(changes.apply)
-log.command(cls=Command, epilog="Example: gnnserve changes tail http://127.0.0.1:8080 --after 120")(changes.tail)
-log.command(cls=Command, epilog="Example: gnnserve changes compact service.yaml")(changes.compact)
-log.command(cls=Command, epilog="Example: gnnserve changes purge service.yaml")(changes.purge)
-app.add_typer(log, name="changes")
 
 
 def _open_closed_streams() -> None:
