@@ -209,18 +209,33 @@ def _build_rest(
         redirect_slashes=False,
     )
 
-    def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Response:
-        if model.lane is None:
-            return _as_response(refusal_reply(model.refuse()))
-        try:
-            return Response(_json(describe(model.lane)), media_type="application/json")
-        except RequestError as error:
-            return _as_response(error_reply(error))
+    _add_variants(app, service, model)
+    _add_labels(app, serving, model, metrics)
+    _add_changes(app, serving.changes)
+    _add_route(app, serving, model)
+    _add_health(app, serving.models, engine)
+    _add_metrics(app, metrics)
+    add_explore(app, service, model, serving.predict, _as_response)
+    _add_pages(app, service)
+    _add_description(app, service, serving, model)
+    app.exception_handler(HTTPException)(_refuse)
+    return app
 
+
+def _about_lane(model: ServedModel, describe: Callable[[Lane], msgspec.Struct]) -> Response:
+    if model.lane is None:
+        return _as_response(refusal_reply(model.refuse()))
+    try:
+        return Response(_json(describe(model.lane)), media_type="application/json")
+    except RequestError as error:
+        return _as_response(error_reply(error))
+
+
+def _add_variants(app: FastAPI, service: str, model: ServedModel) -> None:
     @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
     async def get_variants() -> Response:
         """The variants and their profile: accuracy, latency by number of nodes, size and memory."""
-        return about_lane(lambda lane: describe_variants(service, lane, model.watch))
+        return _about_lane(model, lambda lane: describe_variants(service, lane, model.watch))
 
     @app.get(
         "/v1/nodes",
@@ -231,13 +246,15 @@ def _build_rest(
     )
     async def get_nodes(request: Request) -> Response:
         """Some of the ids that requests call nodes by, in the graph's order."""
-        return about_lane(lambda lane: list_nodes(request.scope["query_string"], lane.revision))
+        return _about_lane(model, lambda lane: list_nodes(request.scope["query_string"], lane.revision))
 
     @app.get("/v1/accuracy", tags=["variants"], response_class=Response, responses=_described(AccuracyAnswer))
     async def get_accuracy() -> Response:
         """Accuracy of the variants in service, by the labels that clients sent, beside what their profile promised."""
-        return about_lane(lambda lane: describe_accuracy(service, lane, model.watch))
+        return _about_lane(model, lambda lane: describe_accuracy(service, lane, model.watch))
 
+
+def _add_labels(app: FastAPI, serving: ServingApp, model: ServedModel, metrics: ServingMetrics) -> None:
     @app.post(
         LABELS_PATH,
         tags=["variants"],
@@ -270,6 +287,8 @@ def _build_rest(
             return _as_response(refusal_reply(answer))
         return Response(_json(answer), media_type="application/json")
 
+
+def _add_changes(app: FastAPI, changes: ChangesEndpoint) -> None:
     @app.get(
         CHANGES_PATH,
         tags=["changes"],
@@ -279,14 +298,17 @@ def _build_rest(
     )
     async def get_changes(request: Request) -> Response:
         """Batches of the log, in order, as far as it still has them."""
-        return _as_response(await serving.changes.list_records(request.scope["query_string"]))
+        return _as_response(await changes.list_records(request.scope["query_string"]))
 
+
+def _add_route(app: FastAPI, serving: ServingApp, model: ServedModel) -> None:
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Tells which variant answers a one-node request that states no objective, why, and on which device."""
         if model.lane is None and model.damage is not None:
             return _damaged(refusal_reply(model.refuse()), model.damage)
-        return about_lane(
+        return _about_lane(
+            model,
             lambda lane: describe_route(
                 model,
                 lane.revision,
@@ -294,9 +316,11 @@ def _build_rest(
                 needs_token=serving.access.needs_token,
                 credentials=serving.credentials(),
                 canary=None if serving.canary is None else serving.canary.route(),
-            )
+            ),
         )
 
+
+def _add_health(app: FastAPI, models: ServedModels, engine: Engine) -> None:
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
     async def healthz() -> Response:
@@ -307,16 +331,19 @@ def _build_rest(
     @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
     async def readyz() -> Response:
         """Whether requests should be sent here now."""
-        why = serving.models.why_unready()
+        why = models.why_unready()
         return _health(not why, why)
 
+
+def _add_metrics(app: FastAPI, metrics: ServingMetrics) -> None:
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def get_metrics(request: Request) -> Response:
         """Metrics for Prometheus, in its text format or in OpenMetrics."""
         body, content_type = metrics.expose(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    add_explore(app, service, model, serving.predict, _as_response)
+
+def _add_pages(app: FastAPI, service: str) -> None:
     page = build_page(service)
 
     @app.head("/", include_in_schema=False)
@@ -335,6 +362,10 @@ def _build_rest(
         )
 
     app.mount("/docs-assets", StaticFiles(directory=swagger_ui_path))
+
+
+def _add_description(app: FastAPI, service: str, serving: ServingApp, model: ServedModel) -> None:
+    """Describe the routes that there are by now."""
     described = get_openapi(
         title=app.title, version=app.version, openapi_version=openapi.OPENAPI_VERSION, routes=app.routes
     )
@@ -347,20 +378,17 @@ def _build_rest(
         description = openapi.complete(service, described, revision, needs_token=serving.access.needs_token)
         return Response(_json(description), media_type="application/json")
 
-    @app.exception_handler(HTTPException)
-    async def refuse(request: Request, error: HTTPException) -> Response:
-        asked = f"{request.method} {request.url.path}"
-        match error.status_code:
-            case 404:
-                detail = ErrorDetail(ErrorCode.NOT_FOUND, f"{asked}: no such path; /docs lists what there is")
-            case 405:
-                detail = ErrorDetail(ErrorCode.METHOD_NOT_ALLOWED, f"{asked} is not possible; use {_method(request)}")
-            case _:
-                detail = ErrorDetail(ErrorCode.INTERNAL_ERROR, f"{asked}: {error.detail}")
-        body = encode_error(detail)
-        return Response(body, error.status_code, error.headers, media_type="application/json")
 
-    return app
+async def _refuse(request: Request, error: HTTPException) -> Response:
+    asked = f"{request.method} {request.url.path}"
+    match error.status_code:
+        case 404:
+            detail = ErrorDetail(ErrorCode.NOT_FOUND, f"{asked}: no such path; /docs lists what there is")
+        case 405:
+            detail = ErrorDetail(ErrorCode.METHOD_NOT_ALLOWED, f"{asked} is not possible; use {_method(request)}")
+        case _:
+            detail = ErrorDetail(ErrorCode.INTERNAL_ERROR, f"{asked}: {error.detail}")
+    return Response(encode_error(detail), error.status_code, error.headers, media_type="application/json")
 
 
 def _method(request: Request) -> str:
