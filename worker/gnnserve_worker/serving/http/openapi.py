@@ -132,72 +132,78 @@ def _predict_path(of: Described, revision: ServedRevision | None) -> dict[str, A
                 + (_OVERLAYS if of.takes_arrays else "")
             ),
             "operationId": "predict",
-            "parameters": [
-                {
-                    "name": "return",
-                    "in": "query",
-                    "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
-                    "schema": {"type": "string", "enum": [*task.outputs], "default": task.outputs[0]},
-                },
-                header(
-                    LATENCY_HEADER.decode(),
-                    "As objective.latencyMs; an objective in the body goes first.",
-                    "number",
-                    LATENCY_BOUNDS,
-                ),
-                header(
-                    TOLERANCE_HEADER.decode(),
-                    "As objective.accuracyTolerancePermille; an objective in the body goes first.",
-                    "number",
-                    TOLERANCE_BOUNDS,
-                ),
-                header(STRICT_HEADER.decode(), "As strict; the body's goes first.", "boolean"),
-                *(_header_of(wish, of) for wish in WISHES if wish is not MIN_OFFSET),
-                header(TIMING_HEADER.decode(), "Tell reading and writing too, in Server-Timing.", "string", _ALL),
-                *([_header_of(MIN_OFFSET, of)] if of.changes else []),
-            ],
-            "requestBody": {
-                "required": True,
-                "content": _possible(requests),
-            },
-            "responses": {
-                "200": {
-                    "description": f"One entry per {task.item}, in the order asked.",
-                    "headers": {
-                        "Server-Timing": {
-                            "description": "Milliseconds in queue, overlay (if any), sample, gather and compute; with "
-                            f"{TIMING_HEADER.decode()} in receive and send too.",
-                            "schema": {"type": "string"},
-                            "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
-                        },
-                        "gnnserve-variant": told("Binary form: the variant that answered.", "x4"),
-                        "gnnserve-revision": told("Binary form: the revision that it belongs to.", "1db9abf53c03"),
-                        "gnnserve-objective-met": told("Binary form: as objectiveMet, true or false.", "true"),
-                        "gnnserve-shape": told("Binary form: lengths of the array's axes.", "1024,40"),
-                        **({OFFSET_HEADER: told("Binary form: as offset.", "345")} if of.changes else {}),
-                    },
-                    "content": _possible(answers),
-                },
-                "400": error_response(
-                    "The request is malformed, has a field or parameter that does not exist, names a node that the "
-                    "graph lacks, or brings what cannot be."
-                ),
-                "405": error_response("Another method than POST."),
-                "413": error_response("The body or the overlay is too large: split the request."),
-                "415": error_response("The body is compressed otherwise than by gzip or deflate."),
-                "417": error_response("Another Expect than 100-continue."),
-                "431": error_response("Address and headers are too long, or too many: send less."),
-                "501": error_response("Another transfer coding than chunked."),
-                "505": error_response("Another version than HTTP/1.0 or 1.1."),
-                "422": error_response("The request is strict, and no variant can meet its objective."),
-                "429": error_response("The queue is full, or the deadline is out of reach now.", RETRY_AFTER),
-                "500": error_response("An error of the worker; the log has the id that the message names."),
-                "503": error_response(
-                    "The worker is loading or about to stop, or did not reach minOffset in time.", RETRY_AFTER
-                ),
-                "504": error_response("The request's own timeoutMs has passed."),
-            },
+            "parameters": _predict_parameters(of),
+            "requestBody": {"required": True, "content": _possible(requests)},
+            "responses": _predict_responses(of, _possible(answers)),
         }
+    }
+
+
+def _predict_parameters(of: Described) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": "return",
+            "in": "query",
+            "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
+            "schema": {"type": "string", "enum": [*of.task.outputs], "default": of.task.outputs[0]},
+        },
+        header(
+            LATENCY_HEADER.decode(),
+            "As objective.latencyMs; an objective in the body goes first.",
+            "number",
+            LATENCY_BOUNDS,
+        ),
+        header(
+            TOLERANCE_HEADER.decode(),
+            "As objective.accuracyTolerancePermille; an objective in the body goes first.",
+            "number",
+            TOLERANCE_BOUNDS,
+        ),
+        header(STRICT_HEADER.decode(), "As strict; the body's goes first.", "boolean"),
+        *(_header_of(wish, of) for wish in WISHES if wish is not MIN_OFFSET),
+        header(TIMING_HEADER.decode(), "Tell reading and writing too, in Server-Timing.", "string", _ALL),
+        *([_header_of(MIN_OFFSET, of)] if of.changes else []),
+    ]
+
+
+def _predict_responses(of: Described, content: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """`content`: of answers, by media type."""
+    return {
+        "200": {
+            "description": f"One entry per {of.task.item}, in the order asked.",
+            "headers": {
+                "Server-Timing": {
+                    "description": "Milliseconds in queue, overlay (if any), sample, gather and compute; with "
+                    f"{TIMING_HEADER.decode()} in receive and send too.",
+                    "schema": {"type": "string"},
+                    "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
+                },
+                "gnnserve-variant": told("Binary form: the variant that answered.", "x4"),
+                "gnnserve-revision": told("Binary form: the revision that it belongs to.", "1db9abf53c03"),
+                "gnnserve-objective-met": told("Binary form: as objectiveMet, true or false.", "true"),
+                "gnnserve-shape": told("Binary form: lengths of the array's axes.", "1024,40"),
+                **({OFFSET_HEADER: told("Binary form: as offset.", "345")} if of.changes else {}),
+            },
+            "content": content,
+        },
+        "400": error_response(
+            "The request is malformed, has a field or parameter that does not exist, names a node that the "
+            "graph lacks, or brings what cannot be."
+        ),
+        "405": error_response("Another method than POST."),
+        "413": error_response("The body or the overlay is too large: split the request."),
+        "415": error_response("The body is compressed otherwise than by gzip or deflate."),
+        "417": error_response("Another Expect than 100-continue."),
+        "431": error_response("Address and headers are too long, or too many: send less."),
+        "501": error_response("Another transfer coding than chunked."),
+        "505": error_response("Another version than HTTP/1.0 or 1.1."),
+        "422": error_response("The request is strict, and no variant can meet its objective."),
+        "429": error_response("The queue is full, or the deadline is out of reach now.", RETRY_AFTER),
+        "500": error_response("An error of the worker; the log has the id that the message names."),
+        "503": error_response(
+            "The worker is loading or about to stop, or did not reach minOffset in time.", RETRY_AFTER
+        ),
+        "504": error_response("The request's own timeoutMs has passed."),
     }
 
 
