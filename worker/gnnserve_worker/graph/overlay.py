@@ -280,17 +280,9 @@ def _arrange(
     stored entries whose payload is replaced. `most`: as many entries as the edges may become. `payload`: times of the
     edges, and to be filled in as of `OverlayPayload` its `rows` and `replaced`; where it is None, what stands under it
     is left out of the compiled code."""
-    types, stride, first_nodes, first_lists, slots, relation_of, _ = unpack_layout(layout)
-    first_readings, merges, keeps_loops, numbers = _unpack_readings(readings)
+    types, stride, first_nodes, _, _, _, _ = unpack_layout(layout)
     stored = first_nodes[types]
-    stored_ends = 0
-    for i in range(len(edges)):
-        stored_ends += (edges[i, 0] < stored) + (edges[i, 1] < stored)
-    size = 2
-    while size < 2 * (len(overridden) + stored_ends):
-        size *= 2
-    keys = np.full(size, -1, dtype=np.int64)
-    places = np.empty(size, dtype=np.int64)
+    keys, places = _room_for_places(overridden, edges, stored)
     origins = packed[PACKED_HEADER:]
     origins[: new_nodes * stride] = -1
     for i in range(len(new_types)):
@@ -299,13 +291,56 @@ def _arrange(
     for i in range(len(overridden)):
         count += _place(overridden[i], count, stride, keys, places, origins) == count
     # Each entry as (list, sender): the list that gains it, which begins as the node that reads, and the node that is
-    # listed.
+    # listed; and the edge that it is of, which only payload is looked up by.
     lists = np.empty(most, dtype=np.int64)
     senders = np.empty(most, dtype=np.int64)
-    if payload is not None:
-        times, rows, replaced = payload
-        edge_of = np.empty(most, dtype=np.int64)
-    again = 0
+    edge_of = np.empty(0 if payload is None else most, dtype=np.int64)
+    count, entries = _enter(
+        edges, relations, readings, stored, stride, count, keys, places, origins, lists, senders, edge_of
+    )
+    nodes = count * stride
+    starts = packed[PACKED_HEADER + nodes : PACKED_HEADER + 1 + 2 * nodes]
+    neighbours = packed[PACKED_HEADER + 1 + 2 * nodes :]
+    ends = _sort_into_lists(nodes, entries, lists, senders, edge_of, starts, neighbours, payload)
+    kept, again = _keep(
+        indptr, indices, layout, readings, count, origins, keys, places, starts, ends, neighbours, payload
+    )
+    for i in range(len(seeds)):
+        if seeds[i] >= stored:
+            seeds[i] = stored + (seeds[i] - stored) * stride
+        else:
+            place = _find(seeds[i], keys, places)
+            if place >= 0:
+                seeds[i] = stored + place * stride
+    packed[0] = nodes
+    packed[1] = kept
+    packed[2] = (new_nodes + len(overridden)) * stride
+    packed[3] = len(overridden)
+    packed[4] = count - new_nodes
+    return nodes, kept, again
+
+
+@inlined
+def _room_for_places(overridden: np.ndarray, edges: np.ndarray, stored: int) -> tuple[np.ndarray, np.ndarray]:
+    """An empty table of places of stored nodes, for `_place` and `_find`: twice as large as it has to be at most."""
+    stored_ends = 0
+    for i in range(len(edges)):
+        stored_ends += (edges[i, 0] < stored) + (edges[i, 1] < stored)
+    size = 2
+    while size < 2 * (len(overridden) + stored_ends):
+        size *= 2
+    return np.full(size, -1, dtype=np.int64), np.empty(size, dtype=np.int64)
+
+
+@inlined
+def _enter(
+    edges: np.ndarray, relations: np.ndarray, readings: np.ndarray, stored: int, stride: int, count: int,
+    keys: np.ndarray, places: np.ndarray, origins: np.ndarray, lists: np.ndarray, senders: np.ndarray,
+    edge_of: np.ndarray,
+) -> tuple[int, int]:  # fmt: skip
+    """Fill in `lists`, `senders` and, where it has room, `edge_of`, with the entries that edges become. Stored nodes
+    that gain some become overlay nodes behind the `count` that there are. Returns how many of either there are then."""
+    first_readings, _, keeps_loops, numbers = _unpack_readings(readings)
     entries = 0
     for i in range(len(edges)):
         relation = relations[i] if len(relations) > 0 else 0
@@ -324,24 +359,47 @@ def _arrange(
                 place = reader - stored
             lists[entries] = place * stride + numbers[3 * reading]
             senders[entries] = edges[i, swaps]
-            if payload is not None:
+            if len(edge_of) > 0:
                 edge_of[entries] = i
             entries += 1
-    nodes = count * stride
-    starts = packed[PACKED_HEADER + nodes : PACKED_HEADER + 1 + 2 * nodes]
+    return count, entries
+
+
+@inlined
+def _sort_into_lists(
+    nodes: int, entries: int, lists: np.ndarray, senders: np.ndarray, edge_of: np.ndarray, starts: np.ndarray,
+    neighbours: np.ndarray, payload: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
+) -> np.ndarray:  # fmt: skip
+    """Fill in `starts` and `neighbours`, and rows of payload, by the entries, in their order within each list. Returns
+    where each list ends: int64 [nodes]."""
     starts[:] = 0
     for entry in range(entries):
         starts[lists[entry] + 1] += 1
     for one in range(nodes):
         starts[one + 1] += starts[one]
     ends = starts[:nodes].copy()
-    neighbours = packed[PACKED_HEADER + 1 + 2 * nodes :]
     for entry in range(entries):
         neighbours[ends[lists[entry]]] = senders[entry]
         if payload is not None:
-            rows[ends[lists[entry]]] = edge_of[entry]
+            payload[1][ends[lists[entry]]] = edge_of[entry]
         ends[lists[entry]] += 1
-    kept = 0
+    return ends
+
+
+@inlined
+def _keep(
+    indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, readings: np.ndarray, count: int,
+    origins: np.ndarray, keys: np.ndarray, places: np.ndarray, starts: np.ndarray, ends: np.ndarray,
+    neighbours: np.ndarray, payload: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
+) -> tuple[int, int]:  # fmt: skip
+    """Sort the list of each overlay node, keep of it what its relation's rules let it gain, and number the senders as
+    what is arranged does. Returns how many entries are kept, and how many stored ones have other payload."""
+    types, stride, first_nodes, first_lists, slots, relation_of, _ = unpack_layout(layout)
+    _, merges, _, _ = _unpack_readings(readings)
+    stored = first_nodes[types]
+    if payload is not None:
+        times, rows, replaced = payload
+    kept = again = 0
     for k in range(count):
         origin = origins[k * stride]
         kind = -1 - origin
@@ -358,9 +416,7 @@ def _arrange(
             if payload is None:
                 _sort(neighbours[first : ends[one]])
             else:
-                _sort_with_rows(
-                    neighbours[first : ends[one]], rows[first : ends[one]], times[: 0 if is_merged else len(times)]
-                )
+                _sort_with_rows(neighbours[first : ends[one]], rows[first : ends[one]], times, is_merged)
             stored_list = -1
             if is_merged and origin >= 0:
                 stored_list = first_lists[kind] + (origin - first_nodes[kind]) * slots[kind] + slot
@@ -388,28 +444,16 @@ def _arrange(
                 if payload is not None:
                     rows[kept] = rows[entry]
                 kept += 1
-    starts[nodes] = kept
-    for i in range(len(seeds)):
-        if seeds[i] >= stored:
-            seeds[i] = stored + (seeds[i] - stored) * stride
-        else:
-            place = _find(seeds[i], keys, places)
-            if place >= 0:
-                seeds[i] = stored + place * stride
-    packed[0] = nodes
-    packed[1] = kept
-    packed[2] = (new_nodes + len(overridden)) * stride
-    packed[3] = len(overridden)
-    packed[4] = count - new_nodes
-    return nodes, kept, again
+    starts[count * stride] = kept
+    return kept, again
 
 
 @inlined
-def _sort_with_rows(senders: np.ndarray, rows: np.ndarray, times: np.ndarray) -> None:
+def _sort_with_rows(senders: np.ndarray, rows: np.ndarray, times: np.ndarray, is_merged: bool) -> None:
     """Sort a list's entries by sender, equal ones by the times of their edges, then as they are listed. `times`: of all
-    edges, whose row each entry has; empty: equal ones stay as they are listed."""
+    edges, whose row each entry has. Where these are none, or equal ones are merged, they stay as they are listed."""
     order = np.argsort(rows, kind="mergesort")
-    if len(times) > 0:
+    if len(times) > 0 and not is_merged:
         order = order[np.argsort(times[rows[order]], kind="mergesort")]
     order = order[np.argsort(senders[order], kind="mergesort")]
     senders[:] = senders[order]
