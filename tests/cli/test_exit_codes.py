@@ -143,7 +143,9 @@ def test_light_commands_import_nothing_heavy(command: str) -> None:
 
 def test_the_program_starts_without_what_connects() -> None:
     script = (
-        "import sys; import gnnserve_cli.main\n"
+        "import sys, typer.main; from gnnserve_cli.main import app\n"
+        "assert 'gnnserve_cli.commands.load' not in sys.modules\n"
+        "assert len([*typer.main.get_command(app).commands.values()]) > 15\n"
         "print([m for m in ('asyncio', 'httpx', 'numpy', 'gnnserve_client.exchange') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
