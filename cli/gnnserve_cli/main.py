@@ -95,9 +95,7 @@ _GROUPS = {
 def _build(name: str) -> Any:
     """Build the command of that name, or the group with its commands."""
     module = importlib.import_module(f"gnnserve_cli.commands.{name}")
-    built = typer.Typer(
-        name=name, cls=TyperGroup, no_args_is_help=True, help=_GROUPS.get(name), add_completion=False
-    )
+    built = typer.Typer(name=name, cls=TyperGroup, no_args_is_help=True, help=_GROUPS.get(name), add_completion=False)
     for words, arguments in ((command.split(), arguments) for command, arguments in _COMMANDS.items()):
         if words[0] == name:
             example = " ".join(["Example: gnnserve", *words, arguments])

@@ -294,9 +294,9 @@ def _arrange(
     # listed; and the edge that it is of, which only payload is looked up by.
     lists = np.empty(most, dtype=np.int64)
     senders = np.empty(most, dtype=np.int64)
-    edge_of = np.empty(0 if payload is None else most, dtype=np.int64)
+    edge_of = lists if payload is None else np.empty(most, dtype=np.int64)
     count, entries = _enter(
-        edges, relations, readings, stored, stride, count, keys, places, origins, lists, senders, edge_of
+        edges, relations, readings, stored, stride, count, keys, places, origins, lists, senders, edge_of, payload
     )
     nodes = count * stride
     starts = packed[PACKED_HEADER + nodes : PACKED_HEADER + 1 + 2 * nodes]
@@ -336,10 +336,11 @@ def _room_for_places(overridden: np.ndarray, edges: np.ndarray, stored: int) -> 
 def _enter(
     edges: np.ndarray, relations: np.ndarray, readings: np.ndarray, stored: int, stride: int, count: int,
     keys: np.ndarray, places: np.ndarray, origins: np.ndarray, lists: np.ndarray, senders: np.ndarray,
-    edge_of: np.ndarray,
+    edge_of: np.ndarray, payload: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fill in `lists`, `senders` and, where it has room, `edge_of`, with the entries that edges become. Stored nodes
-    that gain some become overlay nodes behind the `count` that there are. Returns how many of either there are then."""
+    """Fill in `lists`, `senders` and, where there is payload, `edge_of`, with the entries that edges become. Stored
+    nodes that gain some become overlay nodes behind the `count` that there are. Returns how many of either there are
+    then."""
     first_readings, _, keeps_loops, numbers = _unpack_readings(readings)
     entries = 0
     for i in range(len(edges)):
@@ -359,7 +360,7 @@ def _enter(
                 place = reader - stored
             lists[entries] = place * stride + numbers[3 * reading]
             senders[entries] = edges[i, swaps]
-            if len(edge_of) > 0:
+            if payload is not None:
                 edge_of[entries] = i
             entries += 1
     return count, entries
