@@ -169,8 +169,6 @@ def test_a_batch_counts_afterwards_by_the_time_that_its_overlays_took() -> None:
     batch = queue.take()
     # x1 takes 0.1 ms for a seed more.
     assert [queue.batcher.count_load(batch, ms) for ms in (0, 0.3, 4, 8)] == [50, 53, 90, 130]
-    queue.ask(50, overlay=0)
-    assert queue.batcher.count_load(queue.take(), 0.3) == 50
 
 
 def test_a_request_with_an_overlay_takes_its_load_of_the_queue() -> None:

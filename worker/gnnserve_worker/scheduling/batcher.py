@@ -82,9 +82,7 @@ class Batcher:
         self.queue.running_until_ms = -math.inf
 
     def count_load(self, batch: Batch, overlay_ms: float) -> int:
-        """What the batch has counted as: as many stored seeds more as take as long as its overlays took."""
-        if batch.load == batch.seeds:
-            return batch.seeds
+        """What a batch with overlays has counted as: as many stored seeds more as take as long as those took."""
         return batch.seeds + round(overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant]))
 
     def observe(

@@ -175,7 +175,7 @@ class BatchCloser:
             seeds, load = plan.piece, plan.piece + piece.request.overlay_load
             overlay = overlay_part(load, seeds, piece.request.changed_seeds)
             fixed, rows = piece.request.overlay_fixed, piece.request.overlay_rows
-        limit = max(0, min(plan.limit, costs.max_seeds) - load)
+        limit = min(plan.limit, costs.max_seeds) - load
         members = queue.take(plan.members, limit, needs_one=large is None)
         for waiting in members:
             pieces.append(Piece(waiting, 0, waiting.remaining, True, True))

@@ -138,10 +138,11 @@ class Overhead:
         an overhead that repeats itself is the new one."""
         if len(self._recent) < self._REPEATED:
             return expected_ms
-        alike = sorted(
-            recent_ms * expected_ms / max(self.at(requests), self._ORDINARY_MS) for requests, recent_ms in self._recent
-        )
-        return max(expected_ms, alike[-self._REPEATED])
+        alike = []
+        for requests, recent_ms in self._recent:
+            of_recent_ms = max(self.fixed_ms + self.per_request_ms * requests, self._ORDINARY_MS)
+            alike.append(recent_ms * expected_ms / of_recent_ms)
+        return max(expected_ms, sorted(alike)[-self._REPEATED])
 
     def _observe_single(self, took_ms: float) -> None:
         self._singles += 1
@@ -417,24 +418,25 @@ class CostModel:
                 self._correct(variant, step * (1 - work.changed_seeds / seeds))
             overhead_ms = total_ms - compute_ms
         else:
-            if not overlay and self._ends_slow_spell(ratio, now_ms):
+            if ratio < 1 / LARGEST_STEP and not overlay and self._ends_slow_spell(now_ms):
                 self._correct(variant, 1 / LARGEST_STEP - 1)
             overhead_ms = total_ms - expected_ms
         if measured:
             deviation = abs(took_ms / expected_ms - 1)
         else:
-            deviation = abs(total_ms / (expected_ms + self.overhead.at(requests)) - 1)
-            self.overhead.observe(requests, overhead_ms)
+            overhead = self.overhead
+            deviation = abs(total_ms / (expected_ms + (overhead.fixed_ms + overhead.per_request_ms * requests)) - 1)
+            overhead.observe(requests, overhead_ms)
         gain = min(total_ms / _DEVIATION_MEMORY_MS, _MOST_DEVIATION_GAIN)
         self._deviation += gain * (min(deviation, 1.0) - self._deviation)
         self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
 
-    def _ends_slow_spell(self, ratio: float, now_ms: float) -> bool:
-        """Whether a batch too short to tell how slow the machine is tells that it is not as slow as it counts. Else a
-        service whose batches are all short would expect for good what batches took in one slow spell. Where longer
-        batches come, they tell it better: what slows them need not slow short ones. That the machine is faster than
-        the profile's, no short batch tells."""
-        return self._machine > 1 and ratio < 1 / LARGEST_STEP and now_ms - self._told_ms > _SILENT_MS
+    def _ends_slow_spell(self, now_ms: float) -> bool:
+        """Whether a batch too short to tell how slow the machine is, and that took less than half of what was expected,
+        tells that it is not as slow as it counts. Else a service whose batches are all short would expect for good what
+        batches took in one slow spell. Where longer batches come, they tell it better: what slows them need not slow
+        short ones. That the machine is faster than the profile's, no short batch tells."""
+        return self._machine > 1 and now_ms - self._told_ms > _SILENT_MS
 
     def _correct_overlays(self, variant: int, overlay: float, expected_ms: float, excess_ms: float) -> None:
         part_ms = self.overlays.part_ms(variant, overlay, self._stored_part_ms(variant, overlay))

@@ -66,7 +66,8 @@ class Decider:
         hard: Group | None = None
         soft: Group | None = None
         if len(groups) == 1 and not (groups[0].is_hard or groups[0].is_large):
-            return BatchPlan(self._wanted(groups[0]), [*groups], self._max_seeds)
+            wanted = groups[0].wanted
+            return BatchPlan(self._wanted(groups[0]) if wanted is None else wanted, [*groups], self._max_seeds)
         for group in groups:
             if group.head is None:
                 continue
@@ -318,9 +319,7 @@ class Decider:
     # Without one, or heavy
 
     def _wanted(self, group: Group) -> int:
-        """The variant that requests without a deadline want."""
-        if group.wanted is not None:
-            return group.wanted
+        """The variant that requests without a deadline want, where it depends on how many seeds they have."""
         seeds = min(group.seeds, self._max_seeds)
         if group.is_hurried:
             return self._chooser.fastest((group.fastest, group.fastest_small), seeds, group.kind)
@@ -333,7 +332,7 @@ class Decider:
         if head.variant is not None:
             return head.variant
         if not anchor.is_hard:
-            return self._wanted(anchor)
+            return self._wanted(anchor) if anchor.wanted is None else anchor.wanted
         costs = self._costs
         growth = 1 + costs.margin
         for variant in anchor.candidates:

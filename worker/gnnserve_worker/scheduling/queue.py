@@ -407,8 +407,8 @@ class Queue:
         return True
 
     def take(self, members: list[Group], limit: int, *, needs_one: bool) -> list[Request]:
-        """Remove and return the requests that are due first, up to a load of `limit` seeds. `needs_one`: the first is
-        taken whatever its load, since a batch without requests would be none."""
+        """Remove and return the requests that are due first, up to a load of `limit` seeds; below 1 there is no room.
+        `needs_one`: the first is taken whatever its load, since a batch without requests would be none."""
         left = limit
         for group in members:
             left -= group.seeds
@@ -425,7 +425,7 @@ class Queue:
         """Move requests from the groups, which have more than the limit, to those that are chosen."""
         passed_over: list[tuple[Group, Request]] = []
         left = limit
-        while left and len(passed_over) < _MOST_PASSED_OVER:
+        while left > 0 and len(passed_over) < _MOST_PASSED_OVER:
             first = _first_due(members)
             if first is None:
                 break
@@ -435,7 +435,7 @@ class Queue:
                 passed_over.append((group, waiting))
                 continue
             chosen.append(waiting)
-            left = max(0, left - waiting.load)
+            left -= waiting.load
         for group, waiting in passed_over:
             group.add(waiting)
 
