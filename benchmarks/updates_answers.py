@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support.generated import generate_over
 from tests.support.graphs import random_tensors
 from tests.support.living import FEATURES, MODELS, PlainGraph, ids_of
 
@@ -25,10 +26,8 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.given_variants import GivenVariant
-from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.generation.tensors import Tensors, projection_of
-from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.graph.store import Features, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
@@ -121,10 +120,9 @@ def _generated(
     )  # fmt: skip
     repository, models = Repository(root, "benchmarks", digest), _RandomModels(spec)
     given = GivenVariant("given-1", np.array(_GIVEN_COLUMNS), random_tensors(models.network, len(_GIVEN_COLUMNS), 5))
-    made = generate_revision(
-        spec, RevisionIdentity("recipe", digest, None, {}), data, task_of(spec).pose(data).problem, [given],
-        repository, lambda _: None, lambda data, features: models,
-        lambda data, normalized, rows: _RandomOneRows(spec, normalized.features), "benchmarks",
+    made = generate_over(
+        spec, data, task_of(spec).pose(data).problem, repository, lambda data, features: models, given=[given],
+        one_rows_of=lambda data, rows: _RandomOneRows(spec, data.normalized.features),
     )  # fmt: skip
     return load_revision(repository, made.revision, max_delta_bytes)
 
@@ -161,7 +159,10 @@ class _RandomOneRows:
     features: Features
     runs: Sequence[Any] = ()
 
-    def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
+    def teacher_of(self, master: Tensors | None) -> Any:
+        return master
+
+    def one_row(self, hops: int, name: str, teacher: object) -> OneRowNetwork:
         network = self.spec.model.one_row(hops).network(_CLASSES)
         tensors = random_tensors(network, FEATURES, seed=4)
         return OneRowNetwork(network, tensors, np.asarray(self.features @ projection_of(tensors).rows, np.float32))

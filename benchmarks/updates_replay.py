@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support.generated import generate_over
 
 from benchmarks.updates_answers import short_profile
 from benchmarks.updates_measured import Replay, ReplayedVariant
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.families.family import Models
 from gnnserve_worker.generation.features import fit_normalization
-from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.lessons import Models
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import visible_nodes
-from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import IntegerIds
 from gnnserve_worker.graph.sources.load import load_source
@@ -195,11 +194,9 @@ def _generated(
     from gnnserve_worker.generation.trained import TrainedModels
 
     repository = Repository(root, "benchmarks", data.digest)
-    made = generate_revision(
-        spec, RevisionIdentity("recipe", data.digest, None, {}), data, task_of(spec).pose(data).problem, (), repository,
-        silent,
-        lambda data, features: recording.of(TrainedModels(spec.model, data, features, silent, CPU)), None,
-        "benchmarks",
+    made = generate_over(
+        spec, data, task_of(spec).pose(data).problem, repository,
+        lambda data, features: recording.of(TrainedModels(spec.model, data, features, silent, CPU)),
     )  # fmt: skip
     return load_revision(repository, made.revision, max_delta_bytes)
 

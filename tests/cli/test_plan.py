@@ -43,6 +43,9 @@ def test_the_table_has_a_line_for_each_variant(tmp_path: Path, monkeypatch: pyte
     assert rows.keys() == {"x1", "x4", "projected", "stored1"}
     assert rows["x4"].endswith("trained: x4")
     assert rows["stored1"].endswith("derived")
+    learnt = [line for line in lines if line.startswith("Learnt: ")]
+    assert [line.split(": ")[1] for line in learnt] == ["x1", "rank by Greedy", "x4"]
+    assert "x1, projected and stored1 are made of it" in learnt[0]
     assert lines[-1].startswith("Generation would take about ")
 
 
@@ -50,6 +53,7 @@ def test_json_has_the_same_for_scripts(tmp_path: Path, monkeypatch: pytest.Monke
     found = json.loads(planned(tmp_path, monkeypatch, "--json"))
     assert {one["name"] for one in found["variants"]} == {"x1", "x4", "projected", "stored1"}
     assert set(found["variants"][0]["p50Ms"]) == {"1", "32", "1024"}
+    assert found["learnt"][2] == {"name": "x4", "needs": ["rank by Greedy"], "why": found["learnt"][2]["why"]}
     assert found["totalS"] == pytest.approx(
         found["firstNetworkS"] + found["otherNetworksS"] + found["measuringS"], rel=1e-4
     )

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 from tests.support.interruption import Interruption, in_child
 
-from gnnserve_worker.generation import one_relation, pipeline, variants
+from gnnserve_worker.generation import one_relation, pipeline, steps
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository import paths
 
 
 def main(step: int) -> None:
-    assert None not in (pipeline, one_relation, variants)  # imported for all children at once
+    assert None not in (pipeline, one_relation, steps)  # imported for all children at once
     root = Path(os.environ["GNNSERVE_REPOSITORY"])
     number = 0
     while True:

@@ -8,15 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from tests.support.generated import generate_over
 from tests.support.graphs import Tensors, dense_features, random_tensors
 from tests.support.learning import labels_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation import variants as variants_module
-from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.variants import generate_revision
+from gnnserve_worker.generation import one_relation
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import ChangeIds, IntegerIds, TextIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
@@ -90,11 +89,8 @@ def generated(
     repository = Repository(root, "tests", digest)
     models = RandomModels(spec.model.network(3))
     # All variants are kept, also those that others happen to be as accurate and as fast as.
-    with patch.object(variants_module, "worth_keeping", tuple):
-        made = generate_revision(
-            spec, RevisionIdentity("recipe", digest, None, {}), given, labels_of(given), (), repository, lambda _: None,
-            lambda data, features: models, None, "tests",
-        )  # fmt: skip
+    with patch.object(one_relation, "worth_keeping", tuple):
+        made = generate_over(spec, given, labels_of(given), repository, lambda data, features: models)
     return load_revision(repository, made.revision, max_delta_bytes)
 
 

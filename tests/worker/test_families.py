@@ -16,6 +16,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
 from gnnserve_worker.generation.families.registry import PLANNERS, plan_families
 from gnnserve_worker.generation.given_variants import GivenVariant
+from gnnserve_worker.generation.lessons import LearntNetworks, WeightSources, networks_of, take_lessons
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.repository.staged import stored_bytes
@@ -65,7 +66,9 @@ def spec_of(**variants: Any) -> GNNServiceSpec:
 def plans_of(models: FakeModels, loaded: Sequence[GivenVariant] = (), **variants: Any) -> list[FamilyPlan]:
     features = dense_features(NODES, WIDTH, seed=0)
     graph = random_graph(NODES, 0)
-    made_from = Ingredients(spec_of(**variants), NETWORK, graph, features, Ranking(RANKED, {}), MASTER, models, loaded)
+    spec, ranking = spec_of(**variants), Ranking(RANKED, {})
+    learnt = take_lessons(networks_of(spec), WeightSources(models), LearntNetworks(spec, ranking, MASTER))
+    made_from = Ingredients(spec, NETWORK, graph, features, ranking, MASTER, learnt.networks, loaded)
     return plan_families(made_from)
 
 
@@ -226,7 +229,7 @@ def test_networks_with_fewer_channels_are_served_over_tables_of_their_own_and_of
         ("channels2-stored1-f2", "channels2-stored1-float32", 3, 1),
     }
     assert {v.manifest.network.hidden for v in found if v.manifest.name.startswith("channels2")} == {4}
-    assert [name for name, *_ in models.narrowed_of] == ["channels4", "channels2-x3", "channels2", "channels2"]
+    assert [name for name, *_ in models.narrowed_of] == ["channels4", "channels2-x3", "channels2"]
     (_, width, columns) = models.narrowed_of[1]
     assert (width, [] if columns is None else columns.tolist()) == (2, [5, 0])
     tables = {table.name: table for plan in plans for table in plan.tables}

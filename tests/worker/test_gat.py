@@ -205,7 +205,7 @@ def test_a_column_that_repeats_others_is_pruned_without_loss(
 
 def test_a_service_is_trained_pruned_projected_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else the clock decides which variants are left.
-    monkeypatch.setattr("gnnserve_worker.generation.variants.worth_keeping", lambda variants: variants)
+    monkeypatch.setattr("gnnserve_worker.generation.one_relation.worth_keeping", lambda variants: variants)
     data = planted_graph([1, 5, 8], nodes=300)
     uri = write_npz(tmp_path / "graph.npz", npz_arrays(data)).as_uri()
     training = {"epochs": 20, "scope": "Transductive", "learningRate": 0.02}

@@ -28,8 +28,8 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_worker.generation import one_relation
 from gnnserve_worker.generation import profile as profile_module
-from gnnserve_worker.generation import variants as variants_module
 from gnnserve_worker.generation.features import fit_normalization, keep_columns
 from gnnserve_worker.generation.networks import build_module, load_tensors
 from gnnserve_worker.generation.pipeline import generate
@@ -573,7 +573,7 @@ def test_random_without_factor_one_trains_no_master(tmp_path: Path) -> None:
 
 
 def test_projection_trains_a_master_even_for_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    monkeypatch.setattr(one_relation, "worth_keeping", tuple)
     made = _generate(tmp_path, _data(), pruning={"factors": [2], "method": "Random"}, variants={"projection": "Auto"})
 
     assert "train network" in made.stages
@@ -599,7 +599,7 @@ ROUNDING = {Storage.FLOAT32: 1e-5, Storage.FLOAT16: 5e-3, Storage.BFLOAT16: 4e-2
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generated:
     """Every storage, with every projected variant kept, however it was measured."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(variants_module, "worth_keeping", tuple)
+        patch.setattr(one_relation, "worth_keeping", tuple)
         return _generate(
             tmp_path_factory.mktemp("stored"),
             _data(),
@@ -682,7 +682,7 @@ def test_smaller_fanouts_share_table_and_weights_and_are_not_trained(
     def without_projected(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, ...]:
         return tuple(variant for variant in variants if variant.name != "projected")
 
-    monkeypatch.setattr(variants_module, "worth_keeping", without_projected)
+    monkeypatch.setattr(one_relation, "worth_keeping", without_projected)
     made = _generate(tmp_path, _data(), pruning={"factors": [1]}, variants={"projection": "Auto", "fanouts": [[2, 2]]})
 
     assert list(made.loaded.variants) == ["x1", "x1-f2x2", "projected-f2x2"]
@@ -726,7 +726,7 @@ def test_weights_of_a_projected_variant_lack_what_is_in_its_table(stored: Genera
 def test_every_kind_of_model_is_projected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], parts: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    monkeypatch.setattr(one_relation, "worth_keeping", tuple)
     made = _generate(tmp_path, _data(**changes), model=parts, pruning={"factors": [1]}, variants={"projection": "Auto"})
 
     nodes = np.arange(NODES)
@@ -743,7 +743,7 @@ def test_of_a_projected_variant_that_is_not_worth_its_place_nothing_is_published
         measured.extend(variant.name for variant in variants)
         return tuple(variant for variant in variants if variant.name != "projected-int8")
 
-    monkeypatch.setattr(variants_module, "worth_keeping", only_listed)
+    monkeypatch.setattr(one_relation, "worth_keeping", only_listed)
     made = _generate(
         tmp_path, _data(), pruning={"factors": [1]}, variants={"storage": ["float32", "int8"], "projection": "Auto"}
     )
@@ -790,7 +790,7 @@ def test_products_beyond_float16_leave_only_that_projected_variant_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its features fit; what the first layer makes of them does not."""
-    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    monkeypatch.setattr(one_relation, "worth_keeping", tuple)
     data = _data()
     state = _pyg_state("GraphSAGE")
     state["convs.0.lin_r.weight"] *= 1e5
@@ -834,7 +834,7 @@ def _give(folder: Path, state: dict[str, torch.Tensor], data: GraphData | None =
 def test_given_weights_answer_as_in_torch_geometric(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, layers: int
 ) -> None:
-    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    monkeypatch.setattr(one_relation, "worth_keeping", tuple)
     data, state = _data(), _pyg_state(architecture, layers)
     made = _give(
         tmp_path, state, data,
@@ -1069,7 +1069,7 @@ def test_a_failure_while_profiling_leaves_no_revision(tmp_path: Path, monkeypatc
 
     path = write_npz(tmp_path / "graph.npz", npz_arrays(_data()))
     repository = Repository(tmp_path / "repository", "default", "tiny")
-    monkeypatch.setattr("gnnserve_worker.generation.revision.measure_profile", fail)
+    monkeypatch.setattr("gnnserve_worker.generation.steps.measure_profile", fail)
     with pytest.raises(MemoryError):
         generate(_service(path, pruning={"factors": [1]}), repository)
     assert repository.revisions() == []

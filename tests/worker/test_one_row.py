@@ -21,11 +21,11 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.training import TrainingRun, says_learnt
 from gnnserve_worker.generation.features import fit_normalization
+from gnnserve_worker.generation.learning import Resumption
 from gnnserve_worker.generation.networks import CPU, to_tensors
 from gnnserve_worker.generation.one_row import TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.propagation import model_rows
-from gnnserve_worker.generation.resume import Resumption
 from gnnserve_worker.generation.train import Trained, train
 from gnnserve_worker.generation.training_set import visible_nodes
 from gnnserve_worker.graph.store import GraphData
@@ -108,7 +108,7 @@ def test_over_features_alone_they_answer_about_new_nodes(generated: tuple[Revisi
 def test_a_projected_variant_and_one_row_ones_make_rows_by_weights_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnnserve_worker.generation.variants.worth_keeping", lambda variants: variants)
+    monkeypatch.setattr("gnnserve_worker.generation.one_relation.worth_keeping", lambda variants: variants)
     assert isinstance(GRAPH.features, np.ndarray)
 
     _, loaded = _generate(tmp_path, MODEL, oneRow=[{"hops": 0}])
@@ -177,7 +177,7 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
 
     monkeypatch.setattr(train_module, "train", noting)
     master = to_tensors(module_of("GraphSAGE", (3, 2), 12))
-    rows = model_rows(model, data, normalized)
+    rows = model_rows(model, data, normalized).trained
     resumption = Resumption(KeptNetworks(folder, 0), {}, silent)
     one_rows = TrainedOneRows(
         model, data, lambda one_row: model_rows(one_row, data, normalized), rows, silent, CPU, resumption

@@ -26,8 +26,8 @@ from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation import learning
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation import train as train_module
+from gnnserve_worker.generation.learning import ResumedModels, Resumption
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.resume import ResumedModels, Resumption
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.progress import Progress
@@ -118,53 +118,79 @@ def details(reports: list[Progress], stage: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> RevisionManifest:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RevisionManifest, list[Progress]]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profile_module, "_ROUNDS", (2, 2))
         manifest, reports = generate_counting(folder, CountedTraining())
     HeardSteps(reports).check()
     assert not (repository_in(folder).folder / "trained").exists()
-    return manifest
+    return manifest, reports
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(whole: tuple[RevisionManifest, list[Progress]]) -> RevisionManifest:
+    return whole[0]
 
 
 # --- going on
 
 
-@pytest.mark.parametrize("after", range(1, TRAININGS))
+def test_killed_at_every_step_in_turn_it_goes_on_there_and_learns_nothing_twice(
+    tmp_path: Path, whole: tuple[RevisionManifest, list[Progress]]
+) -> None:
+    uninterrupted, heard = whole
+    stages = [*dict.fromkeys(report.stage for report in heard)]
+    assert stages[0] == "import graph"
+    assert stages[-3:] == ["write tables", "profile", "publish"]
+    repository = repository_in(tmp_path)
+    for stage in stages[:-1]:
+        interrupt_at(tmp_path, stage)
+    assert repository.revisions() == []
+    assert repository.count_kept_networks(service(tmp_path).spec.recipe()) == len(NETWORKS)
+
+    training = CountedTraining()
+    manifest, reports = generate_counting(tmp_path, training)
+
+    assert training.trained == 0
+    said = [report.stage for report in reports if report.detail.startswith("trained before, 20")]
+    assert said == [f"train {name}" for name in NETWORKS]
+    assert digests(manifest) == digests(uninterrupted)
+    assert manifest.training == uninterrupted.training
+    assert manifest.ranking == uninterrupted.ranking
+    assert not (repository.folder / "trained").exists()
+
+
+def interrupt_at(folder: Path, stage: str) -> None:
+    """Stop a generation as it first reports this stage, which is not known from before."""
+
+    def listen(progress: Progress) -> None:
+        if progress.stage == stage and not progress.detail.startswith("trained before"):
+            stop()
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+        patch.setattr(train_module, "train", training := CountedTraining())
+        generate(service(folder), repository_in(folder), listen)
+    assert training.trained <= max(NETWORKS.values())  # of the stage before, and of this one
+
+
+@pytest.mark.parametrize("after", [1, 7])
 def test_what_was_trained_is_not_trained_again_and_the_revision_is_the_same(
     tmp_path: Path, uninterrupted: RevisionManifest, after: int
 ) -> None:
     interrupt(tmp_path, after)
     whole = [name for name, ends in zip(NETWORKS, accumulate(NETWORKS.values()), strict=True) if ends <= after]
-    assert repository_in(tmp_path).revisions() == []
     assert repository_in(tmp_path).count_kept_networks(service(tmp_path).spec.recipe()) == len(whole)
 
     training = CountedTraining()
-    manifest, reports = generate_counting(tmp_path, training)
-
-    assert training.trained == TRAININGS - sum(NETWORKS[name] for name in whole)
-    said = [report.stage for report in reports if report.detail.startswith("trained before, 20")]
-    assert said == [f"train {name}" for name in whole]
-    assert digests(manifest) == digests(uninterrupted)
-    assert manifest.training == uninterrupted.training
-    assert manifest.ranking == uninterrupted.ranking
-    assert not (repository_in(tmp_path).folder / "trained").exists()
-
-
-def test_interrupted_twice_it_goes_on_from_the_second_time(tmp_path: Path, uninterrupted: RevisionManifest) -> None:
-    interrupt(tmp_path, after=1)
-    interrupt(tmp_path, after=1)
-    training = CountedTraining()
     manifest, _ = generate_counting(tmp_path, training)
 
-    assert training.trained == TRAININGS - 2
+    assert training.trained == TRAININGS - sum(NETWORKS[name] for name in whole)
     assert digests(manifest) == digests(uninterrupted)
-    assert manifest.training == uninterrupted.training
 
 
 def test_a_failure_after_training_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnserve_worker.generation.revision.measure_profile", lambda *_: stop())
+    monkeypatch.setattr("gnnserve_worker.generation.steps.measure_profile", lambda *_: stop())
     with pytest.raises(StoppedError):
         generate_counting(tmp_path, CountedTraining())
     monkeypatch.undo()
@@ -448,8 +474,7 @@ def test_fewer_channels_of_another_network_are_another_network(tmp_path: Path) -
     ResumedModels(FakeModels(), resumption_in(tmp_path, [])).narrowed(wide, None, 2, "channels2")
     fake, reports = FakeModels(), list[Progress]()
     models = ResumedModels(fake, resumption_in(tmp_path, reports))
-    once = models.narrowed(wide, None, 2, "channels2")
-    assert models.narrowed(wide, None, 2, "channels2") is once
+    models.narrowed(wide, None, 2, "channels2")
     assert [run.name for run in models.runs] == ["channels2"]
     assert fake.made == []
 

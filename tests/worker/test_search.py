@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.generated import generate_over
 from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
 from tests.support.learning import labels_of
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation import variants
-from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation import one_relation
+from gnnserve_worker.generation.one_relation import RowNetworks
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.generation.search import search
 from gnnserve_worker.generation.search.training import Promise
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
@@ -67,9 +67,9 @@ def searched(
         splits=Splits(*(np.arange(start, NODES, 3) for start in range(3))), edge_rules=EdgeRules(Direction.DIRECTED),
     )  # fmt: skip
     listener = silent if said is None else said.append
-    return generate_revision(
-        with_searched_factors(spec, FEATURES), RevisionIdentity("recipe", "5eed", None, {}), data, labels_of(data), (),
-        Repository(folder, "tests", "searched"), listener, lambda data, features: FakeModels(), None, "tests",
+    return generate_over(
+        with_searched_factors(spec, FEATURES), data, labels_of(data), Repository(folder, "tests", "searched"),
+        lambda data, features: FakeModels(), progress=listener,
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_no_network_is_trained_that_the_budget_does_not_suffice_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "promises", lambda *_: (Promise("x4", 0.2),))
-    monkeypatch.setattr(variants, "Subject", lambda *parts: search.Subject(*parts[:-1], network_s=61))
+    monkeypatch.setattr(one_relation, "RowNetworks", lambda *parts: RowNetworks(*parts[:-1], network_s=61))
     said: list[Progress] = []
     record = searched(tmp_path, said=said, budget={"seconds": 60}).profile.search
     assert record is not None

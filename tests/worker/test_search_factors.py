@@ -13,9 +13,9 @@ from tests.support.steps import HeardSteps
 from gnnserve_api.factors import ColumnsTrial
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation import variants
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
+from gnnserve_worker.generation.search import made_up
 from gnnserve_worker.generation.search.candidates import Shapes
 from gnnserve_worker.generation.search.factors import choose_factors, slow_factors
 from gnnserve_worker.generation.search.latency_model import LatencyModel
@@ -110,7 +110,7 @@ def test_a_storage_without_a_projected_variant_of_its_own_is_compared_in_none() 
 @pytest.fixture
 def generated_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Repository, Any, HeardSteps]:
     monkeypatch.setenv(BUDGET_VARIABLE, "0.02")
-    monkeypatch.setattr(variants, "measure_made_up", lambda *_: BY_BYTES)
+    monkeypatch.setattr(made_up, "measure_made_up", lambda *_: BY_BYTES)
     uri = write_npz(tmp_path / "graph.npz", npz_arrays(planted_graph((2, 5, 7), nodes=130, columns=40))).as_uri()
     model = {"hidden": 8, "fanouts": [4, 3], "training": {"epochs": 3, "batchSize": 64}}
     service = service_of(uri, model=model, variants={"pruning": {"choice": "Auto"}})

@@ -117,7 +117,7 @@ def test_training_nodes_are_propagated_over_what_training_may_see(make) -> None:
 
 def test_a_service_is_trained_pruned_stored_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else the clock decides which variants are left.
-    monkeypatch.setattr("gnnserve_worker.generation.variants.worth_keeping", lambda variants: variants)
+    monkeypatch.setattr("gnnserve_worker.generation.one_relation.worth_keeping", lambda variants: variants)
     data = planted_graph([1, 5, 8], nodes=300)
     uri = write_npz(tmp_path / "graph.npz", npz_arrays(data)).as_uri()
     model = {"architecture": "SGC", "fanouts": [0], "training": {"epochs": 20}}

@@ -148,7 +148,7 @@ def _service(tmp_path: Path, hops: int, **variants: object) -> GNNService:
 @pytest.fixture
 def all_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the clock decides which variants are left."""
-    monkeypatch.setattr("gnnserve_worker.generation.variants.worth_keeping", lambda variants: variants)
+    monkeypatch.setattr("gnnserve_worker.generation.one_relation.worth_keeping", lambda variants: variants)
 
 
 @pytest.mark.usefixtures("all_are_kept")

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.support.generated import generate_over
 from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
 from tests.support.learning import labels_of
 from tests.support.overlays import FEATURES as FEATURES_OF_WORLD
@@ -20,10 +21,8 @@ from gnnserve_worker.generation.families.family import Ingredients
 from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.hidden import _cut
-from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.tail import tail_of
@@ -57,7 +56,7 @@ def staged(
         }
     )
     master = random_tensors(network, FEATURES, seed=1)
-    made_from = Ingredients(spec, network, graph, features, Ranking(np.arange(FEATURES), {}), master, None)
+    made_from = Ingredients(spec, network, graph, features, Ranking(np.arange(FEATURES), {}), master)
     data = GraphData.of_one_type(
         source="made up", digest="5eed", graph=graph, features=features, labels=np.zeros(NODES, np.int64),
         classes=(0, 1, 2), splits=Splits(*(np.arange(start, NODES, 3) for start in range(3))),
@@ -128,7 +127,7 @@ def test_names_of_stored_variants_are_known_before_they_are_made() -> None:
     master = random_tensors(network, FEATURES, seed=1)
     made_from = Ingredients(
         spec, network, random_graph(NODES, 0), dense_features(NODES, FEATURES, 0), Ranking(np.arange(FEATURES), {}),
-        master, None,
+        master,
     )  # fmt: skip
     planned = [made.manifest for plan in plan_families(made_from) for made in plan.variants]
     names = {manifest.name for manifest in planned}
@@ -172,10 +171,7 @@ def test_a_published_stored_layer_is_corrected_where_an_overlay_reaches(tmp_path
             edge_rules=world.rules,
         )  # fmt: skip
         repository = Repository(tmp_path, "tests", digest)
-        made = generate_revision(
-            spec, RevisionIdentity("recipe", digest, None, {}), data, labels_of(data), (), repository, lambda _: None,
-            lambda data, features: RandomModels(), None, "tests",
-        )  # fmt: skip
+        made = generate_over(spec, data, labels_of(data), repository, lambda data, features: RandomModels())
         return load_revision(repository, made.revision)
 
     stored = published("stored", world.graph, world.features)

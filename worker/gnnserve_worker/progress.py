@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
+IMPORT, EXPECTED, CHECK = "import graph", "compare expected scores", "run the program"
+CHOOSE_FACTORS, WRITE, PUBLISH = "choose factors", "write tables", "publish"
 PROFILE = "profile"
 """The stage in which latencies are measured: where it was heard, the profile is new."""
 LINE_INTERVAL_S = 10.0

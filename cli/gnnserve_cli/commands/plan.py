@@ -68,6 +68,7 @@ def _table(found: Plan) -> Table:
 
 def _says(found: Plan) -> list[str]:
     return [
+        *(f"Learnt: {one.name}: {one.why}." for one in found.learnt),
         f"Latencies are modelled, from made-up variants on this machine: off by {100 * found.model_error:.0f} % there, "
         "mostly. Accuracies are not known before training.",
         f"Generation would take about {found.total_s:,.0f} s on this machine: {found.first_network_s:,.0f} s for the "

@@ -21,7 +21,7 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 
 class GivenModels:
-    """`families.family.Models` without training."""
+    """`lessons.Models` without training."""
 
     def __init__(
         self, master: Tensors, data: TrainingSet, features: Features, model: Model, progress: ProgressListener
@@ -29,7 +29,6 @@ class GivenModels:
         training = model.training
         self._model = model
         self._master = master
-        self._narrowed: dict[str, Tensors] = {}
         self._data = data
         self._features = features
         self._nodes = sample_nodes(visible_nodes(data.graph.nodes, data.splits, training.scope), training.seed)
@@ -56,12 +55,8 @@ class GivenModels:
 
     def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
         """Fit what is left of the network, without training it further."""
-        if name not in self._narrowed:
-            features = self._features if columns is None else keep_columns(self._features, columns)
-            self._narrowed[name] = narrow_aloud(
-                self._model, wide, factor, features, self._data, name, self._progress
-            )  # fmt: skip
-        return self._narrowed[name]
+        features = self._features if columns is None else keep_columns(self._features, columns)
+        return narrow_aloud(self._model, wide, factor, features, self._data, name, self._progress)
 
     def another_master(self, seed: int, name: str) -> Tensors:
         raise ValueError(f"given weights have no seed to change to {seed}")  # the manifest refuses to ask

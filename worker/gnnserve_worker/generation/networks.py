@@ -81,6 +81,15 @@ Rows = torch.Tensor | SparseRows
 CPU = torch.device("cpu")
 
 
+def training_device() -> tuple[torch.device, str]:
+    """The first GPU that torch can use, or the CPU, and its name for messages. Serving and profiling never leave the
+    processor."""
+    if not torch.cuda.is_available():
+        return CPU, "on the CPU: torch sees no GPU"
+    device = torch.device("cuda", 0)
+    return device, f"on {torch.cuda.get_device_name(device)}"
+
+
 class ListBlock(NamedTuple):
     """What was sampled for a batch from one list of neighbours."""
 

@@ -1,10 +1,13 @@
-"""Networks over one list of neighbours, prepared and trained: ranked, pruned, projected and profiled in `variants.py`.
+"""Networks over one list of neighbours: prepared, learnt, and what variants are made of them.
 
-Given weights need no torch, unless one-row variants are trained beside them. Training is `trained.py`.
+Dynamic GNN inference as-a-service, section 3.3, describes both ways: finished variants or a master. Which networks are
+learnt is a list (`lessons.py`), which variants there are and what they are made of is `families/`. Given weights need
+no torch, unless one-row variants are trained beside them. Training is `trained.py`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,39 +16,60 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnserve_api.domination import says_expected
+from gnnserve_api.errors import InputError
+from gnnserve_api.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.repository import NOT_RANKED, NetworkManifest, RankingManifest
 from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
-from gnnserve_api.variants import check_factors
-from gnnserve_worker.generation.assumptions import report_assumptions
+from gnnserve_api.variants import Storage, check_factors
+from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
+from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.checkpoint import given_weights
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
+from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.expected.listed import MODEL
-from gnnserve_worker.generation.families.family import Outline
-from gnnserve_worker.generation.families.registry import bytes_of_tables
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline
+from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
+from gnnserve_worker.generation.features import normalization_of
+from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
-from gnnserve_worker.generation.learning import begin_learning, generator_of
-from gnnserve_worker.generation.preparation import Wanted, import_graph
-from gnnserve_worker.generation.profile import profile_budget_s
-from gnnserve_worker.generation.steps import GraphSizes, steps_of
+from gnnserve_worker.generation.lessons import (
+    LearntNetworks,
+    Lesson,
+    Models,
+    OneRowModels,
+    WeightSources,
+    steps_behind_choice,
+    steps_of,
+    take_lessons,
+)
+from gnnserve_worker.generation.preparation import Found, Measure, Networks, Wanted, import_graph
+from gnnserve_worker.generation.propagation import ModelRows, model_rows
+from gnnserve_worker.generation.ranking.rank import Ranking, rank
+from gnnserve_worker.generation.row_source import moments, write_row_source
+from gnnserve_worker.generation.tensors import first_layer
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import CHOOSE_FACTORS, Progress, ProgressListener
+from gnnserve_worker.repository.revision_files import RowRecipe
+from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tasks.generated import LearningProblem
 
 if TYPE_CHECKING:
-    import torch
-
-    from gnnserve_worker.generation.families.family import Models, OneRowModels
-    from gnnserve_worker.generation.features import Normalized
-    from gnnserve_worker.generation.propagation import ModelRows
-    from gnnserve_worker.generation.resume import Resumption
+    from gnnserve_worker.generation.learning import Learning
     from gnnserve_worker.generation.tensors import Tensors
-    from gnnserve_worker.generation.training_set import TrainingSet
+
+_FLOAT16_END = 65_520.0
+"""Smallest number that float16 rounds to infinity."""
+ModelsOf = Callable[[TrainingSet, Features], Models]
+"""A source of weights, over what training sees of a graph. Features: what networks read."""
+OneRowsOf = Callable[[TrainingSet, ModelRows], OneRowModels]
+"""The same of one-row networks."""
 
 
 def prepare(wanted: Wanted) -> OneRelation:
@@ -56,7 +80,7 @@ def prepare(wanted: Wanted) -> OneRelation:
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
-    spec = _without_wide_tables(spec, graph, problem, progress)
+    spec = _without_wide_tables(wanted, spec, graph, problem)
     report_assumptions(spec, spec_of(spec.model.architecture), progress)
     wanted = replace(wanted, spec=spec)
     given = _load_given(wanted, graph)
@@ -76,33 +100,120 @@ class OneRelation:
     wanted: Wanted
     graph: GraphData
     problem: LearningProblem
-    given: tuple[GivenVariant, ...]
-    master: Tensors | None
+    given: Sequence[GivenVariant] = ()
+    master: Tensors | None = None
     """Given weights of all columns; None: none are given."""
-    tables_bytes: int
-    """What tables would take on the disk at most."""
-    compared: Sequence[ComparedScores]
+    tables_bytes: int = 0
+    compared: Sequence[ComparedScores] = ()
 
-    def generate(self, *, use_gpu: bool) -> RevisionManifest:
-        # Imported here: what is refused before needs nothing of what makes and profiles variants.
-        from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
+    def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
+        spec, progress = self.wanted.spec, self.wanted.progress
+        if learning is None:
+            return self.learn_by(lessons, None if self.master is None else _giving(spec, self.master, progress), None)
+        one_rows_of = _training_one_rows(spec, progress, learning)
+        if spec.model.learns_embeddings:
+            # Imported here: it needs torch.
+            from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
 
-        wanted, graph = self.wanted, self.graph
-        spec, progress = wanted.spec, wanted.progress
-        models_of: ModelsOf | None = None if self.master is None else _giving(spec, self.master, progress)
-        one_rows_of: OneRowsOf | None = None
-        if spec.trains_networks:
-            device, resumption = begin_learning(wanted, self.tables_bytes, use_gpu=use_gpu)
-            if spec.model.learns_embeddings:
-                graph, models_of = _learn_rows(spec, graph, self.problem, progress, resumption)
-            one_rows_of = _training_one_rows(spec, progress, device, resumption)
-            if models_of is None:
-                models_of = _training(spec, progress, device, resumption)
-                _advise_scope(spec, graph, progress)
-        return generate_revision(
-            spec, wanted.identity, graph, self.problem, self.given, wanted.repository, progress, models_of, one_rows_of,
-            generator_of(trains=spec.trains_networks), self.compared,
+            rows, network = learn_rows(spec, self.problem.embedding_course(), progress, learning.resumption)
+            embedded = replace(self, graph=self.graph.with_features(rows))
+            return embedded.learn_by(lessons, lambda data, features: network, one_rows_of)
+        if self.master is not None:
+            return self.learn_by(lessons, _giving(spec, self.master, progress), one_rows_of)
+        _advise_scope(spec, self.graph, progress)
+        return self.learn_by(lessons, _training(spec, progress, learning), one_rows_of)
+
+    def learn_by(
+        self, lessons: Sequence[Lesson], models_of: ModelsOf | None, one_rows_of: OneRowsOf | None
+    ) -> Networks:
+        """Take the lessons. `models_of` None: every variant is given. `one_rows_of` None: the spec asks for no one-row
+        variants, and no search does."""
+        wanted, spec, graph = self.wanted, self.wanted.spec, self.graph
+        # Before training, since a metric may not fit the graph, and a variable may be no number.
+        self.problem.check(spec.variants)
+        check_cascades(spec.variants)
+        network = spec.network(len(graph.classes))
+        data = training_set(graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec))
+        check_range(data.normalized.features, () if spec.variants.is_searched else spec.variants.storage)
+        # Before training, since a damaged copy of it in the repository should not cost the time.
+        wanted.repository.put_graph(graph)
+        rows = model_rows(spec.model, data, data.normalized)
+        sizes = GraphSizes.of(graph, self.problem.items)
+        sources = WeightSources(
+            None if models_of is None else models_of(data, rows.trained),
+            None if one_rows_of is None else one_rows_of(data, rows),
+            partial(_rank, wanted, data, rows.trained), partial(_choose_factors, wanted, data, rows.trained, sizes),
         )  # fmt: skip
+        started = time.monotonic()
+        learnt = take_lessons(lessons, sources, LearntNetworks(spec, Ranking(np.arange(rows.served.shape[1]), {})))
+        network_s = time.monotonic() - started
+        made = RowNetworks(wanted, network, data, rows.served, self.given, sizes, sources, learnt, network_s)
+        ranking = RankingManifest(
+            method=NOT_RANKED if sources.models is None else spec.variants.pruning.method,
+            settings=learnt.ranking.settings,
+            columns=tuple(learnt.ranking.columns.tolist()),
+            others=learnt.other_rankings,
+            chosen=learnt.chosen,
+        )
+        return Networks(
+            data, sources, ranking, RowRecipe(data.normalized.method, moments(data.normalized), learnt.ranking.columns),
+            assumptions_of(spec, spec_of(spec.model.architecture)), sources.decoder, made.plan, worth_keeping,
+            partial(write_row_source, graph, data.normalized), made.search if spec.variants.is_searched else None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RowNetworks:
+    """Networks of a graph whose nodes have one list of neighbours: the `Subject` of a search."""
+
+    wanted: Wanted
+    network: NetworkManifest
+    data: TrainingSet
+    features: Features
+    """What networks read of each node in serving."""
+    given: Sequence[GivenVariant]
+    sizes: GraphSizes
+    sources: WeightSources
+    learnt: LearntNetworks
+    network_s: float
+    """What the first networks took to be learnt, in seconds."""
+
+    def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
+        """`variants`: others than those of the spec, as of a round of a search."""
+        learnt, spec = self.learnt, self.learnt.spec
+        spec = spec if variants is None else spec.model_copy(update={"variants": variants})
+        return plan_families(
+            Ingredients(
+                spec, self.network, self.data.graph, self.features, learnt.ranking, learnt.master, learnt.networks,
+                self.given, learnt.one_rows,
+            )
+        )  # fmt: skip
+
+    def after(self, lessons: Sequence[Lesson]) -> RowNetworks:
+        """With networks of further lessons."""
+        return replace(self, learnt=take_lessons(lessons, self.sources, self.learnt))
+
+    def search(self, staged: StagedRevision, measure: Measure) -> Found:
+        # Imported here: few revisions are searched for.
+        from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
+
+        return search(self, staged, measure)
+
+
+def check_range(features: Features, storages: Sequence[Storage]) -> None:
+    """Refuse features that float16 cannot hold, before training instead of when tables are written."""
+    if Storage.FLOAT16 not in storages or min(features.shape) == 0:
+        return
+    largest = max(float(features.max()), -float(features.min()))
+    if largest >= _FLOAT16_END:
+        raise InputError(
+            "spec.variants.storage",
+            f"float16 ends at 65,504, and the graph's features reach {largest:,.6g}",
+            "use bfloat16 or float32, or scale them (spec.graph.normalization)",
+        )
+
+
+# --- prepared
 
 
 def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
@@ -138,14 +249,14 @@ def _tables_bytes(outline: Outline) -> int:
 
 
 def _without_wide_tables(
-    spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem, progress: ProgressListener
+    wanted: Wanted, spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem
 ) -> GNNServiceSpec:
     written = written_factors(spec, graph.features)
     if not written.left_out:
         return spec
     left = with_factors(spec, written.kept)
-    steps = steps_of(left, GraphSizes.of(graph, problem.items), profile_budget_s())
-    progress(Progress("variants left out", 1, 1, written.said(), steps))
+    steps = steps_of(left, GraphSizes.of(graph, problem.items), wanted.profile_budget_s)
+    wanted.progress(Progress("variants left out", 1, 1, written.said(), steps))
     return left
 
 
@@ -176,40 +287,67 @@ def _compare(
     return compare_scores(wanted.spec, expected, graph, weights, lambda other: load_source(other, downloads), progress)
 
 
-ModelsOf = Callable[["TrainingSet", Features], "Models"]
-OneRowsOf = Callable[["TrainingSet", "Normalized", "ModelRows"], "OneRowModels"]
+# --- by what networks are learnt
 
 
-def _learn_rows(
-    spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem, progress: ProgressListener,
-    resumption: Resumption,
-) -> tuple[GraphData, ModelsOf]:  # fmt: skip
-    """The graph with embeddings as its features, and what makes networks that give them as they are."""
-    from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
-
-    learnt = learn_rows(spec, problem.embedding_course(), progress, resumption)
-    return graph.with_features(learnt.rows), lambda data, features: learnt
+def _rank(wanted: Wanted, data: TrainingSet, features: Features, network: Tensors | None, seed: int) -> Ranking:
+    pruning, own_seed = wanted.spec.variants.pruning, wanted.spec.model.training.seed
+    stage = f"rank by {pruning.method}" + (f", seed {seed}" if seed != own_seed else "")
+    wanted.progress(Progress(stage, 0, 1))
+    found = rank(pruning, None if network is None else first_layer(network), features, data, seed)
+    wanted.progress(Progress(stage, 1, 1))
+    return found
 
 
-def _training(
-    spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
-) -> ModelsOf:
-    from gnnserve_worker.generation.resume import ResumedModels  # noqa: PLC0415
+def _choose_factors(
+    wanted: Wanted, data: TrainingSet, features: Features, sizes: GraphSizes, learnt: LearntNetworks
+) -> ChosenFactors:
+    # Imported here: it measures variants, which few revisions are made after.
+    from gnnserve_worker.generation.search.candidates import Shapes  # noqa: PLC0415
+    from gnnserve_worker.generation.search.factors import choose_factors  # noqa: PLC0415
+    from gnnserve_worker.generation.search.made_up import SIZE_S, measure_made_up  # noqa: PLC0415
+
+    spec, progress, columns = learnt.spec, wanted.progress, features.shape[1]
+    progress(Progress(CHOOSE_FACTORS, 0, 1))
+    shapes = Shapes(spec, data.graph, sizes.columns, data.classes, len(data.splits.validation))
+
+    def try_factor(factor: int) -> ColumnsTrial | None:
+        if spec.model.checkpoint is not None or not data.problem.compares_shortly:
+            return None
+        # Imported here: it trains, for which torch is needed.
+        from gnnserve_worker.generation.trial import try_columns  # noqa: PLC0415
+
+        return try_columns(data, features, spec.model, learnt.ranked(factor), factor, progress)
+
+    model = measure_made_up(shapes, min(SIZE_S, wanted.profile_budget_s))
+    chosen = choose_factors(shapes, model, columns, try_factor)
+    left = with_factors(spec, tuple(one for one in spec.variants.pruning.factors if one not in chosen.left_out))
+    progress(Progress(CHOOSE_FACTORS, 1, 1, chosen.why, steps_behind_choice(left, sizes, wanted.profile_budget_s)))
+    return chosen
+
+
+def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> ModelsOf:
+    from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
+
+    return lambda data, features: GivenModels(master, data, features, spec.model, progress)
+
+
+def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> ModelsOf:
+    from gnnserve_worker.generation.learning import ResumedModels  # noqa: PLC0415
     from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
 
-    return lambda data, features: ResumedModels(TrainedModels(spec.model, data, features, progress, device), resumption)
+    return lambda data, features: ResumedModels(
+        TrainedModels(spec.model, data, features, progress, learning.device), learning.resumption
+    )
 
 
-def _training_one_rows(
-    spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
-) -> OneRowsOf | None:
+def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> OneRowsOf | None:
     if not spec.variants.one_row and not spec.variants.is_searched:
         return None
     from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
-    from gnnserve_worker.generation.propagation import model_rows  # noqa: PLC0415
 
-    return lambda data, normalized, rows: TrainedOneRows(
-        spec.model, data, lambda model: model_rows(model, data, normalized), rows, progress, device, resumption
+    return lambda data, rows: TrainedOneRows(
+        spec.model, data, lambda model: model_rows(model, data, data.normalized), rows.trained, progress, *learning
     )
 
 
@@ -219,9 +357,3 @@ def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressList
 
     if (advice := advise_scope(graph, spec, progress)) is not None:
         progress(Progress("advice", 1, 1, advice))
-
-
-def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> ModelsOf:
-    from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
-
-    return lambda data, features: GivenModels(master, data, features, spec.model, progress)

@@ -18,10 +18,11 @@ import torch
 
 from gnnserve_api.spec.model import Model
 from gnnserve_api.training import Source, TrainingRun
-from gnnserve_worker.generation.families.family import OneRowNetwork, Teacher
+from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.learner import run_of
+from gnnserve_worker.generation.learning import Resumption, digest_of
+from gnnserve_worker.generation.lessons import Teacher, TensorsAndRuns
 from gnnserve_worker.generation.propagation import ModelRows
-from gnnserve_worker.generation.resume import Resumption, TensorsAndRuns, digest_of
 from gnnserve_worker.generation.tensors import Tensors, projection_of
 from gnnserve_worker.generation.train import Trained, train_aloud
 from gnnserve_worker.generation.trainees import TraineeOverRows, predict
@@ -33,20 +34,21 @@ from gnnserve_worker.tasks.course import Course
 
 
 class TrainedOneRows:
-    """The `families.family.OneRowModels` of a service, on a torch device."""
+    """The `lessons.OneRowModels` of a service, on a torch device."""
 
     def __init__(
         self,
         model: Model,
         data: TrainingSet,
         rows_of: Callable[[Model], ModelRows],
-        rows: ModelRows | None,
+        rows: Features | None,
         progress: ProgressListener,
         device: torch.device,
         resumption: Resumption,
+        teacher: Teacher | None = None,
     ) -> None:
-        """`model` and `rows`: those of the model that they stand in for. None: it is no network of
-        layers. `rows_of`: makes what a one-row model reads."""
+        """`model`: the one that they stand in for. `rows`: what training sees of it; None: it is no network of layers,
+        but this `teacher`. `rows_of`: makes what a one-row model reads."""
         self._model = model
         self._data = data
         self._rows_of = rows_of
@@ -54,6 +56,7 @@ class TrainedOneRows:
         self._progress = progress
         self._device = device
         self._resumption = resumption
+        self._teacher = teacher
         self._runs: list[TrainingRun] = []
         self._taught: np.ndarray | None = None
 
@@ -61,11 +64,13 @@ class TrainedOneRows:
     def runs(self) -> list[TrainingRun]:
         return self._runs
 
-    def teacher_of(self, master: Tensors) -> Teacher:
+    def teacher_of(self, master: Tensors | None) -> Teacher:
+        if self._teacher is not None:
+            return self._teacher
+        if self._rows is None or master is None:
+            raise ValueError("one-row networks stand in for a network of layers, and there is none")
         data = self._data
-        if self._rows is None:
-            raise ValueError("the model that one-row networks stand in for is no network of layers")
-        return _MasterTeacher(self._model, self._rows.trained, data.visible_graph, master, data.classes, self._device)
+        return _MasterTeacher(self._model, self._rows, data.visible_graph, master, data.classes, self._device)
 
     def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:
         model = self._model.one_row(hops)

@@ -1,7 +1,7 @@
 """Turns a manifest into a published revision: finds it, or has it generated.
 
-A published revision is found with little more than what serves it, so that a second start is fast. One path generates
-all others: networks are prepared (`preparation.py`), trained, and made into variants (`revision.py`).
+A published revision is found with little more than what serves it, so that a second start is fast. All others go
+through the same steps (`steps.py`); which kind of networks is prepared for them is chosen here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_worker.generation.identity import find_published, identity_of
-from gnnserve_worker.progress import OverallProgress, Progress, ProgressListener, silent
+from gnnserve_worker.progress import PUBLISH, OverallProgress, Progress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.preparation import Prepare, Wanted
-    from gnnserve_worker.generation.steps import StepsOf
+    from gnnserve_worker.generation.preparation import Prepare
 
 
 def find(service: GNNService, repository: Repository, *, graph_version: str | None = None) -> RevisionManifest | None:
@@ -46,42 +45,36 @@ def generate(
     if (published := find_published(repository, identity)) is not None:
         return published
     # Imported from here on: a start that finds its revision needs none of it.
+    from gnnserve_worker.generation.lessons import steps_from_import  # noqa: PLC0415
     from gnnserve_worker.generation.preparation import Wanted  # noqa: PLC0415
     from gnnserve_worker.generation.profile import profile_budget_s  # noqa: PLC0415
-    from gnnserve_worker.generation.steps import PUBLISH, steps_from_import  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
-    prepare, steps = _preparing(spec)
-    overall = OverallProgress(progress, time.monotonic, steps_from_import(steps, spec, profile_budget_s()))
-    wanted = Wanted(spec, task_of(spec), identity, repository, overall, graph_version, steps)
-    generated = _generate(prepare, wanted, use_gpu=use_gpu)
+    prepare, budget_s = _preparing(spec), profile_budget_s()
+    overall = OverallProgress(progress, time.monotonic, steps_from_import(spec, budget_s))
+    prepared = prepare(Wanted(spec, task_of(spec), identity, repository, overall, graph_version, budget_s))
+    with repository.locked(on_wait=lambda: overall(Progress("wait for another process that is generating", 0, 1))):
+        generated = find_published(repository, identity)  # it may have been published meanwhile
+        if generated is None:
+            # Imported here: what is refused before needs nothing of what makes and profiles variants.
+            from gnnserve_worker.generation.steps import take_steps  # noqa: PLC0415
+
+            generated = take_steps(prepared, use_gpu=use_gpu)
     overall.finish(PUBLISH, generated.revision)
     return generated
 
 
-def _preparing(spec: GNNServiceSpec) -> tuple[Prepare, StepsOf]:
-    """How networks of the spec are prepared, and the steps that they need: programs, or networks by what they read,
-    products of each relation or rows of nodes."""
-    from gnnserve_worker.generation.steps import steps_of, steps_over_relations  # noqa: PLC0415
-
+def _preparing(spec: GNNServiceSpec) -> Prepare:
+    """How networks of the spec are prepared: programs, or networks by what they read, products of each relation or rows
+    of nodes."""
     if spec.model.program is not None:
         from gnnserve_worker.generation.programs import prepared  # noqa: PLC0415
 
-        return prepared.prepare, steps_of
+        return prepared.prepare
     if reads_products(spec):
         from gnnserve_worker.generation import relations  # noqa: PLC0415
 
-        return relations.prepare, steps_over_relations
+        return relations.prepare
     from gnnserve_worker.generation import one_relation  # noqa: PLC0415
 
-    return one_relation.prepare, steps_of
-
-
-def _generate(prepare: Prepare, wanted: Wanted, *, use_gpu: bool) -> RevisionManifest:
-    """Generate the revision, unless another process has published it meanwhile."""
-    preparation = prepare(wanted)
-    waiting = Progress("wait for another process that is generating", 0, 1)
-    with wanted.repository.locked(on_wait=lambda: wanted.progress(waiting)):
-        if (published := find_published(wanted.repository, wanted.identity)) is not None:
-            return published
-        return preparation.generate(use_gpu=use_gpu)
+    return one_relation.prepare

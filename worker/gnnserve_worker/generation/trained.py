@@ -26,7 +26,7 @@ from gnnserve_worker.tasks.course import Course
 
 
 class TrainedModels:
-    """The `families.family.Models` of a service that is trained here, on a torch device. The master comes first."""
+    """The `lessons.Models` of a service that is trained here, on a torch device. The master comes first."""
 
     def __init__(
         self, model: Model, data: TrainingSet, features: Features, progress: ProgressListener, device: torch.device

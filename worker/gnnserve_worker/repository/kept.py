@@ -2,7 +2,7 @@
 
 Each has a folder with its weights and, written last, `network.json`: what it was trained for, how training went, and a
 checksum of all. `Repository.stage` removes them once the revision is published. What a network depends on beside recipe
-and graph is known to `generation/resume.py` and compared there.
+and graph is known to `generation/learning.py` and compared there.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from gnnserve_api.spec.model import ScoreKind
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import ListedScores, listed_scores
-from gnnserve_worker.generation.steps import EXPECTED
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import EXPECTED, Progress, ProgressListener
 
 TRIED_ROWS = 64
 """Nodes, the worst ones, that other ways are tried with."""

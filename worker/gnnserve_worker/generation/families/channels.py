@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from gnnserve_api.families import PROJECTED, PRUNED, STORED, ChannelAxis, point_of
+from gnnserve_api.families import PROJECTED, PRUNED, STORED, ChannelAxis
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -43,7 +43,7 @@ class ChannelsPlanner:
         return sum(_table_bytes(outline, one) for one in outline.spec.variants.channels)
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        plans = [_plan_one(made_from, one, earlier) for one in made_from.spec.variants.canonical().channels]
+        plans = [_plan_one(made_from, one) for one in made_from.spec.variants.canonical().channels]
         return FamilyPlan(
             tables=[table for plan in plans for table in plan.tables],
             variants=[variant for plan in plans for variant in plan.variants],
@@ -63,9 +63,9 @@ def _table_bytes(outline: Outline, one: Channels) -> int:
             assert_never(one.table)
 
 
-def _plan_one(made_from: Ingredients, one: Channels, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+def _plan_one(made_from: Ingredients, one: Channels) -> FamilyPlan:
     network = _network_of(one, made_from.spec, made_from.network.classes)
-    tensors = _weights(made_from, one, earlier)
+    tensors = made_from.learnt[one.network_name]
     of_network = replace(made_from, network=network, master=tensors, network_name=one.network_name)
     match one.table:
         case ChannelsTable.FEATURES:
@@ -94,18 +94,3 @@ def _plan_features(made_from: Ingredients, one: Channels, tensors: Tensors) -> F
 
 def _network_of(one: Channels, spec: GNNServiceSpec, classes: int) -> NetworkManifest:
     return spec.model.with_fewer_channels(one.factor).network(classes)
-
-
-def _weights(made_from: Ingredients, one: Channels, earlier: Sequence[PlannedVariant]) -> Tensors:
-    """Weights of the network, for inputs in the order of the source; in rank order where it reads a part of them."""
-    models, ranked = made_from.models, made_from.ranking.columns
-    if one.column_factor == 1:
-        wide, columns = made_from.master, None
-    else:
-        wide = next(
-            made.tensors for made in earlier if point_of(made.manifest) == PRUNED and made.factor == one.column_factor
-        )
-        columns = ranked[: columns_of(made_from.features.shape[1], one.column_factor)]
-    if models is None or wide is None:
-        raise ValueError(f"{one.network_name} is made of a network, and there is none")
-    return models.narrowed(wide, columns, one.factor, one.network_name)

@@ -1,13 +1,13 @@
 """What a planner of variants is to generation: what it would make of a spec, as tables and variants to be written.
 
-A planner may train; `write.py` writes what all of them planned. What routing and reports know of variants is
-`gnnserve_api/families.py`.
+A planner trains nothing: networks are learnt before (`lessons.py`). `write.py` writes what all of them planned. What
+routing and reports know of variants is `gnnserve_api/families.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,6 @@ from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import NetworkManifest, StoredManifest, TableKind, VariantManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.tensors import Tensors
@@ -33,37 +32,6 @@ if TYPE_CHECKING:
     from gnnserve_worker.generation.ranking.rank import Ranking
 
 
-class Models(Protocol):
-    """A source of weights. `name` is what progress calls it."""
-
-    @property
-    def runs(self) -> Sequence[TrainingRun]:
-        """How the networks so far were trained, those of other seeds apart. Empty: the weights are given."""
-        ...
-
-    @property
-    def decoder(self) -> Mapping[str, np.ndarray]:
-        """Weights of what reads the outputs of all networks, once the master is there; empty: they are scores."""
-        ...
-
-    def master(self, name: str) -> Tensors:
-        """Weights for all columns, in the order of the source."""
-        ...
-
-    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
-        """Weights for the given columns (ids), in their order."""
-        ...
-
-    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
-        """Weights of a network with fewer hidden channels, made of `wide`, which reads the given columns (ids) in their
-        order, or all in the order of the source. Made once for each name."""
-        ...
-
-    def another_master(self, seed: int, name: str) -> Tensors:
-        """A master that differs in its seed alone. Only where weights are trained."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class OneRowNetwork:
     """A trained perceptron over one row per node."""
@@ -72,36 +40,6 @@ class OneRowNetwork:
     tensors: Tensors
     product: np.ndarray
     """The first layer's product with the row of each node, float32 [nodes, hidden]."""
-
-
-class Teacher(Protocol):
-    """A model whose scores other networks may learn."""
-
-    @property
-    def digest(self) -> str:
-        """Digest of what scores depend on beside the graph."""
-        ...
-
-    def scores(self, nodes: np.ndarray) -> np.ndarray:
-        """Scores of `nodes` (int64) over the lists that training may see, float32 [nodes, classes]."""
-        ...
-
-
-class OneRowModels(Protocol):
-    """A source of one-row variants' networks, which are trained even beside given weights."""
-
-    @property
-    def runs(self) -> Sequence[TrainingRun]:
-        """How the networks so far were trained."""
-        ...
-
-    def teacher_of(self, master: Tensors) -> Teacher:
-        """The model with these weights."""
-        ...
-
-    def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:
-        """Train one over features of that many hops. `teacher`: the model whose scores it may learn from."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +71,13 @@ class Ingredients:
     ranking: Ranking
     master: Tensors | None
     """Weights of the master, for inputs in the order of the source; None: no planner needs them."""
-    models: Models | None
-    """The source of weights; None: every variant is given."""
+    learnt: Mapping[str, Tensors] = field(default_factory=dict)
+    """Weights of the other networks by their names, for inputs in rank order; of those with fewer channels for as many
+    columns as the network that they are made of, in the order of the source where it reads all."""
     given: Sequence[GivenVariant] = ()
     """Variants of spec.variants.given, in its order."""
-    one_rows: OneRowModels | None = None
-    """None: the spec asks for no one-row variants."""
-    teacher: Teacher | None = None
-    """The model that one-row variants learn from; None: there are none."""
+    one_rows: Mapping[str, OneRowNetwork] = field(default_factory=dict)
+    """One-row networks by their names."""
     program: PlacedProgram | None = None
     """The program that is the model; None: it has layers."""
     network_name: str = ""

@@ -43,11 +43,9 @@ class OneRowPlanner:
         )
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        one_rows, teacher, storages = made_from.one_rows, made_from.teacher, storages_of(made_from.spec)
-        if one_rows is None or teacher is None:
-            return FamilyPlan()
+        storages = storages_of(made_from.spec)
         every_hops = [one.hops for one in made_from.spec.variants.canonical().one_row]
-        trained = {hops: one_rows.one_row(hops, one_row_name(hops), teacher) for hops in every_hops}
+        trained = {hops: made_from.one_rows[one_row_name(hops)] for hops in every_hops}
         return FamilyPlan(
             tables=[_plan_table(hops, made, storage) for hops, made in trained.items() for storage in storages],
             variants=[_plan_one_row(hops, made, storage) for hops, made in trained.items() for storage in storages],

@@ -73,12 +73,9 @@ def _factors(spec: GNNServiceSpec) -> list[int]:
 
 def _weights(made_from: Ingredients, factor: int) -> Tensors:
     """Weights for inputs in rank order."""
-    columns = made_from.ranking.columns
     if factor == 1 and made_from.master is not None:
-        return keep_columns_of(made_from.master, columns)
-    if made_from.models is None:
-        raise ValueError(f"{variant_name(factor)} is made of a model, and there is none")
-    return made_from.models.pruned(columns[: columns_of(made_from.features.shape[1], factor)], variant_name(factor))
+        return keep_columns_of(made_from.master, made_from.ranking.columns)
+    return made_from.learnt[variant_name(factor)]
 
 
 def features_table(storage: Storage) -> str:

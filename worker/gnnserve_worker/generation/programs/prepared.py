@@ -9,34 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.programs import ProgramManifest
-from gnnserve_api.repository import (
-    NOT_RANKED,
-    RankingManifest,
-    RevisionManifest,
-    RowSource,
-    VariantManifest,
-    program_network,
-)
+from gnnserve_api.repository import NOT_RANKED, RankingManifest, program_network
 from gnnserve_api.spec.made_variants import variants_of_program
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.cascades import check_cascades
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, OneRowModels, Outline, PlacedProgram
+from gnnserve_worker.generation.families.family import Ingredients, Outline, PlacedProgram
 from gnnserve_worker.generation.families.program import kept_as
-from gnnserve_worker.generation.families.registry import bytes_of_tables
+from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
 from gnnserve_worker.generation.features import normalization_of
+from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_program import FIELD, GivenProgram, check_program, read_program
-from gnnserve_worker.generation.learning import begin_learning, generator_of
-from gnnserve_worker.generation.preparation import Wanted, import_graph
-from gnnserve_worker.generation.profile import profile_budget_s
+from gnnserve_worker.generation.lessons import LearntNetworks, Lesson, OneRowModels, WeightSources, take_lessons
+from gnnserve_worker.generation.one_relation import check_range
+from gnnserve_worker.generation.preparation import Networks, Wanted, WriteRowSource, import_graph
 from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
 from gnnserve_worker.generation.programs.running import (
     ProgramScores,
@@ -47,21 +42,18 @@ from gnnserve_worker.generation.programs.running import (
 )
 from gnnserve_worker.generation.propagation import ModelRows, model_rows, rows_over_types
 from gnnserve_worker.generation.ranking.rank import Ranking
-from gnnserve_worker.generation.revision import publish_networks
 from gnnserve_worker.generation.row_source import moments, write_row_source, write_type_row_source
-from gnnserve_worker.generation.search.search import Found, Measure
-from gnnserve_worker.generation.steps import CHECK
 from gnnserve_worker.generation.training_set import TrainingSet, of_target_alone, training_set
-from gnnserve_worker.generation.variants import check_range, make_listed
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.programs.runner import ProgramRunner
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import CHECK, Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe
-from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
+
+if TYPE_CHECKING:
+    from gnnserve_worker.generation.learning import Learning
 
 _LANES = 2
 """Runs at once while it is checked."""
@@ -93,7 +85,7 @@ def prepare(wanted: Wanted) -> PreparedProgram:
     with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
         compared = _check(wanted, spec, given, source, runner, decoder)
         _check_runs(spec, given, graph, asked, runner, progress)
-    return PreparedProgram(wanted, spec, given, graph, problem, tables_bytes, compared, decoder)
+    return PreparedProgram(replace(wanted, spec=spec), given, graph, problem, tables_bytes, compared, decoder)
 
 
 def _program_of(spec: GNNServiceSpec) -> Program:
@@ -152,66 +144,60 @@ class PreparedProgram:
     """The `Preparation` of a program."""
 
     wanted: Wanted
-    spec: GNNServiceSpec
     given: GivenProgram
     graph: GraphData
     problem: LearningProblem
     tables_bytes: int
-    """What tables would take on the disk at most."""
     compared: Sequence[ComparedScores]
-    decoder: GivenDecoder | None
+    given_decoder: GivenDecoder | None
     """What reads its rows in pairs; None: its outputs are answers."""
 
-    def generate(self, *, use_gpu: bool) -> RevisionManifest:
-        spec, given, graph, progress = self.spec, self.given, self.graph, self.wanted.progress
+    def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
+        spec, given, graph = self.wanted.spec, self.given, self.graph
         self.problem.check(spec.variants)
         check_cascades(spec.variants)
-        scope = spec.model.training.scope
         kept = kept_as(given.contract, spec)
         network = program_network(kept, _program_of(spec).fanouts)
-        data = training_set(graph, self.problem, network.classes, scope, normalization_of(spec))
+        data = training_set(
+            graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec)
+        )  # fmt: skip
         features = served_features(data.features, graph)
         for one in features:
             check_range(one, spec.variants.storage)
         # Before training, since a damaged copy of it in the repository should not cost the time.
         self.wanted.repository.put_graph(graph)
-        with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
-            one_rows = self._one_rows(data, use_gpu=use_gpu)
-            ingredients = Ingredients(
-                spec, network, joined_lists(graph), features[0], Ranking(np.arange(features[0].shape[1]), {}), None,
-                None, one_rows=one_rows,
-                teacher=self._teacher(runner, data) if one_rows is not None else None,
-                program=PlacedProgram(given.folder, given.contract, kept, features, given.columns),
-            )  # fmt: skip
-            weights = {} if self.decoder is None else self.decoder.weights
-            made = _NETWORKS[RowLayout.of_nodes(graph.schema)](data, ingredients, one_rows, weights)
-            generator = generator_of(trains=one_rows is not None)
-            try:
-                return publish_networks(
-                    spec, made, self.wanted.identity, self.wanted.repository, progress, generator, profile_budget_s(),
-                    self.compared,
-                )  # fmt: skip
-            except ProgramFailedError as error:
-                remedy = "give spec.model.program.limits more, or sample neighbours by spec.model.program.fanouts"
-                raise InputError(
-                    f"{FIELD}.limits", f"while variants were measured the program {error.problem}", remedy
-                ) from error
+        learnt, sources = LearntNetworks(spec, Ranking(np.arange(features[0].shape[1]), {})), WeightSources(None)
+        if learning is not None:
+            with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
+                sources = WeightSources(None, self._one_rows(data, self._teacher(runner, data), learning))
+                learnt = take_lessons(lessons, sources, learnt)
+        placed = PlacedProgram(given.folder, given.contract, kept, features, given.columns)
+        ingredients = Ingredients(
+            spec, network, joined_lists(graph), features[0], learnt.ranking, None, one_rows=learnt.one_rows,
+            program=placed,
+        )  # fmt: skip
+        decoder = {} if self.given_decoder is None else self.given_decoder.weights
+        ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(learnt.ranking.columns.tolist()))
+        rows, write = _NEW_NODES[RowLayout.of_nodes(graph.schema)](data)
+        # Nothing is assumed: a program says all that it computes.
+        return Networks(
+            data, sources, ranking, rows, {}, decoder, partial(plan_families, ingredients), worth_keeping, write
+        )
 
     def _teacher(self, runner: ProgramRunner, data: TrainingSet) -> ProgramTeacher:
-        read = read_graph(self.spec, self.graph, self.given.columns)
+        spec = self.wanted.spec
+        read = read_graph(spec, self.graph, self.given.columns)
         read = replace(read, lists=joined_lists(replace(self.graph, relations=tuple(data.visible))))
-        fanouts = _program_of(self.spec).fanouts
-        return ProgramTeacher(self.given.digest, self.given.contract, read, runner, fanouts)
+        return ProgramTeacher(self.given.digest, self.given.contract, read, runner, _program_of(spec).fanouts)
 
-    def _one_rows(self, data: TrainingSet, *, use_gpu: bool) -> OneRowModels | None:
-        if not self.spec.trains_networks:
-            return None
-        learning = begin_learning(self.wanted, self.tables_bytes, use_gpu=use_gpu)
+    def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: Learning) -> OneRowModels:
         # Imported here: it trains, for which torch is needed.
         from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
 
         subject, rows_of = _LEARNT[RowLayout.of_nodes(self.graph.schema)](data)
-        return TrainedOneRows(self.spec.model, subject, rows_of, None, self.wanted.progress, *learning)
+        return TrainedOneRows(
+            self.wanted.spec.model, subject, rows_of, None, self.wanted.progress, *learning, teacher=teacher
+        )  # fmt: skip
 
 
 def _learnt_of_one_type(data: TrainingSet) -> tuple[TrainingSet, Callable[[Model], ModelRows]]:
@@ -243,64 +229,18 @@ _LEARNT: Mapping[RowLayout, Callable[[TrainingSet], tuple[TrainingSet, Callable[
 """What one-row networks are trained on, and what makes the rows that they read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ProgramNetworks:
-    """The `revision.Networks` of a program, and of one-row networks beside it, over a graph of one type."""
-
-    subject: TrainingSet
-    ingredients: Ingredients
-    one_rows: OneRowModels | None
-    decoder: Mapping[str, np.ndarray]
-
-    @property
-    def problem(self) -> LearningProblem:
-        return self.subject.problem
-
-    @property
-    def assumptions(self) -> Mapping[str, str]:
-        """Nothing: a program says all that it computes."""
-        return {}
-
-    @property
-    def graph(self) -> GraphData:
-        return self.subject.data
-
-    @property
-    def rows(self) -> RowRecipe | None:
-        scaled = self.subject.normalized
-        return RowRecipe(scaled.method, moments(scaled), self.ingredients.ranking.columns)
-
-    @property
-    def ranking(self) -> RankingManifest:
-        return RankingManifest(NOT_RANKED, settings={}, columns=tuple(self.ingredients.ranking.columns.tolist()))
-
-    def runs(self) -> Sequence[TrainingRun]:
-        return () if self.one_rows is None else self.one_rows.runs
-
-    def make(self, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
-        return make_listed(self.ingredients, staged, measure, progress)
-
-    def write_row_source(
-        self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
-    ) -> RowSource:
-        return write_row_source(self.subject.data, self.subject.normalized, plans, variants, staged)
+def _rows_by_node(data: TrainingSet) -> tuple[RowRecipe, WriteRowSource]:
+    scaled = data.normalized
+    recipe = RowRecipe(scaled.method, moments(scaled), np.arange(scaled.features.shape[1]))
+    return recipe, partial(write_row_source, data.data, scaled)
 
 
-@dataclass(frozen=True, slots=True)
-class _ProgramOverTypes(_ProgramNetworks):
-    """Over lists by relation."""
-
-    @property
-    def rows(self) -> None:
-        return None
-
-    def write_row_source(
-        self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
-    ) -> RowSource:
-        return write_type_row_source(self.subject.data, self.subject.features, plans, variants, staged)
+def _rows_by_type(data: TrainingSet) -> tuple[None, WriteRowSource]:
+    return None, partial(write_type_row_source, data.data, data.features)
 
 
-_NETWORKS: Mapping[RowLayout, type[_ProgramNetworks]] = {
-    RowLayout.BY_NODE: _ProgramNetworks,
-    RowLayout.BY_TYPE: _ProgramOverTypes,
+_NEW_NODES: Mapping[RowLayout, Callable[[TrainingSet], tuple[RowRecipe | None, WriteRowSource]]] = {
+    RowLayout.BY_NODE: _rows_by_node,
+    RowLayout.BY_TYPE: _rows_by_type,
 }
+"""What makes rows of new nodes while variants are measured, and what writes it."""

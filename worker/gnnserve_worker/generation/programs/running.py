@@ -227,7 +227,7 @@ def _bounds_of_nodes(graph: Graph) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramTeacher:
-    """The `families.family.Teacher` of a program."""
+    """The `lessons.Teacher` of a program."""
 
     digest: str
     contract: ProgramManifest

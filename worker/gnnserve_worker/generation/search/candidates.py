@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.families import point_of
 from gnnserve_api.repository import NetworkManifest, VariantManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork, PlannedVariant, Teacher
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork
 from gnnserve_worker.generation.families.registry import plan_families
+from gnnserve_worker.generation.lessons import LearntNetworks, Teacher, WeightSources, networks_of, take_lessons
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Graph
@@ -70,16 +70,12 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
     network, nodes = shapes.network, shapes.graph.nodes
     columns = spec.model.row_columns(shapes.source_columns)
     one_rows = _ShapedOneRows(spec.model, shapes.source_columns, shapes.classes, nodes)
+    sources = WeightSources(_ShapedModels(spec.model, shapes.classes, columns), one_rows)
+    master, networks = _shaped(network, columns), networks_of(spec)
+    learnt = take_lessons(networks, sources, LearntNetworks(spec, Ranking(np.arange(columns), {}), master))
+    features = np.broadcast_to(np.float32(0), (nodes, columns))
     made_from = Ingredients(
-        spec,
-        network,
-        shapes.graph,
-        np.broadcast_to(np.float32(0), (nodes, columns)),
-        Ranking(np.arange(columns), {}),
-        _shaped(network, columns),
-        _ShapedModels(spec.model, shapes.classes, columns),
-        one_rows=one_rows,
-        teacher=one_rows,
+        spec, network, shapes.graph, features, learnt.ranking, master, learnt.networks, one_rows=learnt.one_rows
     )
     plans = plan_families(made_from)
     tables = {table.name: table for plan in plans for table in plan.tables}
@@ -88,15 +84,14 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
         manifest, table = planned.manifest, tables[planned.manifest.table]
         matrices = 1 if table.own is None else 2
         size = matrices * stored_bytes(nodes, manifest.columns, table.storage)
-        found.append(Candidate(manifest, table.storage, table.kind == "projected", size, _trained_for(planned)))
+        trains = max((one.name for one in networks if _is_of(manifest.name, one.name)), key=len, default="")
+        found.append(Candidate(manifest, table.storage, table.kind == "projected", size, trains))
     return found
 
 
-def _trained_for(planned: PlannedVariant) -> str:
-    if point_of(planned.manifest).has_own_network:
-        columns = f"-{variant_name(planned.factor)}" if planned.factor > 1 else ""
-        return planned.manifest.name.partition("-")[0] + columns
-    return variant_name(planned.factor) if planned.factor > 1 else ""
+def _is_of(variant: str, network: str) -> bool:
+    """Whether a variant is named after a network, before its storage and fan-outs."""
+    return variant == network or variant.startswith(f"{network}-")
 
 
 def _shaped(network: NetworkManifest, columns: int) -> Tensors:
@@ -110,7 +105,7 @@ def _shaped(network: NetworkManifest, columns: int) -> Tensors:
 
 @dataclass(frozen=True, slots=True)
 class _ShapedModels:
-    """The `families.family.Models` of weights that have shapes and nothing else."""
+    """The `lessons.Models` of weights that have shapes and nothing else."""
 
     model: Model
     classes: int
@@ -158,7 +153,7 @@ class _ShapedOneRows:
     def scores(self, nodes: np.ndarray) -> np.ndarray:
         return np.zeros((len(nodes), self.classes), np.float32)
 
-    def teacher_of(self, master: Tensors) -> Teacher:
+    def teacher_of(self, master: Tensors | None) -> Teacher:
         return self
 
     def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:

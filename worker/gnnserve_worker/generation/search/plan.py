@@ -18,13 +18,14 @@ from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, cascade_name, variant_name
 from gnnserve_worker.generation.cascades import check_cascades
+from gnnserve_worker.generation.lessons import lessons_of, searched_of
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
 from gnnserve_worker.generation.search.factors import slow_factors
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Work, work_of
 from gnnserve_worker.generation.search.made_up import measure_made_up
-from gnnserve_worker.generation.wide import with_searched_factors
+from gnnserve_worker.generation.wide import with_factors, with_searched_factors
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.tasks.generation import task_of
 
@@ -53,9 +54,19 @@ class PlannedVariant(msgspec.Struct, frozen=True, rename="camel"):
     """The network that must be trained for it, beside the first one; empty: none."""
 
 
+class PlannedLesson(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    """The network; what is done where it is none."""
+    needs: tuple[str, ...]
+    """Lessons that come before it."""
+    why: str
+
+
 class Plan(msgspec.Struct, frozen=True, rename="camel"):
     variants: tuple[PlannedVariant, ...]
     """The fastest with the largest batches first."""
+    learnt: tuple[PlannedLesson, ...]
+    """Networks that generation learns, in their order; a search those of them that are promising."""
     model_error: float
     """Median relative error of the latency model on the made-up variants."""
     first_network_s: float
@@ -92,6 +103,8 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
     if spec.variants.optional_factors and not spec.variants.is_searched:
         slow = {variant_name(one.factor) for one in slow_factors(shapes, model, spec.model.row_columns(source_columns))}
         candidates = [one for one in candidates if one.trains not in slow]
+        kept = tuple(one for one in spec.variants.pruning.factors if variant_name(one) not in slow)
+        spec = with_factors(spec, kept)
     works = {
         one.manifest.name: work_of(one.manifest, one.storage, is_product=one.is_product, degrees=degrees)
         for one in candidates
@@ -100,6 +113,7 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
     found += planned_cascades(spec.variants.canonical().cascades, found)
     return Plan(
         variants=tuple(sorted(found, key=lambda one: one.p50_ms[BATCH_SEEDS[-1]])),
+        learnt=tuple(PlannedLesson(one.name, one.needs, one.why) for one in (*lessons_of(spec), *searched_of(spec))),
         model_error=model.error,
         **_seconds(shapes, data, found, _reference_ms(shapes, degrees, model)),
     )
