@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, aggregate, gather, gathered_bytes
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, aggregate, gather
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
 NODES, WIDEST = 60, 130
@@ -264,18 +263,3 @@ def test_one_neighbour_is_copied_to_the_bit(storage: Storage, aggregation: Aggre
     out = _gathered(table, 33, _sample(graph_of([[1], []]), (4,), [0]), without_own)
 
     np.testing.assert_array_equal(out, _decoded(table.rows, storage)[1, :33])
-
-
-@pytest.mark.parametrize(
-    ("storage", "row_bytes"),
-    [(Storage.FLOAT32, 12), (Storage.FLOAT16, 6), (Storage.BFLOAT16, 6), (Storage.INT8, 3 + 4)],
-    ids=str,
-)
-@pytest.mark.parametrize("fanouts", [(4,), (5, 3), (2, 2, 2, 2)], ids=str)
-def test_bytes_are_rows_times_columns_with_scales_and_without_padding(
-    graph: Graph, storage: Storage, row_bytes: int, fanouts: tuple[int, ...]
-) -> None:
-    sample = _sample(graph, fanouts)
-    read = sum(1 + stop - start for start, stop in pairwise(sample.starts.tolist()))
-
-    assert gathered_bytes(table_of(dense_features(NODES, 7, 0), storage), 3, sample) == read * row_bytes

@@ -257,8 +257,8 @@ def graph_of(data: GraphData) -> tuple[GraphSchema, Graph]:
 def test_scratch_of_several_graphs_has_room_for_the_most_neighbours_of_any() -> None:
     """Few relations may need fewer offsets for more neighbours; draws would never end in too small a table."""
     scratch = Scratch()
-    scratch.reserve(seeds=1, rows=1, edges=1, fanout=10, has_views=False, lists=6)
-    scratch.reserve(seeds=1, rows=1, edges=1, fanout=50, has_views=False, lists=1)
+    scratch.reserve(seeds=1, rows=1, edges=1, fanout=10, hops=1, has_views=False, lists=6)
+    scratch.reserve(seeds=1, rows=1, edges=1, fanout=50, hops=1, has_views=False, lists=1)
     assert len(scratch.table) >= 2 * 50
 
 

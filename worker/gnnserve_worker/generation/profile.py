@@ -180,7 +180,7 @@ def _read_bytes(variant: LoadedVariant) -> int:
     table = variant.table
     # Over several types a node has as many rows as relations read it, and one of itself.
     rows = len(table.rows.values) + (0 if table.own is table.rows else len(table.own.values))
-    return rows * table.format.row_bytes(variant.columns)
+    return rows * variant.row_bytes
 
 
 def _memory_of_both(first: VariantProfile, then: VariantProfile, weights: Mapping[str, str]) -> VariantProfile:

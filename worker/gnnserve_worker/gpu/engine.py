@@ -47,9 +47,6 @@ class GpuEngine:
         self._written = written
         self._nodes = loaded.graph.nodes
         self._distinct = DistinctScratch()
-        self._row_bytes = {
-            name: variant.table.format.row_bytes(variant.columns) for name, variant in loaded.variants.items()
-        }
         self._loaded = loaded
         self._sampler = ViewSampler(loaded)
         self._lanes: list[GpuLane] = []
@@ -363,7 +360,7 @@ class GpuEngine:
                 table,
                 resident.caches[name].view if name in resident.caches else None,
                 resident.networks[name],
-                self._row_bytes[name],
+                self._loaded.variants[name].row_bytes,
                 None if self._loaded.variants[name].rows is None else self._loaded.variants[name].table,
                 self._shared_from.get(name) if resident.has_distinct_room and name in resident.on_host else None,
             )

@@ -28,7 +28,6 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.repeats import distinct_share, most_by_hop
-from gnnserve_worker.tables.gather import gathered_bytes
 from gnnserve_worker.tables.table import RowsBehind
 
 _CHUNK_BYTES = 1024 * 1024
@@ -124,6 +123,8 @@ def infer_batch(
     that `view_of` has numbered, and each is answered as its request sees the graph: equal seeds of different views are
     different seeds.
     """
+    if len(seeds) == 1:
+        return infer_each(revision, variant, seeds, key, with_embeddings=with_embeddings, view=view)
     infer = partial(infer_each, revision)
     return infer_distinct(infer, variant, seeds, key, _workspace.distinct, with_embeddings=with_embeddings, view=view)
 
@@ -256,7 +257,7 @@ def _infer_chunk(
     network.infer(aggregated, sample, activations, scores, embeddings)
     end = time.perf_counter()
     times = StageTimes((drawn - start) * 1e3, (gathered - made) * 1e3, (end - gathered) * 1e3, (made - drawn) * 1e3)
-    return times, gathered_bytes(variant.table, variant.columns, sample)
+    return times, (len(sample.neighbours) + len(sample.nodes)) * variant.row_bytes
 
 
 def draw_sample(

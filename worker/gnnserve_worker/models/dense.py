@@ -13,8 +13,9 @@ import ctypes
 import importlib.metadata
 import logging
 import platform
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ class Linear:
     compute: Compute
     address: int
     """Address of the library's function."""
+    apply: Callable[[np.ndarray, int, np.ndarray], None] = field(init=False, repr=False, compare=False)
+    """Compute `count` rows: `apply(rows, count, out)`. `rows` is flat, [count · inputs] of `input_dtype`; `out` is flat
+    float32, at least [count · outputs]. A field, since a method would be one more call for every batch."""
+
+    def __post_init__(self) -> None:
+        known = (self.address, self.inputs, self.weight, self.outputs, self.bias, self.relu)
+        object.__setattr__(self, "apply", partial(_linear, *known))
 
     @staticmethod
     def build(weight: np.ndarray, bias: np.ndarray, *, relu: bool, compute: Compute) -> Linear:
@@ -83,11 +91,6 @@ class Linear:
     def input_dtype(self) -> type[np.generic]:
         """Type of the rows that `apply` reads; uint16 stands for the bits of bfloat16."""
         return np.uint16 if self.compute == "bfloat16" else np.float32
-
-    def apply(self, rows: np.ndarray, count: int, out: np.ndarray) -> None:
-        """Compute `count` rows. `rows` is flat, [count · inputs] of `input_dtype`; `out` is flat float32, at least
-        [count · outputs]."""
-        _linear(self.address, rows, count, self.inputs, self.weight, self.outputs, self.bias, self.relu, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +250,8 @@ _call_library: Any = intrinsic(_multiply)
 
 @kernel
 def _linear(
-    address: int, rows: np.ndarray, count: int, inputs: int, weight: np.ndarray, outputs: int,
-    bias: np.ndarray, relu: bool, out: np.ndarray,
+    address: int, inputs: int, weight: np.ndarray, outputs: int, bias: np.ndarray, relu: bool,
+    rows: np.ndarray, count: int, out: np.ndarray,
 ) -> None:  # fmt: skip
     _call_library(address, rows, count, inputs, weight, outputs, out, inputs, outputs)
     for row in range(count):

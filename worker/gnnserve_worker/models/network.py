@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -32,6 +33,12 @@ class Gather(Protocol):
     def __call__(
         self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
     ) -> np.ndarray: ...  # pragma: no cover
+
+
+class Multiply(Protocol):
+    """The products of a layer over `count` rows that it has aggregated: flat float32, in scratch memory."""
+
+    def __call__(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray: ...  # pragma: no cover
 
 
 class NetworkLayer(Protocol):
@@ -60,8 +67,10 @@ class NetworkLayer(Protocol):
         """Reading a table, as the first layer."""
         ...  # pragma: no cover
 
-    def multiply(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
-        """The output of `count` rows that `gather` returned: flat float32."""
+    @property
+    def finish(self) -> Multiply | None:
+        """Makes the output of rows that `gather` returned; None: they are the output, as the table stores the
+        products."""
         ...  # pragma: no cover
 
     def infer(self, below: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
@@ -86,6 +95,9 @@ class Layer:
     aggregated_dtype: type[np.generic] = field(init=False)
     bytes_per_row: int = field(init=False)
     weighs_neighbours: bool = field(init=False)
+    multiply: Multiply = field(init=False, repr=False, compare=False)
+    """Apply the products, each to the output of the one before."""
+    finish: Multiply | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Fields instead of properties, since they are read for every batch.
@@ -96,6 +108,8 @@ class Layer:
         object.__setattr__(self, "aggregated_dtype", dtype)
         object.__setattr__(self, "bytes_per_row", aggregated * np.dtype(dtype).itemsize + written)
         object.__setattr__(self, "weighs_neighbours", self.aggregation.weighted)
+        object.__setattr__(self, "multiply", partial(_multiply, self.products))
+        object.__setattr__(self, "finish", self.multiply if self.products else None)
 
     def gather(
         self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
@@ -105,14 +119,6 @@ class Layer:
         out = scratch.aggregated(size, self.aggregated_dtype) if self.products else scratch.hidden(size)
         gather(table, self.inputs, sample, self.aggregation, out, behind)
         return out
-
-    def multiply(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
-        """Apply the products, each to the output of the one before. The result is flat float32."""
-        for product in self.products:
-            out = scratch.hidden(count * product.outputs)
-            product.apply(rows, count, out)
-            rows = out
-        return rows
 
     def infer(self, below: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
         """See `NetworkLayer`."""
@@ -124,12 +130,23 @@ class Layer:
         return self.multiply(aggregated, rows, scratch)
 
 
+def _multiply(products: tuple[Product, ...], rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
+    for product in products:
+        out = scratch.hidden(count * product.outputs)
+        product.apply(rows, count, out)
+        rows = out
+    return rows
+
+
+_HIDDEN_ARRAYS = 3
+
+
 class Activations:
     """Scratch memory of one thread, which grows to the largest batch so far."""
 
     def __init__(self) -> None:
         self._aggregated: dict[type[np.generic], np.ndarray] = {}
-        self._hidden = [np.empty(0, dtype=np.float32) for _ in range(3)]
+        self._hidden = [np.empty(0, dtype=np.float32) for _ in range(_HIDDEN_ARRAYS)]
         self._turn = 0
         self._beside: dict[type, Any] = {}
 
@@ -143,7 +160,7 @@ class Activations:
 
     def hidden(self, size: int) -> np.ndarray:
         """A float32 array of at least this size. The arrays of the two calls before keep their content."""
-        self._turn = (self._turn + 1) % len(self._hidden)
+        self._turn = (self._turn + 1) % _HIDDEN_ARRAYS
         hidden = self._hidden[self._turn]
         if len(hidden) < size:
             hidden = self._hidden[self._turn] = scratch_for(hidden, size)
@@ -244,7 +261,8 @@ class Network(Generic[AnyLayer_co]):
         """
         hops, ends = len(self.layers), sample.ends
         rows = ends[-1]
-        hidden = self.layers[0].multiply(aggregated, rows, scratch)
+        finish = self.layers[0].finish
+        hidden = aggregated if finish is None else finish(aggregated, rows, scratch)
         for layer in self.layers[1:]:
             below = hidden[: rows * layer.inputs].reshape(rows, layer.inputs)
             hops -= 1
@@ -252,7 +270,11 @@ class Network(Generic[AnyLayer_co]):
             if hops == 1 and embeddings is not None:
                 copy_of_seeds(sample, below[:rows], embeddings)
             hidden = layer.infer(below, sample, hops, scratch)
-        copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
+        found = hidden[: rows * self.classes].reshape(rows, self.classes)
+        if sample.seed_rows is None:
+            scores[...] = found
+        else:
+            copy_rows(found, sample.seed_rows, scores)
 
 
 def in_layers(network: VariantNetwork) -> Network[Any]:

@@ -45,6 +45,8 @@ class RelationAttention:
     outputs: int = field(init=False)
     bytes_per_row: int = field(init=False)
     weighs_neighbours: bool = field(init=False, default=False)
+    finish: None = field(init=False, default=None)
+    """Products of the first layer are in the table."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", self.heads.outputs)
@@ -53,7 +55,7 @@ class RelationAttention:
     def gather(
         self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
     ) -> np.ndarray:
-        """See `NetworkLayer`. It is the layer's output already."""
+        """See `NetworkLayer`."""
         heads, count = self.heads, len(sample.nodes)
         named = self.reads.name(sample, table.nodes, scratch).rows[: len(sample.neighbours)]
         out = scratch.hidden(count * heads.heads * heads.columns)
@@ -63,10 +65,6 @@ class RelationAttention:
             sample.segments, self.reads.stride, named, heads.heads, heads.columns, heads.negative_slope, no_bias(), out,
         )  # fmt: skip
         return self._finish(out, sample, len(sample.ends), scratch)
-
-    def multiply(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
-        """See `NetworkLayer`. Products are in the table."""
-        return rows
 
     def infer(self, below: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
         """See `NetworkLayer`."""

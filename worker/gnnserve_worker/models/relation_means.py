@@ -38,6 +38,8 @@ class RelationMeans:
     relu: bool
     bytes_per_row: int = field(init=False)
     weighs_neighbours: bool = field(init=False, default=False)
+    finish: None = field(init=False, default=None)
+    """Products of the first layer are in the table."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes_per_row", 4 * self.inputs)
@@ -45,17 +47,13 @@ class RelationMeans:
     def gather(
         self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
     ) -> np.ndarray:
-        """See `NetworkLayer`. It is the layer's output already."""
+        """See `NetworkLayer`."""
         named = self.reads.name(sample, table.nodes, scratch)
         rows, weights = named.rows[: len(sample.neighbours)], SampleWeights(named.weights, named.ones)
         out = scratch.hidden(len(sample.nodes) * self.inputs)
         read = msgspec.structs.replace(sample, neighbours=rows, weights=weights)
         gather(table, self.inputs, read, _HIDDEN if self.relu else _LAST, out, behind)
         return out
-
-    def multiply(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
-        """See `NetworkLayer`. Products are in the table."""
-        return rows
 
     def infer(self, below: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
         """See `NetworkLayer`."""

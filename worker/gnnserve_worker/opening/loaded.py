@@ -68,6 +68,11 @@ class LoadedVariant:
     rows were made by is kept."""
     relation_fanouts: tuple[tuple[int, ...], ...] = ()
     """As in `VariantManifest`; empty: as many by each relation."""
+    row_bytes: int = field(init=False)
+    """Bytes of the columns that it reads of a row of the table, with the row's scale and without padding."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", self.table.format.row_bytes(self.columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,17 +229,15 @@ def _measure(told: np.ndarray) -> int:
 
 @brief_kernel
 def _number(
-    stored: int, told: np.ndarray, columns: int, seeds: np.ndarray, packed: np.ndarray,
-    addresses: np.ndarray,
-) -> None:  # fmt: skip
+    stored: int, told: np.ndarray, columns: int, seeds: np.ndarray, packed: np.ndarray, addresses: np.ndarray
+) -> None:
     """Number the seeds, and fill in `packed` and the addresses of all rows of features. Overlay nodes with features
     come first, those of all parts, so that the number of each is that of its row."""
     packed[0], packed[1], packed[2], packed[3], packed[4], packed[5] = _count(told)
     seed_views, keys, flags, first_slots, origins, streams, starts, neighbours, slots = unpack(packed)
     keys[0] = 0
     flags[0] = 0
-    first_slots[0] = 0
-    first_slots[1] = 0
+    first_slots[:2] = 0
     slots[:] = -1
     # Entries are in the order of the nodes whose lists gain them.
     first_entry = 0
@@ -280,39 +278,54 @@ def _number(
         first_seed += told[part, 0]
         if len(overlay) == 0:
             continue
-        nodes = overlay[0]
-        ends_origins = PACKED_HEADER + nodes
-        own_origins = overlay[PACKED_HEADER:ends_origins]
-        own_starts = overlay[ends_origins : ends_origins + nodes + 1]
-        first_listed = ends_origins + nodes + 1
-        listed = overlay[first_listed : first_listed + overlay[1]]
-        own_slots = slots[first_slots[view] : first_slots[view + 1]]
-        listed_by_rows = own_starts[rows]
-        for k in range(nodes):
-            origin = own_origins[k]
-            if k < rows:
-                node = k + row_shift
-                streams[node] = origin if origin >= 0 else _NEW_STREAMS + k
-                starts[node] = first_entry + own_starts[k]
-            else:
-                node = k + other_shift
-                starts[node] = first_other_entry + own_starts[k] - listed_by_rows
-            origins[node] = origin
-            if origin >= 0:
-                slot = first_slot(origin, len(own_slots) - 1)
-                while own_slots[slot] >= 0:
-                    slot = (slot + 1) & (len(own_slots) - 1)
-                own_slots[slot] = stored + node
-        for entry in range(len(listed)):
-            neighbour = listed[entry]
-            if neighbour >= stored:
-                neighbour += row_shift if neighbour - stored < rows else other_shift
-            if entry < listed_by_rows:
-                neighbours[first_entry + entry] = neighbour
-            else:
-                neighbours[first_other_entry + entry - listed_by_rows] = neighbour
+        listed_by_rows = overlay[PACKED_HEADER + overlay[0] + rows]
+        _number_overlay(
+            stored, overlay, row_shift, other_shift, first_entry, first_other_entry, listed_by_rows,
+            slots[first_slots[view] : first_slots[view + 1]], origins, streams, starts, neighbours,
+        )  # fmt: skip
         first_row += rows
-        first_other += nodes - rows
+        first_other += overlay[0] - rows
         first_entry += listed_by_rows
-        first_other_entry += len(listed) - listed_by_rows
+        first_other_entry += overlay[1] - listed_by_rows
     starts[len(origins)] = len(neighbours)
+
+
+@inlined
+def _number_overlay(
+    stored: int, overlay: np.ndarray, row_shift: int, other_shift: int, first_entry: int, first_other_entry: int,
+    listed_by_rows: int, own_slots: np.ndarray, origins: np.ndarray, streams: np.ndarray, starts: np.ndarray,
+    neighbours: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in what `packed` has of the overlay nodes of one part, and of the entries that their lists gain.
+
+    Entries go from `first_entry` on for nodes with features, which list `listed_by_rows` of them, and from
+    `first_other_entry` on for the others."""
+    nodes, rows = overlay[0], overlay[2]
+    ends_origins = PACKED_HEADER + nodes
+    own_origins = overlay[PACKED_HEADER:ends_origins]
+    own_starts = overlay[ends_origins : ends_origins + nodes + 1]
+    first_listed = ends_origins + nodes + 1
+    listed = overlay[first_listed : first_listed + overlay[1]]
+    for k in range(nodes):
+        origin = own_origins[k]
+        if k < rows:
+            node = k + row_shift
+            streams[node] = origin if origin >= 0 else _NEW_STREAMS + k
+            starts[node] = first_entry + own_starts[k]
+        else:
+            node = k + other_shift
+            starts[node] = first_other_entry + own_starts[k] - listed_by_rows
+        origins[node] = origin
+        if origin >= 0:
+            slot = first_slot(origin, len(own_slots) - 1)
+            while own_slots[slot] >= 0:
+                slot = (slot + 1) & (len(own_slots) - 1)
+            own_slots[slot] = stored + node
+    for entry in range(len(listed)):
+        neighbour = listed[entry]
+        if neighbour >= stored:
+            neighbour += row_shift if neighbour - stored < rows else other_shift
+        if entry < listed_by_rows:
+            neighbours[first_entry + entry] = neighbour
+        else:
+            neighbours[first_other_entry + entry - listed_by_rows] = neighbour

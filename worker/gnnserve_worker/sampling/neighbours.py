@@ -12,6 +12,7 @@ prefetched a block of nodes ahead. All arrays are reused scratch memory (`Scratc
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,7 +37,14 @@ from gnnserve_worker.kernels.view import (
     seen_as,
     unpack,
 )
-from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, place_seeds_seen, row_in_view, row_of
+from gnnserve_worker.sampling.rows import (
+    LAST_GENERATION,
+    KnownNodes,
+    place_seeds,
+    place_seeds_seen,
+    row_in_view,
+    row_of,
+)
 
 BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""
@@ -119,8 +127,15 @@ class Scratch:
         """Room to put rows into another order: three numbers for each."""
         self.segments = np.empty(1, dtype=np.int64)
         self.type_ends = np.zeros(0, dtype=np.int64)
+        self.seed_room = 0
+        """Seeds that there is room for. This and the next two say whether a sample must reserve anything at all."""
+        self.fanout_room = 0
+        """Largest fan-out that there is room for."""
+        self.hop_room = 0
 
-    def reserve(self, seeds: int, rows: int, edges: int, fanout: int, *, has_views: bool, lists: int = 1) -> None:
+    def reserve(
+        self, seeds: int, rows: int, edges: int, fanout: int, hops: int, *, has_views: bool, lists: int = 1
+    ) -> None:
         """`lists`: how many a node has at most."""
         if len(self.seed_rows) < seeds:
             self.seed_rows = np.empty(room_for(seeds), dtype=np.int32)
@@ -139,10 +154,10 @@ class Scratch:
         # Apart from the offsets: nodes of fewer lists may need fewer of them for more neighbours.
         if len(self.table) < 2 * fanout:
             self.table = scratch_table(fanout)
-
-    def reserve_hops(self, hops: int) -> None:
         if len(self.ends) < hops:
             self.ends = np.zeros(hops, dtype=np.int64)
+        self.seed_room, self.hop_room = len(self.seeds), len(self.ends)
+        self.fanout_room = min(len(self.offsets) // BLOCK, len(self.table) // 2)
 
     def reserve_positions(self) -> np.ndarray:
         """Room for the position of each neighbour that there is room for."""
@@ -181,29 +196,30 @@ def sample_neighbours(
     sees. Leaves that only gain neighbours keep their stored name, unless `names_leaves`: their lists are not read.
     `names_positions`: whether the sample says where each neighbour stands, by which payload of edges is gathered.
     """
-    if _draws_nothing(fanouts):
-        return _seeds_alone(seeds, len(fanouts), scratch, names_positions=names_positions)
-    rows, edges = len(seeds), 1
-    counts = _as_array(fanouts)
-    scratch.reserve_hops(len(fanouts))
+    count, (counts, hops, most) = len(seeds), _draws_of(fanouts)
+    if most == 0:
+        return _seeds_alone(seeds, hops, scratch, names_positions=names_positions)
+    known, has_views = scratch.known, view is not None
+    lacks_room = count > scratch.seed_room or most > scratch.fanout_room or hops > scratch.hop_room
+    if lacks_room or has_views or known.generation[0] > LAST_GENERATION:
+        scratch.reserve(count, count, 1, most, hops, has_views=has_views)
     while True:
-        scratch.reserve(len(seeds), rows, edges, max(1, *fanouts), has_views=view is not None)
         positions = scratch.reserve_positions() if names_positions else None
         overlay = None if view is None else (scratch.views, view.packed, view.first_seed, names_leaves)
-        known = scratch.known
-        scratch.seeds[: len(seeds)] = seeds
+        scratch.seeds[:count] = seeds
         rows, edges = _sample(
-            indptr, indices, scratch.seeds[: len(seeds)], counts, key, share,
+            indptr, indices, scratch.seeds[:count], counts, key, share,
             scratch.nodes, scratch.starts, scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends,
             scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, overlay,
             positions,
         )  # fmt: skip
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
-    ends, starts = scratch.ends[: len(fanouts)], scratch.starts[: rows + 1]
+        scratch.reserve(count, rows, edges, most, hops, has_views=has_views)
+    ends, starts = scratch.ends[:hops], scratch.starts[: rows + 1]
     return NeighbourSample(
         tuple(ends.tolist()), scratch.nodes[:rows], starts, scratch.neighbours[:edges], scratch.children,
-        scratch.seed_rows[: len(seeds)] if share else None, starts, ends,
+        scratch.seed_rows[:count] if share else None, starts, ends,
         None, None if view is None else scratch.views[:rows], None if positions is None else positions[:edges],
     )  # fmt: skip
 
@@ -211,8 +227,7 @@ def sample_neighbours(
 def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch, *, names_positions: bool) -> NeighbourSample:
     """A sample without neighbours, for networks of one row per node: no list is looked up."""
     count = len(seeds)
-    scratch.reserve(count, count, 0, 1, has_views=False)
-    scratch.reserve_hops(layers)
+    scratch.reserve(count, count, 0, 1, layers, has_views=False)
     nodes, starts, ends = scratch.nodes[:count], scratch.starts[: count + 1], scratch.ends[:layers]
     nodes[...] = seeds
     starts.fill(0)
@@ -223,14 +238,17 @@ def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch, *, names_posi
     )  # fmt: skip
 
 
-@cache
-def _draws_nothing(fanouts: tuple[int, ...]) -> bool:
-    return not any(fanouts)
+class _Draws(NamedTuple):
+    counts: np.ndarray
+    """Fan-out of each hop, int64."""
+    hops: int
+    most: int
+    """Numbers that a node's draw is made in, at most, and at least 1; 0: no hop has neighbours."""
 
 
 @cache
-def _as_array(fanouts: tuple[int, ...]) -> np.ndarray:
-    return np.array(fanouts, dtype=np.int64)
+def _draws_of(fanouts: tuple[int, ...]) -> _Draws:
+    return _Draws(np.array(fanouts, dtype=np.int64), len(fanouts), max(1, *fanouts) if any(fanouts) else 0)
 
 
 @kernel
@@ -248,135 +266,231 @@ def _sample(
     """
     if overlay is None:
         rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
+        _prefetch_lists(indptr, nodes, 0, min(rows, BLOCK))
     else:
         views, packed, first_seed, names_leaves = overlay
-        seed_views, keys, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
-        stored = list_count(indptr)
         rows = place_seeds_seen(
-            seeds, share, nodes, seed_rows, known, known_rows, generation, views, seed_views, first_seed
+            seeds, share, nodes, seed_rows, known, known_rows, generation, views, unpack(packed)[0], first_seed
         )
-    for row in range(min(rows, BLOCK)):
-        if overlay is None:
-            prefetch_bounds(indptr, nodes[row])
-        else:
-            prefetch_bounds(indptr, _stored_list(nodes[row], stored, origins))
+        _prefetch_lists_seen(indptr, nodes, 0, min(rows, BLOCK), list_count(indptr), unpack(packed)[4])
     starts[0] = 0
     begin = 0
     edges = 0
-    last = len(fanouts) - 1
     for depth in range(len(fanouts)):
-        fanout = fanouts[depth]
         end = rows
         ends[depth] = end
         generation[0] += 1
-        block = begin
-        while block < end:
-            stop = min(block + BLOCK, end)
-            for row in range(stop, min(stop + BLOCK, end)):
-                if overlay is None:
-                    prefetch_bounds(indptr, nodes[row])
-                else:
-                    prefetch_bounds(indptr, _stored_list(nodes[row], stored, origins))
-            # First draw for every node of the block and prefetch what was drawn; then read it.
-            first_edge = edges
-            for row in range(block, stop):
-                node = nodes[row]
-                chosen = edges - first_edge
-                if overlay is None:
-                    first = list_begin(indptr, node)
-                    degree = list_end(indptr, node) - first
-                    start_of_draws = stream(key, depth, node)
-                else:
-                    stands_for = _stored_list(node, stored, origins)
-                    first = 0
-                    listed = 0
-                    if stands_for >= 0:
-                        first = list_begin(indptr, stands_for)
-                        listed = list_end(indptr, stands_for) - first
-                    degree = listed
-                    extra_first = 0
-                    drawn_as = int(node)
-                    if node >= stored:
-                        extra_first = int(extra_starts[node - stored])
-                        degree += int(extra_starts[node - stored + 1]) - extra_first
-                        drawn_as = drawn_by(node, stored, origins, streams)
-                    view_key = keys[views[row]] if flags[views[row]] & HAS_KEY else key
-                    start_of_draws = stream(view_key, depth, drawn_as)
-                if fanout < 0:
-                    prefetch(indices, first)
-                    edges += degree
-                elif fanout < degree:
-                    choose_positions(degree, fanout, start_of_draws, offsets, chosen, bitmap, table)
-                    for i in range(chosen, chosen + fanout):
-                        offset = first + offsets[i]
-                        if overlay is not None:
-                            offset = _offset_in_view(offsets[i], first, listed, extra_first)
-                        offsets[i] = offset
-                        prefetch(indices, offset)
-                    edges += fanout
-                else:
-                    prefetch(indices, first)
-                    for i in range(degree):
-                        offset = first + i
-                        if overlay is not None:
-                            offset = _offset_in_view(i, first, listed, extra_first)
-                        offsets[chosen + i] = offset
-                    edges += degree
-                starts[row + 1] = edges
-            if edges > len(neighbours):
-                return rows, _at_least(edges, fanouts, depth, end)
+        for block in range(begin, end, BLOCK):
             if overlay is None:
-                if fanout < 0:
-                    for row in range(block, stop):
-                        first = list_begin(indptr, nodes[row]) - starts[row]
-                        for edge in range(starts[row], starts[row + 1]):
-                            neighbours[edge] = indices[first + edge]
-                            if positions is not None:
-                                positions[edge] = first + edge
-                else:
-                    for i in range(edges - first_edge):
-                        neighbours[first_edge + i] = indices[offsets[i]]
-                        if positions is not None:
-                            positions[first_edge + i] = offsets[i]
+                rows, edges = _sample_block(
+                    indptr, indices, fanouts, depth, block, end, rows, edges, key, share, nodes, starts, neighbours,
+                    children, offsets, bitmap, table, known, known_rows, generation[0], positions,
+                )  # fmt: skip
             else:
-                for row in range(block, stop):
-                    view = views[row]
-                    if fanout < 0:
-                        read_whole_list(
-                            nodes[row], indptr, indices, origins, extra_starts, extra, starts[row], neighbours,
-                            positions,
-                        )  # fmt: skip
-                    else:
-                        for edge in range(starts[row], starts[row + 1]):
-                            offset = offsets[edge - first_edge]
-                            neighbours[edge] = indices[offset] if offset >= 0 else extra[-1 - offset]
-                            if positions is not None:
-                                positions[edge] = offset if offset >= 0 else len(indices) - 1 - offset
-                    if flags[view] & (HAS_OVERLAY if depth < last or names_leaves else HAS_OVERRIDES):
-                        for edge in range(starts[row], starts[row + 1]):
-                            if neighbours[edge] < stored:
-                                neighbours[edge] = seen_as(neighbours[edge], view, stored, first_slots, slots, origins)
-            if depth < last and overlay is not None:
-                if rows + edges - first_edge > len(nodes):
-                    if share:
-                        return rows + edges - first_edge, edges
-                    return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
-                rows = _add_rows_seen(
-                    indptr, neighbours, block, stop, starts, share, nodes, children, rows, known, known_rows,
-                    generation[0], views, stored, origins,
+                rows, edges = _sample_block_seen(
+                    indptr, indices, fanouts, depth, block, end, rows, edges, key, share, nodes, starts, neighbours,
+                    children, offsets, bitmap, table, known, known_rows, generation[0], positions,
+                    views, packed, names_leaves,
                 )  # fmt: skip
-            elif depth < last:
-                if rows + edges - first_edge > len(nodes):
-                    if share:
-                        return rows + edges - first_edge, edges
-                    return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
-                rows = _add_rows(
-                    indptr, neighbours, first_edge, edges, share, nodes, children, rows, known, known_rows,
-                    generation[0],
-                )  # fmt: skip
-            block = stop
+            if rows > len(nodes) or edges > len(neighbours):
+                return rows, edges
         begin = end
     return rows, edges
+
+
+@inlined
+def _sample_block(
+    indptr: np.ndarray, indices: np.ndarray, fanouts: np.ndarray, depth: int, block: int, end: int,
+    rows: int, edges: int, key: int, share: bool, nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
+    children: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
+    known: np.ndarray, known_rows: np.ndarray, generation: int, positions: np.ndarray | None,
+) -> tuple[int, int]:  # fmt: skip
+    """Sample for the rows from `block` on, before `end`; rows and edges that there are then, or as `_sample` says.
+
+    First draw for every node of the block and prefetch what was drawn; then read it."""
+    stop = min(block + BLOCK, end)
+    _prefetch_lists(indptr, nodes, stop, min(stop + BLOCK, end))
+    fanout, first_edge = fanouts[depth], edges
+    edges = _draw(indptr, indices, nodes, block, stop, edges, depth, fanout, key, offsets, bitmap, table, starts)
+    if edges > len(neighbours):
+        return rows, _at_least(edges, fanouts, depth, end)
+    _read(indptr, indices, nodes, block, stop, fanout, offsets, starts, neighbours, positions)
+    if depth == len(fanouts) - 1:
+        return rows, edges
+    needed = rows + edges - first_edge
+    if needed > len(nodes):
+        return needed if share else _at_least(needed, fanouts, depth, end), edges
+    rows = _add_rows(indptr, neighbours, first_edge, edges, share, nodes, children, rows, known, known_rows, generation)
+    return rows, edges
+
+
+@inlined
+def _sample_block_seen(
+    indptr: np.ndarray, indices: np.ndarray, fanouts: np.ndarray, depth: int, block: int, end: int,
+    rows: int, edges: int, key: int, share: bool, nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
+    children: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
+    known: np.ndarray, known_rows: np.ndarray, generation: int, positions: np.ndarray | None,
+    views: np.ndarray, packed: np.ndarray, names_leaves: bool,
+) -> tuple[int, int]:  # fmt: skip
+    _, keys, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
+    stop, stored, last = min(block + BLOCK, end), list_count(indptr), len(fanouts) - 1
+    _prefetch_lists_seen(indptr, nodes, stop, min(stop + BLOCK, end), stored, origins)
+    fanout, first_edge = fanouts[depth], edges
+    edges = _draw_seen(
+        indptr, indices, nodes, block, stop, edges, depth, fanout, key, offsets, bitmap, table, starts,
+        views, stored, keys, flags, origins, streams, extra_starts,
+    )  # fmt: skip
+    if edges > len(neighbours):
+        return rows, _at_least(edges, fanouts, depth, end)
+    _read_seen(
+        indptr, indices, nodes, block, stop, fanout, offsets, starts, neighbours, positions, views, stored, flags,
+        first_slots, origins, extra_starts, extra, slots, depth < last or names_leaves,
+    )  # fmt: skip
+    if depth == last:
+        return rows, edges
+    needed = rows + edges - first_edge
+    if needed > len(nodes):
+        return needed if share else _at_least(needed, fanouts, depth, end), edges
+    rows = _add_rows_seen(
+        indptr, neighbours, block, stop, starts, share, nodes, children, rows, known, known_rows, generation,
+        views, stored, origins,
+    )  # fmt: skip
+    return rows, edges
+
+
+# What ends in `_seen` does the same in the views of requests.
+
+
+@inlined
+def _prefetch_lists(indptr: np.ndarray, nodes: np.ndarray, begin: int, end: int) -> None:
+    for row in range(begin, end):
+        prefetch_bounds(indptr, nodes[row])
+
+
+@inlined
+def _prefetch_lists_seen(
+    indptr: np.ndarray, nodes: np.ndarray, begin: int, end: int, stored: int, origins: np.ndarray
+) -> None:
+    for row in range(begin, end):
+        prefetch_bounds(indptr, _stored_list(nodes[row], stored, origins))
+
+
+@inlined
+def _draw(
+    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, edges: int, depth: int,
+    fanout: int, key: int, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray, starts: np.ndarray,
+) -> int:  # fmt: skip
+    """Draw for rows block to stop - 1 and prefetch what was drawn, whose places `offsets` gets where lists are not read
+    whole; how many edges there are then."""
+    first_edge = edges
+    for row in range(block, stop):
+        node = nodes[row]
+        first = list_begin(indptr, node)
+        degree = list_end(indptr, node) - first
+        chosen = edges - first_edge
+        if fanout >= 0 and fanout < degree:
+            choose_positions(degree, fanout, stream(key, depth, node), offsets, chosen, bitmap, table)
+            for i in range(chosen, chosen + fanout):
+                offsets[i] = first + offsets[i]
+                prefetch(indices, offsets[i])
+            edges += fanout
+        else:
+            prefetch(indices, first)
+            if fanout >= 0:
+                for i in range(degree):
+                    offsets[chosen + i] = first + i
+            edges += degree
+        starts[row + 1] = edges
+    return edges
+
+
+@inlined
+def _draw_seen(
+    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, edges: int, depth: int,
+    fanout: int, key: int, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray, starts: np.ndarray,
+    views: np.ndarray, stored: int, keys: np.ndarray, flags: np.ndarray, origins: np.ndarray, streams: np.ndarray,
+    extra_starts: np.ndarray,
+) -> int:  # fmt: skip
+    first_edge = edges
+    for row in range(block, stop):
+        node = nodes[row]
+        stands_for = _stored_list(node, stored, origins)
+        first = 0
+        listed = 0
+        if stands_for >= 0:
+            first = list_begin(indptr, stands_for)
+            listed = list_end(indptr, stands_for) - first
+        degree = listed
+        extra_first = 0
+        drawn_as = int(node)
+        if node >= stored:
+            extra_first = int(extra_starts[node - stored])
+            degree += int(extra_starts[node - stored + 1]) - extra_first
+            drawn_as = drawn_by(node, stored, origins, streams)
+        chosen = edges - first_edge
+        if fanout >= 0 and fanout < degree:
+            view_key = keys[views[row]] if flags[views[row]] & HAS_KEY else key
+            choose_positions(degree, fanout, stream(view_key, depth, drawn_as), offsets, chosen, bitmap, table)
+            for i in range(chosen, chosen + fanout):
+                offsets[i] = _offset_in_view(offsets[i], first, listed, extra_first)
+                prefetch(indices, offsets[i])
+            edges += fanout
+        else:
+            prefetch(indices, first)
+            if fanout >= 0:
+                for i in range(degree):
+                    offsets[chosen + i] = _offset_in_view(i, first, listed, extra_first)
+            edges += degree
+        starts[row + 1] = edges
+    return edges
+
+
+@inlined
+def _read(
+    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, fanout: int,
+    offsets: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, positions: np.ndarray | None,
+) -> None:  # fmt: skip
+    """Read what was drawn for rows block to stop - 1."""
+    if fanout < 0:
+        for row in range(block, stop):
+            first = list_begin(indptr, nodes[row]) - starts[row]
+            for edge in range(starts[row], starts[row + 1]):
+                neighbours[edge] = indices[first + edge]
+                if positions is not None:
+                    positions[edge] = first + edge
+        return
+    first_edge = starts[block]
+    for i in range(starts[stop] - first_edge):
+        neighbours[first_edge + i] = indices[offsets[i]]
+        if positions is not None:
+            positions[first_edge + i] = offsets[i]
+
+
+@inlined
+def _read_seen(
+    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, fanout: int,
+    offsets: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, positions: np.ndarray | None,
+    views: np.ndarray, stored: int, flags: np.ndarray, first_slots: np.ndarray, origins: np.ndarray,
+    extra_starts: np.ndarray, extra: np.ndarray, slots: np.ndarray, names_all: bool,
+) -> None:  # fmt: skip
+    """`names_all`: whether nodes that only gain neighbours get the names that they have in the view, too."""
+    first_edge = starts[block]
+    for row in range(block, stop):
+        view = views[row]
+        if fanout < 0:
+            read_whole_list(
+                nodes[row], indptr, indices, origins, extra_starts, extra, starts[row], neighbours, positions
+            )
+        else:
+            for edge in range(starts[row], starts[row + 1]):
+                offset = offsets[edge - first_edge]
+                neighbours[edge] = indices[offset] if offset >= 0 else extra[-1 - offset]
+                if positions is not None:
+                    positions[edge] = offset if offset >= 0 else len(indices) - 1 - offset
+        if flags[view] & (HAS_OVERLAY if names_all else HAS_OVERRIDES):
+            for edge in range(starts[row], starts[row + 1]):
+                if neighbours[edge] < stored:
+                    neighbours[edge] = seen_as(neighbours[edge], view, stored, first_slots, slots, origins)
 
 
 @inlined

@@ -53,9 +53,8 @@ def sample_relations(
     counts = _by_relation(fanouts, int(layout[2]))
     types, stride, layers = int(layout[0]), int(layout[1]), len(counts)
     rows, edges, most = len(seeds), 1, max(1, int(counts.max(initial=1)))
-    scratch.reserve_hops(layers)
     while True:
-        scratch.reserve(len(seeds), rows, edges, most, has_views=view is not None, lists=stride)
+        scratch.reserve(len(seeds), rows, edges, most, layers, has_views=view is not None, lists=stride)
         positions = scratch.reserve_positions() if names_positions else None
         scratch.reserve_types(stride, layers * types)
         overlay = None if view is None else (scratch.views, view.packed, view.first_seed)
@@ -99,12 +98,54 @@ def _sample(
     What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round; so
     it is with `positions`.
     """
-    types, stride, first_nodes, first_lists, slots, relation_of, source_of = unpack_layout(layout)
+    types, layers = layout[0], len(fanouts)
+    rows = _place_seeds(
+        seeds, layout, share, nodes, row_types, fresh, seed_rows, type_ends, known, known_rows, generation, overlay
+    )
+    starts[0] = 0
+    segments[0] = 0
+    begin = 0
+    edges = 0
+    for depth in range(layers):
+        end = rows
+        ends[depth] = end
+        generation[0] += 1
+        first_edge = edges
+        kind = 0
+        block = begin
+        while block < end:
+            while block >= type_ends[depth * types + kind]:
+                kind += 1
+            stop = min(block + BLOCK, type_ends[depth * types + kind])
+            rows, edges = _sample_block(
+                indptr, indices, layout, fanouts, depth, kind, block, stop, rows, edges, key, share, nodes, row_types,
+                starts, segments, neighbours, children, offsets, bitmap, table, known, known_rows, generation[0],
+                overlay, positions,
+            )  # fmt: skip
+            if rows > len(nodes) or edges > len(neighbours):
+                return rows, edges
+            block = stop
+        if depth < layers - 1:
+            _group(
+                end, rows, types, nodes, row_types, fresh, children, first_edge, edges, type_ends, (depth + 1) * types
+            )
+            if overlay is not None:
+                _reorder(end, rows, overlay[0], fresh)
+        begin = end
+    return rows, edges
+
+
+@inlined
+def _place_seeds(
+    seeds: np.ndarray, layout: np.ndarray, share: bool, nodes: np.ndarray, row_types: np.ndarray, fresh: np.ndarray,
+    seed_rows: np.ndarray, type_ends: np.ndarray, known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
+    overlay: tuple[np.ndarray, np.ndarray, int] | None,
+) -> int:  # fmt: skip
+    types, _, first_nodes, _, _, _, _ = unpack_layout(layout)
     stored = first_nodes[types]
     if overlay is not None:
         views, packed, first_seed = overlay
-        seed_views, keys, flags, first_slots, origins, streams, extra_starts, extra, found_nodes = unpack(packed)
-    layers = len(fanouts)
+        seed_views, _, _, _, origins, _, _, _, _ = unpack(packed)
     rows = 0
     generation[0] += 1
     for i in range(len(seeds)):
@@ -128,144 +169,193 @@ def _sample(
     _group(0, rows, types, nodes, row_types, fresh, seed_rows, 0, len(seeds), type_ends, 0)
     if overlay is not None:
         _reorder(0, rows, views, fresh)
-    starts[0] = 0
-    segments[0] = 0
-    begin = 0
-    edges = 0
-    for depth in range(layers):
-        end = rows
-        ends[depth] = end
-        generation[0] += 1
-        first_edge = edges
-        reads_lists = False
-        for relation in range(fanouts.shape[1]):
-            reads_lists |= fanouts[depth, relation] != 0
-        kind = 0
-        block = begin
-        while block < end:
-            while block >= type_ends[depth * types + kind]:
-                kind += 1
-            lists = slots[kind]
-            stop = min(block + BLOCK, type_ends[depth * types + kind])
-            for row in range(block, stop if reads_lists else block):
-                if overlay is None:
-                    prefetch_bounds(indptr, first_lists[kind] + (nodes[row] - first_nodes[kind]) * lists)
-                else:
-                    origin = nodes[row] if nodes[row] < stored else origins[nodes[row] - stored]
-                    place = max(origin, first_nodes[kind]) - first_nodes[kind]
-                    prefetch_bounds(indptr, first_lists[kind] + place * lists)
-            # First draw for every row of the block and prefetch what was drawn; then read it.
-            first_of_block = edges
-            chosen = 0
-            for row in range(block, stop):
-                node = np.int64(nodes[row])
-                origin = node
-                drawn_as = node
-                own_key = np.int64(key)
-                if overlay is not None:
-                    own_key = keys[views[row]] if flags[views[row]] & HAS_KEY else np.int64(key)
-                    if node >= stored:
-                        origin = origins[node - stored]
-                        drawn_as = np.int64(drawn_by(int(node), stored, origins, streams))
-                first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
-                for slot in range(stride):
-                    degree = 0
-                    first = 0
-                    fanout = fanouts[depth, relation_of[kind * stride + slot]] if slot < lists else 0
-                    # Nothing is read of a list of which nothing is drawn: where a layer is stored, of none.
-                    if fanout != 0:
-                        if origin >= 0:
-                            first = list_begin(indptr, first_list + slot)
-                            degree = list_end(indptr, first_list + slot) - first
-                        if overlay is not None and node >= stored:
-                            degree += extra_starts[node - stored + slot + 1] - extra_starts[node - stored + slot]
-                        if fanout < 0 or degree <= fanout:
-                            prefetch(indices, first)
-                            edges += degree
-                        else:
-                            draws = stream(int(own_key), depth + _DEPTHS_OF_SLOT * slot, int(drawn_as))
-                            choose_positions(degree, fanout, draws, offsets, chosen, bitmap, table)
-                            for i in range(chosen, chosen + fanout):
-                                prefetch(indices, first + offsets[i])
-                            chosen += fanout
-                            edges += fanout
-                    segments[row * stride + slot + 1] = edges
-                starts[row + 1] = edges
-            if edges > len(neighbours):
-                return rows, 2 * edges
-            chosen = 0
-            for row in range(block, stop):
-                node = np.int64(nodes[row])
-                origin = node if overlay is None or node < stored else origins[node - stored]
-                first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
-                for slot in range(lists):
-                    edge = segments[row * stride + slot]
-                    count = segments[row * stride + slot + 1] - edge
-                    if count == 0:
-                        continue
-                    first = 0
-                    listed = 0
-                    if origin >= 0:
-                        first = list_begin(indptr, first_list + slot)
-                        listed = list_end(indptr, first_list + slot) - first
-                    degree = listed
-                    extra_first = np.int64(0)
-                    if overlay is not None and node >= stored:
-                        extra_first = extra_starts[node - stored + slot]
-                        degree += extra_starts[node - stored + slot + 1] - extra_first
-                    is_whole = count == degree
-                    for i in range(count):
-                        place = i if is_whole else offsets[chosen + i]
-                        if overlay is None or place < listed:
-                            neighbours[edge + i] = indices[first + place]
-                            if positions is not None:
-                                positions[edge + i] = first + place
-                        else:
-                            neighbours[edge + i] = extra[extra_first + place - listed]
-                            if positions is not None:
-                                positions[edge + i] = len(indices) + extra_first + place - listed
-                    if not is_whole:
-                        chosen += count
-                    if overlay is not None:
-                        view = views[row]
-                        if flags[view] & (HAS_OVERLAY if depth < layers - 1 else HAS_OVERRIDES):
-                            for i in range(edge, edge + count):
-                                if neighbours[i] < stored:
-                                    neighbours[i] = seen_as(
-                                        neighbours[i], view, stored, first_slots, found_nodes, origins
-                                    )
-            if depth < layers - 1:
-                if rows + edges - first_of_block > len(nodes):
-                    return 2 * (rows + edges - first_of_block), edges
-                for row in range(block, stop):
-                    for slot in range(lists):
-                        source = source_of[relation_of[kind * stride + slot]]
-                        for edge in range(segments[row * stride + slot], segments[row * stride + slot + 1]):
-                            node = np.int64(neighbours[edge])
-                            child = rows
-                            if share:
-                                if overlay is None:
-                                    child = row_of(int(node), rows, known, known_rows, generation[0])
-                                else:
-                                    child = row_in_view(
-                                        int(node), views[row], rows, known, known_rows, views, generation[0]
-                                    )
-                            children[edge] = child
-                            if child == rows:
-                                nodes[rows] = node
-                                row_types[rows] = source
-                                if overlay is not None:
-                                    views[rows] = views[row]
-                                rows += 1
-            block = stop
-        if depth < layers - 1:
-            _group(
-                end, rows, types, nodes, row_types, fresh, children, first_edge, edges, type_ends, (depth + 1) * types
-            )
-            if overlay is not None:
-                _reorder(end, rows, views, fresh)
-        begin = end
+    return rows
+
+
+@inlined
+def _sample_block(
+    indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, fanouts: np.ndarray, depth: int, kind: int,
+    block: int, stop: int, rows: int, edges: int, key: int, share: bool, nodes: np.ndarray, row_types: np.ndarray,
+    starts: np.ndarray, segments: np.ndarray, neighbours: np.ndarray, children: np.ndarray, offsets: np.ndarray,
+    bitmap: np.ndarray, table: np.ndarray, known: np.ndarray, known_rows: np.ndarray, generation: int,
+    overlay: tuple[np.ndarray, np.ndarray, int] | None, positions: np.ndarray | None,
+) -> tuple[int, int]:  # fmt: skip
+    """Sample for rows block to stop - 1, all of one type; rows and edges that there are then, or as `_sample` says.
+
+    First draw for every row of the block and prefetch what was drawn; then read it."""
+    last, first_edge = len(fanouts) - 1, edges
+    if fanouts[depth].any():
+        _prefetch_lists(indptr, layout, kind, block, stop, nodes, overlay)
+    edges = _draw(
+        indptr, indices, layout, fanouts, depth, kind, block, stop, edges, key, nodes, starts, segments, offsets,
+        bitmap, table, overlay,
+    )  # fmt: skip
+    if edges > len(neighbours):
+        return rows, 2 * edges
+    _read(
+        indptr, indices, layout, kind, block, stop, nodes, segments, neighbours, offsets, overlay, positions,
+        depth < last,
+    )  # fmt: skip
+    if depth == last:
+        return rows, edges
+    needed = rows + edges - first_edge
+    if needed > len(nodes):
+        return 2 * needed, edges
+    rows = _add_rows(
+        layout, kind, block, stop, rows, share, nodes, row_types, segments, neighbours, children, known, known_rows,
+        generation, overlay,
+    )  # fmt: skip
     return rows, edges
+
+
+@inlined
+def _prefetch_lists(
+    indptr: np.ndarray, layout: np.ndarray, kind: int, block: int, stop: int, nodes: np.ndarray,
+    overlay: tuple[np.ndarray, np.ndarray, int] | None,
+) -> None:  # fmt: skip
+    types, _, first_nodes, first_lists, slots, _, _ = unpack_layout(layout)
+    lists = slots[kind]
+    if overlay is not None:
+        origins = unpack(overlay[1])[4]
+    for row in range(block, stop):
+        node = np.int64(nodes[row])
+        if overlay is not None and node >= first_nodes[types]:
+            node = max(origins[node - first_nodes[types]], first_nodes[kind])
+        prefetch_bounds(indptr, first_lists[kind] + (node - first_nodes[kind]) * lists)
+
+
+@inlined
+def _draw(
+    indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, fanouts: np.ndarray, depth: int, kind: int,
+    block: int, stop: int, edges: int, key: int, nodes: np.ndarray, starts: np.ndarray, segments: np.ndarray,
+    offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray, overlay: tuple[np.ndarray, np.ndarray, int] | None,
+) -> int:  # fmt: skip
+    """Draw for each row, by each relation, and prefetch what was drawn, whose places in its list `offsets` gets where
+    the list is not read whole; how many edges there are then."""
+    types, stride, first_nodes, first_lists, slots, relation_of, _ = unpack_layout(layout)
+    stored, lists = first_nodes[types], slots[kind]
+    if overlay is not None:
+        views, packed, _ = overlay
+        _, keys, flags, _, origins, streams, extra_starts, _, _ = unpack(packed)
+    chosen = 0
+    for row in range(block, stop):
+        node = np.int64(nodes[row])
+        origin = node
+        drawn_as = node
+        own_key = np.int64(key)
+        if overlay is not None:
+            own_key = keys[views[row]] if flags[views[row]] & HAS_KEY else np.int64(key)
+            if node >= stored:
+                origin = origins[node - stored]
+                drawn_as = np.int64(drawn_by(int(node), stored, origins, streams))
+        first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
+        for slot in range(stride):
+            degree = 0
+            first = 0
+            fanout = fanouts[depth, relation_of[kind * stride + slot]] if slot < lists else 0
+            # Nothing is read of a list of which nothing is drawn: where a layer is stored, of none.
+            if fanout != 0:
+                if origin >= 0:
+                    first = list_begin(indptr, first_list + slot)
+                    degree = list_end(indptr, first_list + slot) - first
+                if overlay is not None and node >= stored:
+                    degree += extra_starts[node - stored + slot + 1] - extra_starts[node - stored + slot]
+                if fanout < 0 or degree <= fanout:
+                    prefetch(indices, first)
+                    edges += degree
+                else:
+                    draws = stream(int(own_key), depth + _DEPTHS_OF_SLOT * slot, int(drawn_as))
+                    choose_positions(degree, fanout, draws, offsets, chosen, bitmap, table)
+                    for i in range(chosen, chosen + fanout):
+                        prefetch(indices, first + offsets[i])
+                    chosen += fanout
+                    edges += fanout
+            segments[row * stride + slot + 1] = edges
+        starts[row + 1] = edges
+    return edges
+
+
+@inlined
+def _read(
+    indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, kind: int, block: int, stop: int, nodes: np.ndarray,
+    segments: np.ndarray, neighbours: np.ndarray, offsets: np.ndarray,
+    overlay: tuple[np.ndarray, np.ndarray, int] | None, positions: np.ndarray | None, names_all: bool,
+) -> None:  # fmt: skip
+    """Read what was drawn for each row. `names_all`: whether nodes that only gain neighbours get the names that they
+    have in the view, too."""
+    types, stride, first_nodes, first_lists, slots, _, _ = unpack_layout(layout)
+    stored, lists = first_nodes[types], slots[kind]
+    if overlay is not None:
+        views, packed, _ = overlay
+        _, _, flags, first_slots, origins, _, extra_starts, extra, found_nodes = unpack(packed)
+    chosen = 0
+    for row in range(block, stop):
+        node = np.int64(nodes[row])
+        origin = node if overlay is None or node < stored else origins[node - stored]
+        first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
+        for slot in range(lists):
+            edge = segments[row * stride + slot]
+            count = segments[row * stride + slot + 1] - edge
+            if count == 0:
+                continue
+            first = 0
+            listed = 0
+            if origin >= 0:
+                first = list_begin(indptr, first_list + slot)
+                listed = list_end(indptr, first_list + slot) - first
+            degree = listed
+            extra_first = np.int64(0)
+            if overlay is not None and node >= stored:
+                extra_first = extra_starts[node - stored + slot]
+                degree += extra_starts[node - stored + slot + 1] - extra_first
+            is_whole = count == degree
+            for i in range(count):
+                place = i if is_whole else offsets[chosen + i]
+                if overlay is None or place < listed:
+                    neighbours[edge + i] = indices[first + place]
+                    if positions is not None:
+                        positions[edge + i] = first + place
+                else:
+                    neighbours[edge + i] = extra[extra_first + place - listed]
+                    if positions is not None:
+                        positions[edge + i] = len(indices) + extra_first + place - listed
+            if not is_whole:
+                chosen += count
+            if overlay is not None and flags[views[row]] & (HAS_OVERLAY if names_all else HAS_OVERRIDES):
+                for i in range(edge, edge + count):
+                    if neighbours[i] < stored:
+                        neighbours[i] = seen_as(neighbours[i], views[row], stored, first_slots, found_nodes, origins)
+
+
+@inlined
+def _add_rows(
+    layout: np.ndarray, kind: int, block: int, stop: int, rows: int, share: bool, nodes: np.ndarray,
+    row_types: np.ndarray, segments: np.ndarray, neighbours: np.ndarray, children: np.ndarray, known: np.ndarray,
+    known_rows: np.ndarray, generation: int, overlay: tuple[np.ndarray, np.ndarray, int] | None,
+) -> int:  # fmt: skip
+    """Add rows for the neighbours of each row; how many rows there are then."""
+    _, stride, _, _, slots, relation_of, source_of = unpack_layout(layout)
+    if overlay is not None:
+        views = overlay[0]
+    for row in range(block, stop):
+        for slot in range(slots[kind]):
+            source = source_of[relation_of[kind * stride + slot]]
+            for edge in range(segments[row * stride + slot], segments[row * stride + slot + 1]):
+                node = np.int64(neighbours[edge])
+                child = rows
+                if share:
+                    if overlay is None:
+                        child = row_of(int(node), rows, known, known_rows, generation)
+                    else:
+                        child = row_in_view(int(node), views[row], rows, known, known_rows, views, generation)
+                children[edge] = child
+                if child == rows:
+                    nodes[rows] = node
+                    row_types[rows] = source
+                    if overlay is not None:
+                        views[rows] = views[row]
+                    rows += 1
+    return rows
 
 
 @inlined

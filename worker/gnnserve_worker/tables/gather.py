@@ -195,12 +195,6 @@ def weights_of(sample: NeighbourSample) -> SampleWeights:
     return sample.weights
 
 
-def gathered_bytes(table: Table, columns: int, sample: NeighbourSample) -> int:
-    """Bytes of the table that a sample reads, with scales and without padding."""
-    row_bytes = table.format.row_bytes(columns)
-    return (len(sample.neighbours) + len(sample.nodes)) * row_bytes
-
-
 @kernel
 def _gather(
     values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray,
