@@ -171,7 +171,7 @@ bench-routing: .venv/installed ## our routing, static variants, each loop alone:
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers, 45 minutes
 	$(BIN)/python -m benchmarks.peers $(PARTS) $(if $(FULL),--full)
 
-bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that ended the last issue), in ten pairs; 25 minutes, ONLY=arxiv-http,arxiv-engine,reddit-http,reddit-engine,decisions,operator in parts; ONLY=arxiv-first,reddit-first: requests alone, beside the first baseline
+bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that ended the last issue), in ten pairs; 30 minutes, ONLY=arxiv-http,arxiv-engine,reddit-http,reddit-engine,decisions,operator,counts in parts; ONLY=arxiv-first,reddit-first: requests alone, beside the first baseline, in twenty pairs
 	$(BIN)/python -m benchmarks.regression $(PARTS) $(if $(BASE),--base $(BASE))
 
 bench-listener: .venv/installed wrk ## our connections beside those of BASE= (default: the last on uvicorn's classes), uvicorn and granian; 7 minutes

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.figure_blocks import figures, number, paragraphs, table
 from benchmarks.peers_figures import HEAD, ratio_row, server_row
+from benchmarks.regression_counts import count_rows
 
 
 @figures("serving")
@@ -44,8 +45,8 @@ def listener(found: Any) -> str:
 
 @figures("regression")
 def regression(found: Any) -> str:
-    """Costs of both commits, in the middle of the pairs; their ratios are the verdicts."""
-    return table(
+    """Costs of both commits, in the middle of the pairs; their ratios are the verdicts. Then what is counted."""
+    costs = table(
         ("cost, median", "over", "there", f"at {found['head'][:7]}"),
         (
             (
@@ -53,9 +54,13 @@ def regression(found: Any) -> str:
                 found["bases"][cost][:7],
                 *(number(statistics.median(of_one)) for of_one in zip(*pairs, strict=True)),
             )
-            for cost, pairs in found["costs"].items()
+            for cost, pairs in found.get("costs", {}).items()
         ),
     )
+    if "counts" not in found:
+        return costs
+    head = ("counted", f"at {found['counted_base'][:7]}", f"at {found['head'][:7]}")
+    return paragraphs(costs, table(head, count_rows(found["counts"])))
 
 
 @figures("malformed")

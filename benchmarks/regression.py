@@ -6,7 +6,7 @@ than what is looked for, and pairs of one start would all share it.
 
 Both commits serve from one repository, which the old one made: so the new one also shows that it needs no new
 generation. Parts compare this commit with `BASELINE` (or `--base`); the parts `arxiv-first` and `reddit-first` with
-`FIRST_BASELINE`, and only what a request costs.
+`FIRST_BASELINE`, and only what a request costs. The part `counts` counts calls and modules, which no noise moves.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from benchmarks.regression_costs import (
     one_by_one,
     publish,
 )
+from benchmarks.regression_counts import count, count_rows, count_verdicts
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import SHAPES
 from benchmarks.verdicts import Verdict
@@ -53,6 +54,8 @@ ENGINE = Allowed(loss=0.03, noise=0.06)
 DECISION = Allowed(loss=0.05, noise=0.02)
 OPERATOR = Allowed(loss=0.03, noise=0.02)
 """What is allowed of each kind of cost. `noise`: how far ten pairs scattered in earlier runs."""
+FIRST = Allowed(loss=0.0)
+"""Over the first baseline nothing is: the ratio itself is judged, of twice as many pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Effort:
 
 QUICK = Effort(pairs=1, warm_up_pairs=0, load_s=1, engine_s=0.5, operator_settles_s=1.0)
 FULL = Effort(pairs=10, warm_up_pairs=1, load_s=3, engine_s=2.0, operator_settles_s=4.0)
+FIRST_PAIRS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class Turns:
 # --- what is compared, part by part
 
 _ALLOWED = {
+    f", over {FIRST_BASELINE}": FIRST,
     SECOND_START: START,
     **{cost.figure: SERVING for cost in HTTP_COSTS},
     "seeds in the engine": ENGINE,
@@ -137,7 +142,8 @@ def allowed_of(figure: str) -> Allowed:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", default=BASELINE, help=f"the commit to compare with; default: {BASELINE}")
-    parser.add_argument("--pairs", type=int, default=FULL.pairs)
+    told = f"default: {FULL.pairs}, and {FIRST_PAIRS} over {FIRST_BASELINE}"
+    parser.add_argument("--pairs", type=int, help=told)
 
 
 @contextmanager
@@ -146,8 +152,8 @@ def scratch(_run: Run) -> Iterator[Path]:
         yield Path(name)
 
 
-def comparison(run: Run, base: str) -> Comparison:
-    effort = QUICK if run.quick else replace(FULL, pairs=run.options.pairs)
+def comparison(run: Run, base: str, pairs: int = FULL.pairs) -> Comparison:
+    effort = QUICK if run.quick else replace(FULL, pairs=run.options.pairs or pairs)
     return Comparison(check_out("old", base), check_out("new", "HEAD"), run.context, effort)
 
 
@@ -169,7 +175,7 @@ def run_http(shape: str, run: Run) -> dict[str, Any]:
 
 
 def run_first(shape: str, run: Run) -> dict[str, Any]:
-    pair = comparison(run, FIRST_BASELINE)
+    pair = comparison(run, FIRST_BASELINE, FIRST_PAIRS)
     subject = publish(SHAPES[shape], pair.scratch, pair.old)
     costs = pair.take(measure_serving(subject, pair.effort.load_s, OVER_FIRST, starts=False), f"{shape}: ")
     return pair.record({f"{figure}, over {FIRST_BASELINE}": found for figure, found in costs.items()})
@@ -191,15 +197,30 @@ def run_operator(run: Run) -> dict[str, Any]:
     return pair.record(pair.take(one_by_one(measure_operator(pair.scratch, pair.effort.operator_settles_s))))
 
 
+def run_counts(run: Run) -> dict[str, Any]:
+    pair = over_base(run)
+    counts = {commit.name: count(commit) for commit in (pair.old, pair.new)}
+    return {"head": pair.new.id, "counted_base": pair.old.id, "counts": counts}
+
+
 def verdicts(found: Any) -> list[Verdict]:
-    return [verdict_of(figure, allowed_of(figure), partial(read_ratio, figure=figure)) for figure in found["ratios"]]
+    ratios = found.get("ratios", ())
+    return [
+        *(verdict_of(figure, allowed_of(figure), partial(read_ratio, figure=figure)) for figure in ratios),
+        *(count_verdicts(found["counts"]) if "counts" in found else ()),
+    ]
 
 
 def show(found: Any) -> None:
+    if "counts" in found:
+        counted = Table("Counted", f"at {found['counted_base'][:7]}", "now")
+        for row in count_rows(found["counts"]):
+            counted.add_row(*row)
+        Console(width=120).print(counted)
     table = Table("Cost", title="new over old: above 1 is worse")
     for header in ("old", "new/old", "95 % interval", "pairs"):
         table.add_column(header, justify="right")
-    for figure in found["ratios"]:
+    for figure in found.get("ratios", ()):
         ratio = read_ratio(found, figure)
         table.add_row(
             figure, found["bases"][figure][:7], f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}",
@@ -217,6 +238,7 @@ BENCHMARK = Benchmark(
         Part("decisions", run_decisions, ("benchmarks.decision",)),
         Part("operator", run_operator, ("gnnserve_operator.__main__",)),
         *(Part(f"{shape}-first", partial(run_first, shape), _SERVER) for shape in ("arxiv", "reddit")),
+        Part("counts", run_counts, (*_SERVER, "tools.counted_server", "tools.opened")),
     ),
     verdicts,
     about=__doc__,

@@ -12,8 +12,9 @@ import pytest
 from benchmarks import regression
 from benchmarks.commits import Commit
 from benchmarks.pairs import compute_ratio, recorded
-from benchmarks.regression import BASELINE, BENCHMARK, FIRST_BASELINE, OPERATOR, SERVING, Turns, allowed_of
+from benchmarks.regression import BASELINE, BENCHMARK, FIRST, FIRST_BASELINE, OPERATOR, SERVING, Turns, allowed_of
 from benchmarks.regression_costs import read_decisions
+from benchmarks.regression_counts import count_rows
 from benchmarks.results import Run
 
 
@@ -97,7 +98,8 @@ def test_memory_of_operators_is_compared_in_ten_pairs(monkeypatch: pytest.Monkey
 
 
 def test_what_is_allowed_of_a_figure_is_a_constant_of_its_kind() -> None:
-    assert allowed_of("reddit: one seed, p50 ms, over 4c3f189") is SERVING
+    assert allowed_of("reddit: one seed, p50 ms") is SERVING
+    assert allowed_of("reddit: one seed, p50 ms, over 4c3f189") is FIRST
     assert allowed_of("operator beside 50 services, bytes") is OPERATOR
     with pytest.raises(LookupError):
         allowed_of("something else")
@@ -111,6 +113,24 @@ def test_a_figure_that_is_worse_fails() -> None:
         assert {name: one["passed"] for name, one in judged.items()} == {
             "arxiv: second start, s": passed, "arxiv: one seed, p50 ms": True
         }  # fmt: skip
+
+
+def test_counts_are_judged_by_figures_of_their_own_or_by_the_commit_before() -> None:
+    def counts(own: float, of_many: float, opened: int) -> dict[str, Any]:
+        calls = {"modules": 20, "others": 112.0, "elsewhere": {}}
+        cases = {"JSON, one node": {"own": own, **calls}, "JSON, 32 nodes": {"own": of_many, **calls}}
+        return {"calls": cases, "opened": {"request": opened, "generation": 60}}
+
+    for new, missed in (
+        (counts(90, 130, 25), set()),
+        (counts(90.1, 130, 25), {"JSON, one node: own calls"}),
+        (counts(90, 130.1, 26), {"JSON, 32 nodes: own calls", "modules opened for a request"}),
+    ):
+        found = {"head": "new", "counted_base": "old", "counts": {"old": counts(150, 130, 50), "new": new}}
+        assert {name for name, one in BENCHMARK.judged(found).items() if not one["passed"]} == missed
+        assert ("JSON, 32 nodes: own calls", "130", f"{new['calls']['JSON, 32 nodes']['own']:g}") in [
+            *count_rows(found["counts"])
+        ]
 
 
 def test_decisions_are_read_of_commits_before_results_had_parts_and_after(tmp_path: Path) -> None:
