@@ -17,8 +17,8 @@ from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins, VariantChooser
 from gnnserve_worker.scheduling.decision import Decider
-from gnnserve_worker.scheduling.load import BatchKind, kind_of, load_of, overlay_part
-from gnnserve_worker.scheduling.queue import SOFT_DEADLINE_MS, Group, Queue, Request, last_of
+from gnnserve_worker.scheduling.load import load_of, overlay_part
+from gnnserve_worker.scheduling.queue import SOFT_DEADLINE_MS, Group, Queue, Request, Traits, last_of
 from gnnserve_worker.scheduling.refusal import (
     Refusal,
     RefusalMemory,
@@ -53,11 +53,10 @@ class AdmissionControl:
         """Queue the request, or refuse it; None: it is queued. Unless it is `strict`, an objective that even an idle
         worker cannot meet is answered by the nearest variant, however late."""
         queue, objective, needs = self._queue, request.objective, request.needs
-        load, overlay, kind, is_heavy = request.seeds, 0, BatchKind.STORED, False
+        load, overlay, is_heavy = request.seeds, 0, False
         if needs is not STORED_GRAPH:
             load = load_of(request.seeds, request.overlay_load, self._max_seeds)
             overlay = overlay_part(load, request.seeds, request.changed_seeds)
-            kind = kind_of(needs)
             is_heavy = request.overlay_load >= self._max_seeds
             needs = self._chooser.restricting(needs)
         pin = request.named
@@ -72,14 +71,15 @@ class AdmissionControl:
                 return self._refuse_full(request, load, pin, now_ms)
         if strict and request.named is not None and not self._keeps_tolerance(request):
             return refuse_named(self._chooser, request, load)
-        kinds = (objective, needs, kind, pin, load >= self._max_seeds, is_heavy, request.priority)
-        group, latency_ms = queue.group_for(*kinds, load, overlay, now_ms), objective.latency_ms
-        deadline_ms, order_ms, is_firm = math.inf, now_ms + SOFT_DEADLINE_MS + group.shift_ms, True
+        is_large = load >= self._max_seeds
+        traits = Traits(objective, request.needs.overlay, pin, is_large, is_heavy, request.priority)
+        group, latency_ms = queue.group_for(traits, needs, load, overlay, now_ms), objective.latency_ms
+        order_ms, is_firm = now_ms + SOFT_DEADLINE_MS + group.shift_ms, True
         if latency_ms is None:
             if strict and not self._chooser.can_keep(objective.accuracy_tolerance_permille, needs):
                 return refuse_infeasible(self._chooser, group, request, load)
         elif group.is_hard and self._chooser.can_meet(group.candidates, load, overlay, latency_ms):
-            deadline_ms = request.arrived_ms + latency_ms
+            request.deadline_ms = deadline_ms = request.arrived_ms + latency_ms
             order_ms = deadline_ms + group.shift_ms
             group.count_arrival(load, overlay)
             # Determined before the request is queued: an idle worker never refuses one.
@@ -93,16 +93,15 @@ class AdmissionControl:
         elif strict:
             return refuse_infeasible(self._chooser, group, request, load)
         elif group.is_hard:  # a smaller request may still be in time
-            group = queue.find_group(*kinds, load, overlay, now_ms)
+            group = queue.find_group(traits, needs, load, overlay, now_ms)
             queue.derive(group)
         if overlay:
             if is_heavy and (wait_ms := self._turn_in_ms(group, load, overlay, now_ms)) > 0:
                 return refuse_heavy(request, self._max_seeds, wait_ms)
-            queue.has_overlays = True
+            queue.has_overlays, request.overlay = True, overlay
         if excess > 0:
             self._displace(request.priority, excess, now_ms)
-        request.remaining, request.load, request.overlay, request.variant = request.seeds, load, overlay, None
-        request.deadline_ms, request.order_ms, request.is_firm = deadline_ms, order_ms, is_firm
+        request.remaining, request.load, request.order_ms, request.is_firm = request.seeds, load, order_ms, is_firm
         queue.add(group, request)
         return None
 

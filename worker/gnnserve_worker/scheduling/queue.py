@@ -38,14 +38,13 @@ _LATENCY_STEP = 1.25
 _KNOWN_OBJECTIVES = 1024
 _MOST_PASSED_OVER = 8
 """Most requests that are passed over as too large for the rest of a batch, in the search for smaller ones."""
-_OVERLAY = BatchKind.OVERLAY
 _GroupKey = tuple[int, Capabilities, BatchKind, int | None, bool, bool, bool, bool, int]
 _ODD = None
 """Stands for the step of latencies that share the overflow group, however far apart they are."""
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request, as it is scheduled. Until it is admitted only the fields that say what it asks for count."""
+    """A request, as it is scheduled. It is admitted once."""
 
     key: int
     """Identity of the request, unique in the process."""
@@ -84,6 +83,19 @@ class Request(msgspec.Struct, eq=False):
     """Whether it arrived at an idle worker, and so is not refused any more."""
     variant: int | None = None
     """Variant of the first piece, which the other pieces use too."""
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """By what requests are grouped, beside what they need."""
+
+    objective: Objective
+    is_overlay: bool
+    """Whether they are of kind OVERLAY."""
+    pin: int | None
+    """The only variant that routing leaves them, or that they name."""
+    is_large: bool
+    is_heavy: bool
+    priority: int
 
 
 class Group:
@@ -260,37 +272,29 @@ class Queue:
         self._small_seeds = small_seeds
         self._alike: dict[_GroupKey, dict[int | None, Group]] = {}
         """Groups that differ in their latency alone, by its step."""
-        self._known: dict[tuple[Objective, bool, int | None, bool, bool, int], Group] = {}
-        """Cache of the group of each objective, for requests that every variant can answer; by whether their kind is
-        OVERLAY, since an enum's hash is Python."""
+        self._known: dict[Traits, Group] = {}
+        """Cache of the group of each objective, for requests that every variant can answer."""
 
     # Which group a request belongs to, and what of a group follows from the costs of variants
 
-    def group_for(
-        self, objective: Objective, needs: Capabilities, kind: BatchKind, drawn_pin: int | None, is_large: bool,
-        is_heavy: bool, priority: int, load: int, overlay: int, now_ms: float,
-    ) -> Group:  # fmt: skip
-        """The group of a request. `needs`: what it needs that not every variant can give; `drawn_pin`: the only variant
-        that routing leaves it; `overlay`: the part of its load that is of kind OVERLAY."""
-        group = None
-        if needs is STORED_GRAPH:
-            group = self._known.get((objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy, priority))
+    def group_for(self, traits: Traits, needs: Capabilities, load: int, overlay: int, now_ms: float) -> Group:
+        """The group of a request. `needs`: what it needs that not every variant can give; `overlay`: the part of its
+        load that is of kind OVERLAY."""
+        group = self._known.get(traits) if needs is STORED_GRAPH else None
         if group is None:
-            group = self.find_group(
-                objective, needs, kind, drawn_pin, is_large, is_heavy, priority, load, overlay, now_ms
-            )
+            group = self.find_group(traits, needs, load, overlay, now_ms)
         if group.version != self._chooser.version:
             self.derive(group)
         return group
 
-    def find_group(
-        self, objective: Objective, needs: Capabilities, kind: BatchKind, drawn_pin: int | None, is_large: bool,
-        is_heavy: bool, priority: int, load: int, overlay: int, now_ms: float,
-    ) -> Group:  # fmt: skip
+    def find_group(self, traits: Traits, needs: Capabilities, load: int, overlay: int, now_ms: float) -> Group:
         """As `group_for`, without the cache. An objective that cannot be met belongs to the group of requests without a
         deadline that want the nearest variant."""
-        chooser, tolerance = self._chooser, objective.accuracy_tolerance_permille
-        allowed, pin = chooser.count_allowed(tolerance, needs), drawn_pin
+        chooser, objective, pin = self._chooser, traits.objective, traits.pin
+        tolerance = objective.accuracy_tolerance_permille
+        kind = BatchKind.OVERLAY if traits.is_overlay else BatchKind.STORED
+        is_large, is_heavy, priority = traits.is_large, traits.is_heavy, traits.priority
+        allowed = chooser.count_allowed(tolerance, needs)
         candidates = chooser.candidates(allowed, needs, kind)
         is_tolerated = chooser.can_keep(tolerance, needs)
         if pin is not None:
@@ -325,7 +329,7 @@ class Queue:
         if not out_of_reach and needs is STORED_GRAPH:
             if len(self._known) >= _KNOWN_OBJECTIVES:
                 self._known.clear()
-            self._known[objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy, priority] = group
+            self._known[traits] = group
         return group
 
     def derive(self, group: Group) -> None:
