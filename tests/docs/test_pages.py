@@ -34,6 +34,7 @@ from gnnserve_api.changes import (
     NodeLabel,
 )
 from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
+from gnnserve_api.families import POINTS
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.overlay import OverlayLimits
@@ -117,6 +118,11 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
     cells = first_cells(HTTP) + first_cells(read_page("open-inference.md"))
     listed = {name for name in cells if name.startswith(("GET ", "POST "))}
     assert listed == asyncio.run(described()) | {"GET /openapi.json", "GET /docs", "GET /", "GET /explore"}
+
+
+def test_every_family_of_variants_is_on_the_page() -> None:
+    (row,) = re.findall(r"^\| `family` \|.*", HTTP, re.MULTILINE)
+    assert set(re.findall(r"`([a-z-]+)`", row)) == {"family", *POINTS}
 
 
 @pytest.mark.parametrize(

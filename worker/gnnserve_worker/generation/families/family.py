@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.families import VariantPoint
 from gnnserve_api.graph_schema import RowsByRelation
+from gnnserve_api.profile import Compute
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import NetworkManifest, StoredManifest, TableKind, VariantManifest
 from gnnserve_api.spec.model import Architecture
@@ -206,10 +207,10 @@ class Planner(Protocol):
 
 def plan_variant(
     point: VariantPoint, name: str, table: str, columns: int, network: NetworkManifest, storage: Storage,
-    tensors: Tensors, factor: int = 1, stored: StoredManifest | None = None,
+    tensors: Tensors, factor: int = 1, stored: StoredManifest | None = None, compute: Compute | None = None,
 ) -> PlannedVariant:  # fmt: skip
     """A network with weights of its own over the first columns of a table in that storage. It samples as many
-    neighbours as it was trained with."""
+    neighbours as it was trained with. `compute` None: what its architecture prefers over the storage."""
     manifest = VariantManifest(
         name=name,
         family=point.family,
@@ -217,7 +218,7 @@ def plan_variant(
         columns=columns,
         fanouts=network.fanouts,
         network=network,
-        compute=compute_for(Architecture(network.architecture), storage),
+        compute=compute or compute_for(Architecture(network.architecture), storage),
         weights=paths.weights_of(name),
         stored=stored,
     )

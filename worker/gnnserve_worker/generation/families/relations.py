@@ -16,11 +16,11 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import PROJECTED, STORED, FollowAxis, VariantPoint
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest, VariantManifest
+from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, projected_name, stored_layer_name, stored_name
-from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
+from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, plan_variant, storages_of
 from gnnserve_worker.generation.families.fanouts import with_fewer_neighbours
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
 from gnnserve_worker.generation.tensors import Tensors
@@ -29,7 +29,6 @@ from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.relational import RelationalLayer, embedding_key, layer_tensors
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.opening.loaded import CORRECTION
-from gnnserve_worker.repository import paths
 
 _FOLLOWING = replace(STORED, follows=FollowAxis.CHANGES)
 _STORED_GRAPH = replace(STORED, follows=FollowAxis.NOTHING)
@@ -86,7 +85,7 @@ def plan_variants(
         embeddings = hidden_states(subject.data, means, layers[-1], hidden, is_last=True)
         names = {storage: stored_layer_name(len(layers), storage) for storage in storages}
         tables += [plan_embeddings(name, storage, graph, embeddings, ends) for storage, name in names.items()]
-        variants += [_of_rows(name, network, len(layers)) for name in names.values()]
+        variants += [_of_rows(name, network, len(layers), storage) for storage, name in names.items()]
     return FamilyPlan(tables=tables, variants=variants)
 
 
@@ -129,35 +128,18 @@ def _variant(
         # Of the layer in the table biases alone are left, where what is summed comes before them.
         left = RelationalLayer({}, {}, layer.biases) if number == 0 else layer
         tensors |= layer_tensors(number, left) if number or layer.heads is not None else {}
-    manifest = VariantManifest(
-        name=name,
-        family=point.family,
-        table=table,
-        columns=layers[stored].columns,
-        fanouts=tail.fanouts,
-        network=tail,
-        compute="float32" if layers[stored].heads is not None else preferred_compute(storage),
-        weights=paths.weights_of(name),
+    return plan_variant(
+        point, name, table, layers[stored].columns, tail, storage, tensors,
         stored=StoredManifest(layer=stored) if stored else None,
-    )
-    return PlannedVariant(manifest, factor=1, tensors=tensors)
+        compute="float32" if layers[stored].heads is not None else preferred_compute(storage),
+    )  # fmt: skip
 
 
-def _of_rows(name: str, network: NetworkManifest, layers: int) -> PlannedVariant:
+def _of_rows(name: str, network: NetworkManifest, layers: int, storage: Storage) -> PlannedVariant:
     """What gives the rows of its table as they are, and draws no neighbours. `layers`: of the whole network."""
     rows = msgspec.structs.replace(network, fanouts=(0,), attention=None)
-    manifest = VariantManifest(
-        name=name,
-        family=_STORED_GRAPH.family,
-        table=name,
-        columns=network.classes,
-        fanouts=rows.fanouts,
-        network=rows,
-        compute="float32",
-        weights=paths.weights_of(name),
-        stored=StoredManifest(layer=layers),
-    )
-    return PlannedVariant(manifest, factor=1, tensors={})
+    stored = StoredManifest(layer=layers)
+    return plan_variant(_STORED_GRAPH, name, name, network.classes, rows, storage, {}, stored=stored, compute="float32")
 
 
 def _following(
