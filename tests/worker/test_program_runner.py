@@ -19,7 +19,8 @@ from tests.support.programs import write_mischief
 
 from gnnserve_api.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
-from gnnserve_worker.programs.forking import ForkServer
+from gnnserve_worker.programs.forking import Fork, ForkServer
+from gnnserve_worker.programs.messages import Start
 from gnnserve_worker.programs.race import check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.programs.stats import total_stats
@@ -234,6 +235,34 @@ def test_after_a_run_that_hangs_the_next_one_leaves_the_cores_to_others_and_late
         wait_for(lambda: os.SCHED_IDLE not in policies())
         assert not any(ask(runner).any() for _ in range(4))
         assert os.SCHED_IDLE not in policies()
+
+
+class HeldServer(ForkServer):
+    """Starts nothing until it is told to, and then fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.goes_on = threading.Event(), threading.Event()
+
+    def fork(self, start: Start, descriptors: list[int]) -> Fork:
+        self.is_asked.set()
+        self.goes_on.wait()
+        raise OSError(f"no process of {start.file} with {len(descriptors)} descriptors")
+
+
+def test_runs_wait_for_the_first_process_as_long_as_a_start_may_take(mischief: Path) -> None:
+    server = HeldServer()
+    runner = ProgramRunner(mischief, 1, ProgramLimits(seconds=600, start_seconds=0.01), server=server)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(ask, runner)
+        server.is_asked.wait()
+        try:
+            with pytest.raises(ProgramFailedError, match=r"is being started for longer than 0\.01 s"):
+                ask(runner)
+        finally:
+            server.goes_on.set()
+        assert isinstance(first.exception(), NotReadyError)
+    runner.close()
 
 
 def test_where_the_fork_server_is_gone_another_one_starts_the_next_process(mischief: Path) -> None:

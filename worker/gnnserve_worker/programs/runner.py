@@ -68,6 +68,9 @@ class ProgramRunner:
         self._device = ON_CPU
         self._lock = threading.Lock()
         self._starting = threading.Lock()
+        self._has_started = False
+        """Whether a process was ready once. Before, a server is made ready by runs in several threads, each of which
+        waits as long as a start may take; afterwards requests wait no longer than for a run."""
         self._held = _Held()
         # A revision that is not served any more is let go, and not closed.
         weakref.finalize(self, self._held.end)
@@ -163,8 +166,9 @@ class ProgramRunner:
         return found
 
     def _started(self) -> StartedProcess:
-        if not self._starting.acquire(timeout=self.limits.seconds):
-            raise ProgramFailedError(Failure.TIME_OUT, f"is being started for longer than {self.limits.seconds:g} s")
+        patience_s = self.limits.seconds if self._has_started else self.limits.start_seconds
+        if not self._starting.acquire(timeout=patience_s):
+            raise ProgramFailedError(Failure.TIME_OUT, f"is being started for longer than {patience_s:g} s")
         try:
             with self._lock:
                 if self._is_closed:
@@ -177,6 +181,7 @@ class ProgramRunner:
             except ProgramFailedError as error:
                 self._note_given_up(error.failure, _AFTER_START)
                 raise
+            self._has_started = True
             with self._lock:
                 self._held.process = process
             process.when_ended(partial(_replace, weakref.ref(self), process))
