@@ -1,7 +1,7 @@
-"""Batch closing and load shedding: the next batch, and the requests that can no longer be in time.
+"""Batch closing and load shedding: the next batch, the requests that can no longer be in time, and what batches took.
 
 A batch is closed the moment the worker is free. Requests that the queue has made late are refused first, so that no
-work is spent on answers that come too late.
+work is spent on answers that come too late. What a batch took corrects what the next one is expected to take.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import msgspec
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.decision import BatchPlan, Decider, sums_of
 from gnnserve_worker.scheduling.load import load_of, overlay_part
+from gnnserve_worker.scheduling.overlay_costs import NO_OVERLAYS, OverlayWork
 from gnnserve_worker.scheduling.queue import SOFT_DEADLINE_MS, Group, Queue, Request, order_of
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalMemory, refuse_late, retry_after_s
 
 LOOKED_AT_GROUPS = 12
 """Groups that a decision considers: those due first."""
 _GONE_RATE = 1e-6
+_OBSERVE_EVERY_MS = 1.0
+"""Shortest interval between observed batches: of thousands of short batches in a second, a few suffice."""
+_REFRESH_BATCHES = 256
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -64,9 +68,12 @@ class BatchCloser:
         self._decider = decider
         self._queue = queue
         self._memory = memory
+        self._batches = 0
+        """Batches that were observed."""
+        self._observed_ms = -math.inf
 
     def take(self, now_ms: float, longest_ms: float = math.inf) -> Taken:
-        """Close the next batch. The worker counts as busy with it until `Batcher.finish`. `longest_ms`: what it may
+        """Close the next batch. The worker counts as busy with it until `finish`. `longest_ms`: what it may
         take to compute, where others wait for the worker too; one request, or a piece of it, is taken all the same."""
         if self._memory.known is not None:
             self._memory.expire()
@@ -212,3 +219,35 @@ class BatchCloser:
                 waiting.order_ms = now_ms + SOFT_DEADLINE_MS + large.shift_ms
             self._queue.add(large, waiting)
         return Piece(waiting, start, start + plan.piece, last, last and not start)
+
+    # What follows a batch
+
+    def finish(self) -> None:
+        """Note that the batch that `take` returned last is done and the worker is free."""
+        if self._memory.known is not None:
+            self._memory.expire()
+        self._queue.running_until_ms = -math.inf
+
+    def count_load(self, batch: Batch, overlay_ms: float) -> int:
+        """What a batch with overlays has counted as: as many stored seeds more as take as long as those took."""
+        return batch.seeds + round(overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant]))
+
+    def observe(
+        self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0,
+        waited_ms: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Record what a batch took: its computation, and in all, from when it could have begun, but for turns of other
+        models, to its last answer. `overlay_ms`: the part of both that its overlays took, which tells nothing of what
+        stored seeds take. `waited_ms`: how long it waited before for those turns."""
+        if now_ms - self._observed_ms < _OBSERVE_EVERY_MS:
+            return
+        self._observed_ms = now_ms
+        work = NO_OVERLAYS
+        if batch.changed_seeds or batch.overlay_fixed or batch.overlay_rows:
+            work = OverlayWork(batch.changed_seeds, batch.overlay_fixed, batch.overlay_rows, overlay_ms)
+        variant = self._chooser.indices[batch.variant]
+        self._costs.observe(variant, batch.seeds, len(batch.pieces), compute_ms, total_ms, now_ms, work, waited_ms)
+        self._batches += 1
+        if self._batches % _REFRESH_BATCHES == 0:
+            self._memory.clear()
+            self._chooser.refresh()
