@@ -21,9 +21,8 @@ from gnnserve_api.spec.model import Batches, Model, Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.batches import MOST_NUMBERS, batches_of, report_batches
 from gnnserve_worker.generation.blocks import blocks_of
-from gnnserve_worker.generation.learner import Blocks
+from gnnserve_worker.generation.learner import Blocks, NetworkOptimizer, Rate
 from gnnserve_worker.generation.networks import CPU
-from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.relation_networks import Block, drawn_weights, embedding_keys, outputs_of_seeds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set

@@ -19,8 +19,7 @@ from gnnserve_worker.tasks.generated import Judge
 
 def check_cascades(variants: Variants) -> None:
     """Raises InputError where a stage is none of the variants that are made."""
-    if variants.cascades:
-        check_stages(variants, variants.stage_names())
+    check_stages(variants, variants.stage_names())
 
 
 def check_stages(variants: Variants, existing: Collection[str]) -> None:

@@ -41,7 +41,11 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
     require_all(weights if graph_version is not None else paths_of(spec))
     graph = _graph_digest(spec, source_digest(spec.graph.source)) if graph_version is None else graph_version
     return RevisionIdentity(
-        spec.recipe(), graph, _weights_digest(spec), given_digests(spec.variants), expected_digests(spec)
+        spec.recipe(),
+        graph,
+        _weights_digest(spec),
+        given_digests(spec.variants) if spec.variants.given else {},
+        expected_digests(spec) if spec.model.expected is not None or spec.variants.given else {},
     )
 
 
@@ -57,7 +61,7 @@ def _weights_digest(spec: GNNServiceSpec) -> str | None:
         from gnnserve_worker.generation.given_program import program_digest  # noqa: PLC0415
 
         return program_digest(spec.model.program)
-    return checkpoint_digest(spec.model)
+    return None if spec.model.checkpoint is None else checkpoint_digest(spec.model)
 
 
 def _graph_digest(spec: GNNServiceSpec, source: str) -> str:

@@ -24,7 +24,6 @@ from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import Storage, check_factors
-from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.checkpoint import given_weights
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
@@ -33,6 +32,7 @@ from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline
 from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
 from gnnserve_worker.generation.features import normalization_of
+from gnnserve_worker.generation.findings import assumptions_of, report_assumptions
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.lessons import (
@@ -87,8 +87,10 @@ def prepare(wanted: Wanted) -> OneRelation:
     outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
     tables_bytes = _tables_bytes(outline)
     wanted.repository.require_free(tables_bytes)
-    network = WantedOverRows(spec.model, columns, len(graph.classes))
-    master = given_weights(spec.model, identity.checkpoint, network, progress)
+    master = None
+    if spec.model.checkpoint is not None:
+        network = WantedOverRows(spec.model, columns, len(graph.classes))
+        master = given_weights(spec.model, identity.checkpoint, network, progress)
     compared = _compare(wanted, graph, master, given)
     return OneRelation(wanted, graph, problem, given, master, tables_bytes, compared)
 
@@ -131,7 +133,8 @@ class OneRelation:
         wanted, spec, graph = self.wanted, self.wanted.spec, self.graph
         # Before training, since a metric may not fit the graph, and a variable may be no number.
         self.problem.check(spec.variants)
-        check_cascades(spec.variants)
+        if spec.variants.cascades:
+            check_cascades(spec.variants)
         network = spec.network(len(graph.classes))
         data = training_set(graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec))
         check_range(data.normalized.features, () if spec.variants.is_searched else spec.variants.storage)

@@ -15,11 +15,11 @@ import numpy as np
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
 from gnnserve_worker.generation.checkpoint import given_weights
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.features import normalization_of
+from gnnserve_worker.generation.findings import assumptions_of, report_assumptions
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
     Lesson,

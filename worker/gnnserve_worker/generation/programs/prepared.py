@@ -155,7 +155,8 @@ class PreparedProgram:
     def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
         spec, given, graph = self.wanted.spec, self.given, self.graph
         self.problem.check(spec.variants)
-        check_cascades(spec.variants)
+        if spec.variants.cascades:
+            check_cascades(spec.variants)
         kept = kept_as(given.contract, spec)
         network = program_network(kept, _program_of(spec).fanouts)
         data = training_set(
