@@ -17,7 +17,7 @@ import onnxruntime
 import torch
 from torch.nn import functional
 
-from benchmarks.model_table.entries import Entry, Made
+from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.graphs import CLASSES
 from benchmarks.model_table.outcomes import TOLERANCE, Outcome
 from gnnserve_api.errors import InputError
@@ -29,8 +29,11 @@ from gnnserve_api.graph_schema import (
 )
 from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contract_problems
 from gnnserve_api.repository import program_network
+from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_describe import Description, Wishes, describe
+from gnnserve_describe.decoder import decoder_of
 from gnnserve_describe.layout import layout_of
+from gnnserve_describe.write import DECODER
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.programs.allowed import check_program_file
@@ -38,6 +41,7 @@ from gnnserve_worker.programs.contract import lay_out
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
+from gnnserve_worker.tasks.score_links.given_decoder import read_decoder
 
 _STEPS = 3
 _ALONE, _TOGETHER = 16, 48
@@ -70,14 +74,17 @@ def _checked(entry: Entry) -> tuple[Outcome, str, float | None]:
     torch.manual_seed(0)
     made = entry.make()
     train(made)
+    scores_links = entry.task is Task.LINKS
+    wishes = Wishes(
+        target=None if scores_links else made.target or None, scores_links=scores_links, decoder=made.decoder,
+        relation=made.relation,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         try:
-            described = describe(
-                made.module, copy_of(made.arguments), Path(folder, "described"), Wishes(target=made.target or None)
-            )
+            described = describe(made.module, copy_of(made.arguments), Path(folder, "described"), wishes)
         except InputError as error:
             return *refusal(entry, str(error)), None
-        return _compared(made, described)
+        return _compared_links(made, described) if scores_links else _compared(made, described)
 
 
 def refusal(entry: Entry, sentence: str) -> tuple[Outcome, str]:
@@ -100,10 +107,41 @@ def _compared(made: Made, described: Description) -> tuple[Outcome, str, float |
     for nodes in _groups(served):
         found = end(torch.from_numpy(served.scores(nodes))).numpy()
         largest = max(largest, float(np.nan_to_num(np.abs(found - wanted[nodes]), nan=np.inf).max()) / scale)
-    if largest > TOLERANCE:
-        return Outcome.FAILED, f"scores differ by {largest:.2g} of the largest", largest
-    deeper = " and one more, as it counts edges" if served.program.reads_degrees else ""
-    return Outcome.RIGHT, f"{served.program.hops} hops{deeper}", largest
+    return _judged(largest, _told_hops(served))
+
+
+def _compared_links(made: Made, described: Description) -> tuple[Outcome, str, float | None]:
+    """Scores of pairs, by rows that a server computes and its decoder, and by the user's own modules."""
+    served, links = Served.of(described), described.example.links
+    if links is None:
+        raise ValueError("links were asked for, and nodes are described")
+    columns, ends = served.program.scores.columns, (links.source, links.target)
+    own = decoder_of(made.decoder, columns, ends)
+    weights = described.folder / DECODER
+    task = Links(decoder=Decoder(own.kind), dimensions=columns)
+    decoder = read_decoder(task, weights if weights.exists() else None).decoder
+    whole = [torch.from_numpy(scores_of(made, kind)) for kind in ends]
+    random = np.random.default_rng(5)
+    differences, scales = [], [np.finfo(np.float32).tiny]
+    for first in _groups(served):
+        second = random.choice(len(whole[1]), len(first), replace=False)
+        with torch.no_grad():
+            wanted = own.score(whole[0][first], whole[1][second]).numpy()
+        found = decoder.score(served.scores(first), served.scores(second, links.target))
+        differences.append(float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max()))
+        scales.append(float(np.abs(wanted).max()))
+    return _judged(max(differences) / max(scales), f"{_told_hops(served)}; pairs by {own.kind}")
+
+
+def _judged(difference: float, words: str) -> tuple[Outcome, str, float | None]:
+    """`difference`: of the largest score."""
+    if difference > TOLERANCE:
+        return Outcome.FAILED, f"scores differ by {difference:.2g} of the largest", difference
+    return Outcome.RIGHT, words, difference
+
+
+def _told_hops(served: Served) -> str:
+    return f"{served.program.hops} hops{' and one more, as it counts edges' if served.program.reads_degrees else ''}"
 
 
 _END_OF: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -127,13 +165,13 @@ def train(made: Made) -> None:
     """A few steps towards drawn classes, so that norms have seen rows and weights are not those of a new module."""
     module = made.module
     with torch.no_grad():
-        output_of(module(*copy_of(made.arguments)), made)  # gives lazy layers their sizes
+        output_of(module(*copy_of(made.arguments)), made.target)  # gives lazy layers their sizes
     if not any(each.requires_grad for each in module.parameters()):
         return
     module.train()
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
     for _ in range(_STEPS):
-        scores = output_of(module(*copy_of(made.arguments)), made)
+        scores = output_of(module(*copy_of(made.arguments)), made.target)
         if not scores.requires_grad:
             break
         optimizer.zero_grad()
@@ -145,11 +183,11 @@ def train(made: Made) -> None:
     module.eval()
 
 
-def scores_of(made: Made) -> np.ndarray:
-    """Scores of all nodes by the module over the whole graph."""
+def scores_of(made: Made, kind: str | None = None) -> np.ndarray:
+    """Scores of all nodes of a type by the module over the whole graph; None: of the target type."""
     module = made.module.eval()
     with torch.no_grad():
-        found = output_of(module(*copy_of(made.arguments)), made)
+        found = output_of(module(*copy_of(made.arguments)), made.target if kind is None else kind)
     return (found.unsqueeze(1) if found.dim() == 1 else found).detach().numpy()
 
 
@@ -161,10 +199,10 @@ def copy_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def output_of(found: Any, made: Made) -> torch.Tensor:
-    """The first output that the target type has."""
+def output_of(found: Any, kind: str) -> torch.Tensor:
+    """The first output that the type has."""
     while not torch.is_tensor(found):
-        found = found[made.target] if isinstance(found, Mapping) else found[0]
+        found = found[kind] if isinstance(found, Mapping) else found[0]
     return found
 
 
@@ -201,21 +239,27 @@ class Served:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         return cls(program, graph, features, payload, session)
 
-    def scores(self, seeds: np.ndarray) -> np.ndarray:
-        sample = self._sample(seeds)
+    def scores(self, nodes: np.ndarray, kind: str | None = None) -> np.ndarray:
+        """Scores [nodes, columns] of nodes of a type, by their positions among them; None: of the first type."""
+        schema = self.graph.schema
+        place = 0 if kind is None else schema.place_of(kind)
+        output = self.program.scores_of(schema.types[place].name, schema)
+        if output is None:
+            raise ValueError(f"the program has no output for nodes of {kind}")
+        sample = self._sample(nodes + schema.first_nodes[place])
         if self.program.reads_payload:
             sample = msgspec.structs.replace(sample, payload=gather_payload(self.graph, self.payload, sample))
-        first = self.graph.schema.first_nodes
+        first = schema.first_nodes
 
         def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
             del own
             rows: np.ndarray = self.features[kind][names - first[kind]]
             return rows
 
-        laid = lay_out(self.program, self.graph.schema, sample, read)
+        laid = lay_out(self.program, schema, sample, read)
         there = {each.name for each in self.session.get_inputs()}
         given = {name: array for name, array in laid.arrays.items() if name in there}
-        found = np.asarray(self.session.run([self.program.scores.name], given)[0])
+        found = np.asarray(self.session.run([output.name], given)[0])
         scores: np.ndarray = found[laid.seeds]
         return scores
 

@@ -19,13 +19,14 @@ class Task(StrEnum):
     ROWS = "embeddings of nodes"
     REGRESSION = "regression of nodes"
     LINKS = "links"
+    OTHER_LINKS = "links by a decoder of another kind"
     EDGES = "classes of edges"
     GRAPHS = "classes of graphs"
 
     @property
     def comes_later(self) -> bool:
         """Whether the task is not served yet, though rows of nodes may be."""
-        return self in (Task.REGRESSION, Task.LINKS, Task.EDGES)
+        return self in (Task.REGRESSION, Task.OTHER_LINKS, Task.EDGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Made:
     """Arguments of `forward` over the whole graph: the description is given them too."""
     target: str = ""
     """Type of the nodes that are scored, where there are several types."""
+    decoder: torch.nn.Module | None = None
+    """Module that scores two rows, of links; None: their dot product."""
+    relation: str = ""
+    """Relation whose links are scored, where there are several types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,6 @@ class Reason(StrEnum):
     RANDOM = "draws random numbers while it scores"
     SIZES_OF_ANOTHER = "takes the number of one type's nodes from another's, so that torch fails over a sample, too"
     FAR = "reads more than 128 hops"
-    ROW_PER_NODE = "has weights for each node of one graph, of which it takes the number"
-    LEAVING_EDGES = (
-        "reads edges that leave a node; over several types, with the reverse relation beside the model's own, they can "
-        "be served"
-    )
-    SCORES_EDGES = "scores edges, not nodes; the rows of nodes before its decoder are served"
 
     @property
     def pattern(self) -> str:
@@ -52,9 +46,6 @@ _PATTERNS: Mapping[Reason, str] = {
     Reason.RANDOM: r"uses random numbers",
     Reason.SIZES_OF_ANOTHER: r"fails over a sample of neighbours",
     Reason.FAR: r"reads nodes more than \d+ hops away|hops is \d+; at most",
-    Reason.ROW_PER_NODE: r"runs over its own graph alone|none of its outputs has a row for each",
-    Reason.LEAVING_EDGES: r"reads more than the edges that lead to a node|counts? edges that leave a node",
-    Reason.SCORES_EDGES: r"it scores edges",
 }
 
 

@@ -11,6 +11,7 @@ Convolutional Network). The index does not tell names of repositories, so entrie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -240,7 +241,7 @@ class DglHetero(nn.Module):
 
 def dgl_hetero() -> Made:
     graph = several_types({"user": COLUMNS, "item": COLUMNS}, [("user", "likes", "item"), ("user", "knows", "user")])
-    return over_types(DglHetero(graph.metadata[1]), graph, "user")
+    return replace(over_types(DglHetero(graph.metadata[1]), graph, "user"), relation="likes")
 
 
 class DglSage(nn.Module):
@@ -621,13 +622,11 @@ ENTRIES = (
     _entry(_GNN, 8, "Hamiltonian network", lambda: over_nodes(Hamiltonian()), Task.GRAPHS, Reason.SCORES_GRAPHS,
            Reason.WHOLE_GRAPH),
     _entry(_GNN, 9, "Dir-GCN", lambda: over_nodes(Stack(
-        chain(DirGcnConv, COLUMNS, WIDTH, CLASSES), end=log_softmax), directed=True), Task.CLASSES,
-        Reason.LEAVING_EDGES),
+        chain(DirGcnConv, COLUMNS, WIDTH, CLASSES), end=log_softmax), directed=True)),
     _entry(_GCN, 1, "GCN, mean over the graph", lambda: over_data(MeanOfNodes()), Task.GRAPHS,
            Reason.SCORES_GRAPHS, Reason.WHOLE_GRAPH),
     _entry(_GCN, 2, "two layers of pygcn", lambda: propagated(layers=2, is_first=True, bias=True), note=_ADJACENCY),
-    _entry(_GCN, 3, "HeteroGraphConv of GraphConv, dot product", dgl_hetero, Task.LINKS,
-           Reason.LEAVING_EDGES, note=_DGL),
+    _entry(_GCN, 3, "HeteroGraphConv of GraphConv, dot product", dgl_hetero, Task.LINKS, note=_DGL),
     _entry(_GCN, 5, "GCN of 3 layers, encoder of CCA-SSG", lambda: over_nodes(Stack(
         chain(pyg.GCNConv, COLUMNS, WIDTH, WIDTH, WIDTH), dropout=0.0)), Task.ROWS),
     _entry(_GCN, 6, "layers of pygcn without bias", lambda: propagated(layers=3, is_first=False, bias=False),

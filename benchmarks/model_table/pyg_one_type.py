@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -606,7 +607,7 @@ class GlobalPolynormer(Polynormer):  # type: ignore[misc]
         self._global = True
 
 
-# Encoders of link models, whose scores of pairs come later
+# Encoders and decoders of link models
 
 
 class GcnEncoder(nn.Module):
@@ -640,6 +641,38 @@ class RgcnEncoder(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         x = functional.dropout(self.conv1(x, edge_index, edge_type).relu_(), p=0.2, training=self.training)
         found: Tensor = self.conv2(x, edge_index, edge_type)
+        return found
+
+
+class AttractRepel(nn.Module):
+    """ar_link_pred.py: ARLinkPredictor"""
+
+    def forward(self, z_i: Tensor, z_j: Tensor) -> Tensor:
+        (attract_i, repel_i), (attract_j, repel_j) = (z.tensor_split(2, dim=1) for z in (z_i, z_j))
+        return (attract_i * attract_j).sum(dim=1) - (repel_i * repel_j).sum(dim=1)
+
+
+class OfRelation(nn.Module):
+    """rgcn_link_pred.py: DistMultDecoder, of pairs of one relation"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rel_emb = nn.Parameter(torch.randn(RELATIONS, COLUMNS))
+
+    def forward(self, z: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.sum(z[edge_index[0]] * self.rel_emb[1] * z[edge_index[1]], dim=1)
+
+
+class SumOfEnds(nn.Module):
+    """tgn.py: LinkPredictor"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin_src, self.lin_dst = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.lin_final = nn.Linear(WIDTH, 1)
+
+    def forward(self, z_src: Tensor, z_dst: Tensor) -> Tensor:
+        found: Tensor = self.lin_final((self.lin_src(z_src) + self.lin_dst(z_dst)).relu())
         return found
 
 
@@ -684,6 +717,10 @@ def _nodes(name: str, make: Callable[[], nn.Module], task: Task = Task.CLASSES, 
     return _entry(name, lambda: over_nodes(make()), task, *why, note=note)
 
 
+def _links(name: str, make: Callable[[], Made], decoder: Callable[[], nn.Module], note: str = "") -> Entry:
+    return _entry(name, lambda: replace(make(), decoder=decoder()), Task.LINKS, note=note)
+
+
 _FEATURES = "embeddings of nodes are given as features"
 ENTRIES = (
     _nodes("agnn.py", Agnn),
@@ -696,7 +733,7 @@ ENTRIES = (
     _nodes("cluster_gcn_ppi.py", cluster_gcn_ppi),
     _nodes("cluster_gcn_reddit.py", lambda: sage(2, log_softmax)),
     _entry("correct_and_smooth.py", correct_and_smooth, Task.CLASSES, Reason.FAR, Reason.WHOLE_GRAPH),
-    _entry("dir_gnn.py", lambda: over_nodes(DirGnn(), directed=True), Task.CLASSES, Reason.LEAVING_EDGES),
+    _entry("dir_gnn.py", lambda: over_nodes(DirGnn(), directed=True)),
     _nodes("dna.py", Dna),
     _nodes("film.py", Film),
     _nodes("gat.py", gat),
@@ -739,7 +776,7 @@ ENTRIES = (
     _entry("rect.py", lambda: over_weights(Rect()), Task.ROWS),
     _nodes("rev_gnn.py", RevGnn, Task.CLASSES, Reason.FAR),
     _entry("rgat.py", lambda: over_kinds(Rgat())),
-    _entry("rgcn.py", lambda: over_kinds(Rgcn(pyg.FastRGCNConv)), Task.CLASSES, Reason.ROW_PER_NODE),
+    _entry("rgcn.py", lambda: over_kinds(Rgcn(pyg.FastRGCNConv))),
     _nodes("shadow.py", Shadow, Task.CLASSES, Reason.RANDOM, Reason.WHOLE_GRAPH,
            note="called with one graph, in place of one that was drawn for each node"),
     _nodes("sgc.py", lambda: Stack([pyg.SGConv(COLUMNS, CLASSES, K=2, cached=True)], end=log_softmax)),
@@ -754,11 +791,12 @@ ENTRIES = (
            Task.ROWS),
     _nodes("multi_gpu/papers100m_gcn.py", lambda: basic(pyg.GCN, num_layers=2)),
     _nodes("link_pred.py", GcnEncoder, Task.LINKS),
-    _nodes("autoencoder.py: GAE", GcnEncoder, Task.LINKS),
-    _nodes("autoencoder.py: VGAE", VariationalEncoder, Task.LINKS),
+    _links("autoencoder.py: GAE", lambda: over_nodes(GcnEncoder()), pyg.InnerProductDecoder),
+    _links("autoencoder.py: VGAE", lambda: over_nodes(VariationalEncoder()), pyg.InnerProductDecoder),
     _nodes("argva_node_clustering.py", VariationalEncoder, Task.ROWS),
-    _nodes("ar_link_pred.py", GcnEncoder, Task.LINKS),
-    _entry("rgcn_link_pred.py", lambda: over_kinds(RgcnEncoder()), Task.LINKS, note=_FEATURES),
+    _links("ar_link_pred.py", lambda: over_nodes(GcnEncoder()), AttractRepel),
+    _links("rgcn_link_pred.py", lambda: over_kinds(RgcnEncoder()), OfRelation,
+           f"{_FEATURES}; a service for each relation"),
     _nodes("lightgcn.py", LightGcn, Task.LINKS, note=_FEATURES),
-    _entry("tgn.py", tgn, Task.LINKS, note="rows of its memory are given as features"),
+    _links("tgn.py", tgn, SumOfEnds, "rows of its memory are given as features"),
 )  # fmt: skip

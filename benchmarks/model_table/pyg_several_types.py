@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,6 @@ from torch.nn import functional
 from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.graphs import CLASSES, COLUMNS, WIDTH, Key, SeveralTypes, over_types, several_types
 from benchmarks.model_table.outcomes import Reason
-from benchmarks.model_table.pyg_one_type import DirGnn
 
 FAMILY = "torch_geometric: several types"
 _LINK = "https://github.com/pyg-team/pytorch_geometric/blob/master/examples/"
@@ -195,34 +195,20 @@ def bipartite(graph: SeveralTypes, item: str, between: Key, to_user: Key) -> Mad
 
 
 class Dmgi(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList([pyg.GCNConv(COLUMNS, WIDTH) for _ in range(2)])
+    """What dmgi_unsup.py reads once it is trained: rows that it has learnt, one for each movie (`model.Z`). Its forward
+    draws random numbers for the loss alone."""
 
-    def forward(self, x_dict: Rows, edge_index_dict: Edges) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        x, positive, negative, summaries = x_dict["movie"], [], [], []
-        for conv, edge_index in zip(self.convs, edge_index_dict.values(), strict=True):
-            positive.append(conv(functional.dropout(x, p=0.5, training=self.training), edge_index).relu())
-            shuffled = functional.dropout(x, p=0.5, training=self.training)[torch.randperm(x.size(0))]
-            negative.append(conv(shuffled, edge_index).relu())
-            summaries.append(positive[-1].mean(dim=0, keepdim=True))
-        # The nodes' own rows, which are learnt by it, are what the example uses in the end: a table of one graph.
-        return positive, negative, summaries
+    def __init__(self, nodes: int) -> None:
+        super().__init__()
+        self.Z = nn.Parameter(torch.randn(nodes, WIDTH))
+
+    def forward(self, x_dict: Rows, edge_index_dict: Edges) -> Tensor:
+        del x_dict, edge_index_dict
+        return self.Z
 
 
 def dmgi() -> Made:
-    module = Dmgi()
-
-    class Rows0(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dmgi = module
-
-        def forward(self, x_dict: Rows, edge_index_dict: Edges) -> Tensor:
-            positive, negative, _ = self.dmgi(x_dict, edge_index_dict)
-            return torch.stack([*positive, *negative]).mean(dim=0)
-
-    return over_types(Rows0(), movies(), "movie")
+    return over_types(Dmgi(len(movies().x["movie"])), movies(), "movie")
 
 
 class RdlSage(nn.Module):
@@ -269,32 +255,42 @@ class Signed(nn.Module):
         return found
 
 
-class OneRelation(nn.Module):
-    """A model over one edge list, called with one relation of a graph that has its reverse, too."""
+class EdgeDecoder(nn.Module):
+    """Linear, ReLU, Linear over the rows of a user and of the other type, by dictionaries or one by one."""
 
-    def __init__(self, module: nn.Module, key: Key) -> None:
+    def __init__(self, other: str | None = None) -> None:
         super().__init__()
-        self.module, self.key = module, key
+        self.other = other
+        self.lin1, self.lin2 = nn.Linear(2 * WIDTH, WIDTH), nn.Linear(WIDTH, 1)
 
-    def forward(self, x_dict: Rows, edge_index_dict: Edges) -> Tensor:
-        found: Tensor = self.module(x_dict[self.key[0]], edge_index_dict[self.key])
+    def forward(self, *given: Any) -> Tensor:
+        *rows, (row, col) = given
+        users, others = rows if self.other is None else (rows[0]["user"], rows[0][self.other])
+        found: Tensor = self.lin2(self.lin1(torch.cat([users[row], others[col]], dim=-1)).relu()).view(-1)
         return found
 
 
-def with_reverse(module: nn.Module) -> Made:
-    """The model reads one relation; the other one is there so that the ends of edges that leave a node are sampled."""
-    key = ("paper", "cites", "paper")
-    graph = several_types({"paper": COLUMNS}, [key], reverses=False)
-    edges = {key: graph.edges[key], ("paper", "cited_by", "paper"): graph.edges[key].flip(0)}
-    return Made(OneRelation(module, key), (dict(graph.x), edges), "paper")
+class InnerProduct(nn.Module):
+    def forward(self, x_dict: Rows, edge_label_index: Tensor) -> Tensor:
+        return (x_dict["user"][edge_label_index[0]] * x_dict["movie"][edge_label_index[1]]).sum(dim=-1)
 
 
 def _entry(name: str, make: Callable[[], Made], task: Task = Task.CLASSES, *reasons: Reason, note: str = "") -> Entry:
     return Entry(name, FAMILY, f"{_LINK}{name.partition(':')[0]}", task, make, reasons, note)
 
 
-def _encoder(layers: int, **settings: Any) -> Callable[[], Made]:
+def _links(
+    name: str, make: Callable[[], Made], decoder: Callable[[], nn.Module], relation: str, note: str = ""
+) -> Entry:
+    return _entry(name, lambda: replace(make(), decoder=decoder(), relation=relation), Task.LINKS, note=note)
+
+
+def _encoder(layers: int) -> Callable[[], Made]:
     return lambda: over_types(to_hetero_of(PlainSage(layers, None, acts_last=False), ratings()), ratings(), "user")
+
+
+def _purchases() -> Made:
+    return bipartite(purchases(), "item", ("item", "to", "item"), ("item", "rev_to", "user"))
 
 
 _FEATURES = "embeddings of nodes are given as features"
@@ -310,21 +306,16 @@ ENTRIES = (
         to_hetero_of(PlainSage(2, CLASSES, acts_last=True), mag()), mag(), "paper")),
     _entry("multi_gpu/mag240m_graphsage.py", lambda: over_types(Mag240(), mag(), "paper"), Task.CLASSES,
            Reason.SIZES_OF_ANOTHER),
-    _entry("hetero/dmgi_unsup.py", dmgi, Task.ROWS, Reason.RANDOM, Reason.WHOLE_GRAPH),
+    _entry("hetero/dmgi_unsup.py", dmgi, Task.ROWS, note="the rows that it has learnt, as the example reads them"),
     _entry("relbench_example.py", lambda: over_types(
         to_hetero_of(PlainSage(2, 1, acts_last=True), mag()), mag(), "paper"), Task.REGRESSION),
     _entry("rdl.py", rdl, Task.REGRESSION, note="torch_frame's encoders of columns before it are left out"),
-    _entry("dir_gnn.py: with the reverse relation", lambda: with_reverse(DirGnn())),
-    _entry("hetero/hetero_link_pred.py", _encoder(2), Task.LINKS),
-    _entry("hetero/temporal_link_pred.py", _encoder(2), Task.LINKS),
-    _entry("hetero/recommender_system.py", _encoder(3), Task.LINKS),
-    _entry("hetero/bipartite_sage.py", lambda: bipartite(ratings(), "movie", _METAPATH, ("movie", "rev_rates", "user")),
-           Task.LINKS, note=_FEATURES),
-    _entry("hetero/bipartite_sage_unsup.py",
-           lambda: bipartite(purchases(), "item", ("item", "to", "item"), ("item", "rev_to", "user")), Task.LINKS,
-           note=_FEATURES),
-    _entry("multi_gpu/taobao.py",
-           lambda: bipartite(purchases(), "item", ("item", "to", "item"), ("item", "rev_to", "user")), Task.LINKS,
-           note=_FEATURES),
-    _entry("signed_gcn.py", lambda: over_types(Signed(), movies(), "movie"), Task.LINKS),
+    _links("hetero/hetero_link_pred.py", _encoder(2), lambda: EdgeDecoder("movie"), "rates"),
+    _links("hetero/temporal_link_pred.py", _encoder(2), lambda: EdgeDecoder("movie"), "rates"),
+    _links("hetero/recommender_system.py", _encoder(3), InnerProduct, "rates"),
+    _links("hetero/bipartite_sage.py", lambda: bipartite(ratings(), "movie", _METAPATH, ("movie", "rev_rates", "user")),
+           EdgeDecoder, "rates", _FEATURES),
+    _links("hetero/bipartite_sage_unsup.py", _purchases, EdgeDecoder, "user to item", _FEATURES),
+    _links("multi_gpu/taobao.py", _purchases, EdgeDecoder, "user to item", _FEATURES),
+    _entry("signed_gcn.py", lambda: over_types(Signed(), movies(), "movie"), Task.EDGES),
 )  # fmt: skip

@@ -7,15 +7,16 @@ served are the rows that training leaves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch.nn import functional
 
 from benchmarks.model_table.entries import Entry, Made, Task
-from benchmarks.model_table.graphs import NODES, RELATIONS, WIDTH, Key, one_type, over_nodes, over_types, several_types
-from benchmarks.model_table.outcomes import Reason
+from benchmarks.model_table.graphs import NODES, RELATIONS, WIDTH, Key, over_nodes, over_types, several_types
 
 FAMILY = "torch_geometric: tables of rows"
 _LINK = "https://github.com/pyg-team/pytorch_geometric/blob/master/examples/"
@@ -58,51 +59,57 @@ class Entities(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model(NODES, RELATIONS, WIDTH)
+        self.model = model
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         del x, edge_index
         parts = [self.model.node_emb.weight]
         if hasattr(self.model, "node_emb_im"):
             parts.append(self.model.node_emb_im.weight)
-        return torch.cat(parts, dim=1)
+        rows = torch.cat(parts, dim=1)
+        return functional.normalize(rows, p=1, dim=-1) if isinstance(self.model, pyg.TransE) else rows
 
 
 class Triples(nn.Module):
-    """The model as it is written: scores of triples, here of the edges of a graph."""
+    """Scores of the model's triples of one relation, of rows of their nodes: what its forward does behind them."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any, relation: int) -> None:
         super().__init__()
-        self.model = pyg.TransE(NODES, RELATIONS, WIDTH)
+        self.model, self.relation = model, relation
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        del x
-        found: Tensor = self.model(edge_index[0], edge_type, edge_index[1])
-        return found
-
-
-def triples() -> Made:
-    graph = one_type()
-    return Made(Triples(), (graph.x, graph.edges, graph.kinds))
+    def forward(self, head: Tensor, tail: Tensor) -> Tensor:
+        relation = self.model.rel_emb.weight[self.relation]
+        if isinstance(self.model, pyg.TransE):
+            return -((head + relation) - tail).norm(p=self.model.p_norm, dim=-1)
+        return (head * relation * tail).sum(dim=-1)
 
 
-def _entry(name: str, make: Callable[[], Made], task: Task, *reasons: Reason, note: str = "") -> Entry:
-    return Entry(name, FAMILY, f"{_LINK}{name.partition(':')[0]}", task, make, reasons, note)
+def triples(make: Any) -> Made:
+    model = make(NODES, RELATIONS, WIDTH)
+    return replace(over_nodes(Entities(model)), decoder=Triples(model, 1))
+
+
+def _entry(name: str, make: Callable[[], Made], task: Task, note: str = "") -> Entry:
+    return Entry(name, FAMILY, f"{_LINK}{name.partition(':')[0]}", task, make, (), note)
+
+
+def _triples(name: str, model: Any) -> Entry:
+    note = "a service for each relation; a module gives rows of nodes, another is what its forward does behind them"
+    return _entry(f"kge_fb15k_237.py: {name}", lambda: triples(model), Task.LINKS, note=note)
 
 
 def _entities(name: str, model: Any) -> Entry:
     return _entry(
-        f"kge_fb15k_237.py: {name}", lambda: over_nodes(Entities(model)), Task.LINKS,
+        f"kge_fb15k_237.py: {name}", lambda: over_nodes(Entities(model(NODES, RELATIONS, WIDTH))), Task.OTHER_LINKS,
         note="rows of nodes; its function of a triple scores them",
     )  # fmt: skip
 
 
 ENTRIES = (
     _entry("node2vec.py", lambda: over_nodes(Walked()), Task.ROWS),
-    _entry("hetero/metapath2vec.py", walked_types, Task.ROWS, Reason.ROW_PER_NODE),
-    _entities("TransE", pyg.TransE),
-    _entities("DistMult", pyg.DistMult),
+    _entry("hetero/metapath2vec.py", walked_types, Task.ROWS),
+    _triples("TransE", pyg.TransE),
+    _triples("DistMult", pyg.DistMult),
     _entities("ComplEx", pyg.ComplEx),
     _entities("RotatE", pyg.RotatE),
-    _entry("kge_fb15k_237.py: TransE, scores of triples", triples, Task.LINKS, Reason.SCORES_EDGES),
 )

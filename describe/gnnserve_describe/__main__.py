@@ -50,6 +50,10 @@ def parser(prog: str = "gnnserve-describe") -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("--links", action="store_true", help="forward gives rows of nodes, whose pairs are scored")
     made.add_argument(
+        "--relation", metavar="RELATION", default="",
+        help="relation whose links are scored, where there are several types: its name, or 'user buys item'",
+    )  # fmt: skip
+    made.add_argument(
         "--decoder", metavar="DECODER", help="file.py:object that scores two rows, for links; absent: their dot product"
     )
     made.add_argument(

@@ -58,52 +58,61 @@ class Argument:
 class TensorForm(Protocol):
     """How a module is given what there is of each type and relation."""
 
-    def of_types(self, found: Mapping[str, torch.Tensor]) -> Any: ...
+    def of_types(self, found: Mapping[str, Any]) -> Any: ...
 
-    def of_relations(self, found: Mapping[RelationKey, torch.Tensor]) -> Any: ...
+    def of_relations(self, found: Mapping[RelationKey, Any]) -> Any: ...
 
     def fill(self, made: Any, graph: GraphTensors) -> None:
         """Give an object of the example's class the tensors as its attributes."""
 
 
-class _Tensors:
-    """Those of the only type and of its relation, as they are."""
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Those of the only type and of one relation, as they are."""
 
-    def of_types(self, found: Mapping[str, torch.Tensor]) -> Any:
-        return found[""]
+    type: str
+    relation: RelationKey
 
-    def of_relations(self, found: Mapping[RelationKey, torch.Tensor]) -> Any:
-        return found[RelationKey()]
+    def of_types(self, found: Mapping[str, Any]) -> Any:
+        return found[self.type]
+
+    def of_relations(self, found: Mapping[RelationKey, Any]) -> Any:
+        return found[self.relation]
 
     def fill(self, made: Any, graph: GraphTensors) -> None:
-        for name, block in (*graph.features[""].items(), *graph.payload[RelationKey()].items()):
+        for name, block in (*graph.features[self.type].items(), *graph.payload[self.relation].items()):
             setattr(made, name, block)
-        made.edge_index = graph.edges[RelationKey()]
-        made.num_nodes = graph.nodes("")
+        made.edge_index = graph.edges[self.relation]
+        made.num_nodes = graph.nodes(self.type)
 
 
-class _Dictionaries:
+@dataclass(frozen=True, slots=True)
+class Dictionaries:
     """By type, and by (source, relation, target), as a HeteroData has them."""
 
-    def of_types(self, found: Mapping[str, torch.Tensor]) -> Any:
+    unread: frozenset[RelationKey] = frozenset()
+    """Relations that the module is not given."""
+
+    def of_types(self, found: Mapping[str, Any]) -> Any:
         return dict(found)
 
-    def of_relations(self, found: Mapping[RelationKey, torch.Tensor]) -> Any:
-        return {(key.source, key.name, key.target): each for key, each in found.items()}
+    def of_relations(self, found: Mapping[RelationKey, Any]) -> Any:
+        return {(key.source, key.name, key.target): each for key, each in found.items() if key not in self.unread}
 
     def fill(self, made: Any, graph: GraphTensors) -> None:
         for kind, blocks in graph.features.items():
             for name, block in blocks.items():
                 made[kind][name] = block
         for key, edges in graph.edges.items():
+            if key in self.unread:
+                continue
             store = made[key.source, key.name, key.target]
             store.edge_index = edges
             for name, block in graph.payload[key].items():
                 store[name] = block
 
 
-TENSORS: TensorForm = _Tensors()
-DICTIONARIES: TensorForm = _Dictionaries()
+TENSORS, DICTIONARIES = Tensors("", RelationKey()), Dictionaries()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,9 +148,8 @@ class Call:
     def dgl_graph(self, example: Any, graph: GraphTensors) -> Any:
         if self.is_over_example:
             return example
-        key = RelationKey()
-        ndata, edata = dict(graph.features[""]), dict(graph.payload[key])
-        return TorchGraph(graph.edges[key], graph.nodes(""), ndata, edata)
+        ndata, edata = dict(self.form.of_types(graph.features)), dict(self.form.of_relations(graph.payload))
+        return TorchGraph(self.form.of_relations(graph.edges), graph.only_count, ndata, edata)
 
     def graph(self, example: Any, graph: GraphTensors) -> Any:
         """An object of the example's class that has nothing but what the program is given."""
@@ -154,9 +162,9 @@ _MAKERS: Mapping[Part, Callable[[Call, Argument, GraphTensors], Any]] = {
     Part.NODES: lambda call, each, graph: call.nodes(each.block, graph),
     Part.EDGES: lambda call, _, graph: call.form.of_relations(graph.edges),
     Part.PAYLOAD: lambda call, each, graph: call.payload(each.block, graph),
-    Part.NODE_COUNT: lambda _, __, graph: graph.nodes(""),
+    Part.NODE_COUNT: lambda _, __, graph: graph.only_count,
     Part.GRAPH: lambda call, each, graph: call.graph(each.value, graph),
     Part.DGL_GRAPH: lambda call, each, graph: call.dgl_graph(each.value, graph),
-    Part.GRAPH_NUMBERS: lambda _, __, graph: torch.zeros(graph.nodes(""), dtype=torch.long),
+    Part.GRAPH_NUMBERS: lambda _, __, graph: torch.zeros(graph.only_count, dtype=torch.long),
     Part.CONSTANT: lambda _, each, __: each.value,
 }

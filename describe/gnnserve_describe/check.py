@@ -3,7 +3,7 @@ that the module gives over the whole graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from gnnserve_describe.expected import Expected
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.layout import Layout
 from gnnserve_describe.probe import Probe
-from gnnserve_describe.reach import Reach
+from gnnserve_describe.reach import NotSampledError, Reach
 from gnnserve_describe.running import Program
 from gnnserve_describe.scoring import Scorer
 
@@ -37,18 +37,26 @@ class Check:
     nodes: int
     difference: float
 
+    @classmethod
+    def of(cls, checks: Iterable[Check]) -> Check:
+        """Of all types whose nodes are scored."""
+        found = list(checks)
+        return cls(
+            sum(each.samples for each in found), sum(each.nodes for each in found),
+            max(each.difference for each in found),
+        )  # fmt: skip
 
-def runs_small_graphs(path: Path, layout: Layout, scorer: Scorer, probe: Probe, target: str, reach: Reach) -> bool:
+
+def runs_small_graphs(path: Path, layout: Layout, scorer: Scorer, probe: Probe, reach: Reach) -> bool:
     """Whether the program is right over a node that reads none, and one that reads one other."""
     lists = NeighbourLists(probe.graph)
     scores = scorer.scores(probe.graph).float().numpy()
     scale = float(np.abs(scores).max()) or 1.0
     program = Program(path, layout)
-    last = probe.graph.nodes(target) - 1
-    for seed in (last, last - 2):
-        sample = lists.sample(target, np.array([seed]), reach.sampled_hops)
+    for seed in probe.apart(scorer.target):
+        sample = lists.sample(scorer.target, np.array([seed]), reach.sampled_hops)
         try:
-            found = program.run(sample)["scores"][:1]
+            found = program.run(sample)[scorer.name][:1]
         except Exception:  # noqa: BLE001 - whatever ONNX Runtime raises
             return False
         if found.shape != scores[[seed]].shape or not _largest(found - scores[[seed]]) <= TOLERANCE * scale:
@@ -57,18 +65,18 @@ def runs_small_graphs(path: Path, layout: Layout, scorer: Scorer, probe: Probe, 
 
 
 def check_program(
-    path: Path, layout: Layout, scorer: Scorer, lists: NeighbourLists, target: str, reach: Reach, expected: Expected
+    path: Path, layout: Layout, scorer: Scorer, lists: NeighbourLists, reach: Reach, expected: Expected
 ) -> Check:
-    """InputError: it differs."""
+    """InputError: it differs; NotSampledError: the module itself does so over samples."""
     program = Program(path, layout)
     largest, samples, seen = 0.0, 0, 0
-    for rows in _groups(expected, lists.degrees(target)):
-        sample = lists.sample(target, expected.nodes[rows], reach.sampled_hops)
+    for rows in _groups(expected, lists.degrees(scorer.target)):
+        sample = lists.sample(scorer.target, expected.nodes[rows], reach.sampled_hops)
         if sum(edges.shape[1] for edges in sample.edges.values()) > _MOST_EDGES:
             continue
         wanted = expected.scores[rows]
         try:
-            found = program.run(sample)["scores"][: len(rows)]
+            found = program.run(sample)[scorer.name][: len(rows)]
         except Exception as error:
             raise _not_run(error, sample) from error
         difference = _largest(found - wanted) / expected.scale
@@ -111,11 +119,11 @@ def _differs(scorer: Scorer, sample: GraphTensors, wanted: np.ndarray, found: np
     module = scorer.scores(sample).float().numpy()[: len(wanted)]
     of_module, of_program = _largest(module - wanted) / scale, _largest(found - module) / scale
     if of_module > TOLERANCE and of_program <= TOLERANCE:
-        return InputError(
+        return NotSampledError(
             "module", f"its scores over a sample of neighbours differ by {of_module:.2g} of the largest from those "
             f"over the whole graph; expected at most {TOLERANCE:g}",
-            "give --hops, the number of layers that read neighbours; a module that counts edges that leave a node, or "
-            "normalises over all nodes, cannot be served",
+            "give --hops, the number of layers that read neighbours; a module that normalises over all nodes cannot be "
+            "served",
         )  # fmt: skip
     return InputError(
         "model.onnx", f"its scores over another graph than its example differ by {of_program:.2g} of the largest from "

@@ -28,6 +28,7 @@ class DescribeCommand:
     output: str = ""
     links: bool = False
     decoder: str | None = None
+    relation: str = ""
 
 
 def run(command: DescribeCommand) -> None:
@@ -44,7 +45,7 @@ def run(command: DescribeCommand) -> None:
     decoder = None if command.decoder is None else load_decoder(command.decoder)
     wishes = Wishes(
         command.hops, command.target, inputs, ids, command.nodes, command.seed, command.name, command.output,
-        command.links or decoder is not None, decoder,
+        command.links or bool(command.relation) or decoder is not None, decoder, command.relation,
     )  # fmt: skip
     _print(describe(module, graph, command.out, wishes, lambda step: print(f"{step} …", file=sys.stderr)))
 

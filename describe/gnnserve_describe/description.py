@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,22 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.programs import ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of, told_by_line
-from gnnserve_describe.calling import DICTIONARIES, Part
+from gnnserve_describe.calling import Dictionaries, Part
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
 from gnnserve_describe.decoder import decoder_of
-from gnnserve_describe.example import Example, example_of
-from gnnserve_describe.expected import expected_scores, score_pairs
-from gnnserve_describe.export import export_program
+from gnnserve_describe.example import Example, example_of, words_of
+from gnnserve_describe.expected import Expected, expected_scores, score_pairs
+from gnnserve_describe.export import EMBEDDINGS, export_program
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_values
 from gnnserve_describe.given_graph import MATRIX_NAMES, listed
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import class_count, write_graph
-from gnnserve_describe.layout import Layout, layout_of
+from gnnserve_describe.layout import Layout, layout_of, name_of_type
 from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import PROBED_HOPS, Probe, make_probe, shape_of
-from gnnserve_describe.reach import Reach, ReadsFurtherError, measure_reach
+from gnnserve_describe.reach import NotSampledError, Reach, ReadsFurtherError, measure_reach
+from gnnserve_describe.reverses import with_reverses
 from gnnserve_describe.scoring import Outputs, Scorer, outputs_of, tensors_of
 from gnnserve_describe.steadiness import check_steady, in_evaluation
 from gnnserve_describe.write import (
@@ -86,6 +89,24 @@ class Wishes:
     """Whether its output are rows of nodes, whose pairs are scored."""
     decoder: torch.nn.Module | None = None
     """Module that scores two rows; None: their dot product."""
+    relation: str = ""
+    """Relation whose links are scored, where there are several types: its name, or source type, name and target type
+    with blanks between."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exported:
+    """The program, and what it was made of."""
+
+    example: Example
+    scorers: tuple[Scorer, ...]
+    """One for each type whose nodes are scored."""
+    probe: Probe
+    reach: Reach
+    layout: Layout
+    expected: Sequence[Expected]
+    """By scorer."""
+    check: Check
 
 
 def describe(
@@ -98,51 +119,87 @@ def describe(
     with new_folder(folder) as made, told_by_line():
         step("call the module")
         module = in_evaluation(module, findings)
-        example = example_of(module, graph, wishes.target, wishes.inputs, scores_links=wishes.scores_links)
-        check_edges(example.graph, example.target)
-        scorer, example, probe = _called(module, example, wishes, findings)
-        check_values(example.graph)
-        check_finite(scorer, probe.graph)
-        shape = shape_of(example.graph)
-
-        step("measure how far it reads")
-        probe, reach = _reach(scorer, example, probe, wishes, findings)
-
-        step("score nodes of the whole graph")
-        lists = NeighbourLists(example.graph)
-        expected = expected_scores(scorer, example, lists, wishes.nodes, wishes.seed)
-
-        step("export")
-        layout = layout_of(example.graph)
-        other = make_probe(example.graph, example.target, shape, wishes.seed + 1, levels=reach.sampled_hops + 5)
-        _export(scorer, layout, example.target, probe, other.graph, reach, made / PROGRAM, findings)
-
-        step("compare the program with the module")
-        check = check_program(made / PROGRAM, layout, scorer, lists, example.target, reach, expected)
+        example = example_of(
+            module, graph, wishes.target, wishes.inputs, wishes.relation if wishes.scores_links else None
+        )
+        _check_wishes(wishes, example)
+        check_edges(example.graph, example.types)
+        exported = _exported(module, example, wishes, findings, step, made / PROGRAM)
+        example, layout, expected = exported.example, exported.layout, exported.expected
 
         step("write")
         ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
-        program = _manifest(scorer, layout, probe.graph, reach, sha256_of(made / PROGRAM))
+        program = _manifest(exported, sha256_of(made / PROGRAM))
         _tell_inputs(layout, findings)
-        if not wishes.scores_links:
+        decoder = pairs = None
+        if example.links is None:
             _tell_classes(program, example.labels, findings)
-        decoder = decoder_of(wishes.decoder, program.scores.columns) if wishes.scores_links else None
-        pairs = None if decoder is None else score_pairs(decoder, expected, wishes.seed)
+        else:
+            decoder = decoder_of(wishes.decoder, program.scores.columns, (example.links.source, example.links.target))
+            pairs = score_pairs(decoder, expected[0], expected[-1], wishes.seed)
+            if decoder.weights:
+                write_tensors(decoder.weights, made / DECODER)
         write_expected(expected, ids, pairs, made / EXPECTED)
-        if decoder is not None and decoder.weights:
-            write_tensors(decoder.weights, made / DECODER)
         write_weights(module, made / WEIGHTS)
         # Its nodes are positions.
         source = (
             None if ids is not None else write_graph(example, layout, made, wishes.seed, has_classes=decoder is None)
         )
-        write_manifest(program, decoder, wishes.name or folder.name, source, list(findings), made / MANIFEST)
-    return Description(folder, program, check, tuple(findings), source is not None, example)
+        relation = "" if example.links is None else words_of(example.links)
+        write_manifest(program, decoder, relation, wishes.name or folder.name, source, list(findings), made / MANIFEST)
+    return Description(folder, program, exported.check, tuple(findings), source is not None, example)
+
+
+def _check_wishes(wishes: Wishes, example: Example) -> None:
+    """InputError: some are of one task, and others of another."""
+    if example.links is None:
+        return
+    if wishes.target is not None and example.links.name:
+        raise InputError("--target", "links are scored, whose ends have types", "leave it out; --relation names both")
+    if wishes.ids is not None and example.links.name:
+        raise InputError(
+            "--ids", "links join types, and expected rows are of nodes by their type and position",
+            "leave it out, and give the source without ids",
+        )  # fmt: skip
+
+
+def _exported(
+    module: torch.nn.Module, example: Example, wishes: Wishes, findings: Findings, step: Step, path: Path
+) -> _Exported:
+    """Write the program. InputError: the module cannot be called or exported, or reads what no sample has."""
+    scorers, example, probe = _called(module, example, wishes, findings)
+    check_values(example.graph)
+    for each in scorers:
+        check_finite(each, probe.graph)
+    try:
+        step("measure how far it reads")
+        probe, reach = _reach(scorers, example, probe, wishes, findings)
+
+        step("score nodes of the whole graph")
+        lists = NeighbourLists(example.graph)
+        expected = [expected_scores(each, example, lists, wishes.nodes, wishes.seed) for each in scorers]
+
+        step("export")
+        layout = layout_of(example.graph)
+        other = make_probe(example.graph, shape_of(example.graph), wishes.seed + 1, levels=reach.sampled_hops + 5)
+        _export(scorers, layout, probe, other.graph, reach, path, findings)
+
+        step("compare the program with the module")
+        check = Check.of(
+            check_program(path, layout, scorer, lists, reach, wanted)
+            for scorer, wanted in zip(scorers, expected, strict=True)
+        )
+        return _Exported(example, scorers, probe, reach, layout, expected, check)
+    except NotSampledError:
+        wider = with_reverses(example, findings)
+        if wider is None:
+            raise
+    return _exported(scorers[0].module, wider, wishes, findings, step, path)
 
 
 def _called(
     module: torch.nn.Module, example: Example, wishes: Wishes, findings: Findings
-) -> tuple[Scorer, Example, Probe]:
+) -> tuple[tuple[Scorer, ...], Example, Probe]:
     """How the module is called over graphs of any size. InputError: it is not."""
 
     def outputs() -> list[torch.Tensor]:
@@ -152,37 +209,51 @@ def _called(
     forget_kept_tensors(module, outputs, findings)
     try:
         return _probed(module, example, wishes, findings)
-    except InputError as error:
-        told = Findings()
-        moved = with_rows_as_features(module, example, told)
-        if moved is None:
-            raise
-        try:
-            found = _probed(*moved, wishes, told)
-        except InputError:
-            raise error from None
-        for sentence in told:
-            findings.tell(sentence)
-        return found
+    except InputError:
+        other = make_probe(example.graph, shape_of(example.graph), wishes.seed).graph
+        for moved in with_rows_as_features(module, example, other):
+            told = Findings()
+            with suppress(InputError):
+                found = _probed(moved.module, moved.example, wishes, told)
+                for sentence in (moved.finding, *told):
+                    findings.tell(sentence)
+                return found
+        raise
 
 
 def _probed(
     module: torch.nn.Module, example: Example, wishes: Wishes, findings: Findings
-) -> tuple[Scorer, Example, Probe]:
-    probe = make_probe(example.graph, example.target, shape_of(example.graph), wishes.seed)
+) -> tuple[tuple[Scorer, ...], Example, Probe]:
+    example.check_features()
+    probe = make_probe(example.graph, shape_of(example.graph), wishes.seed)
     scorer = _scorer(module, example, probe, wishes, findings)
-    return scorer, *_without_unread(scorer, example, probe)
+    others = [_scorer_of_type(scorer, kind, probe, wishes) for kind in example.types[1:]]
+    scorers = (scorer, *others)
+    return scorers, *_without_unread(scorers, example, probe)
 
 
-def _reach(scorer: Scorer, example: Example, probe: Probe, wishes: Wishes, findings: Findings) -> tuple[Probe, Reach]:
+def _scorer_of_type(scorer: Scorer, kind: str, probe: Probe, wishes: Wishes) -> Scorer:
+    """Of rows of another type that the same call gives."""
+    outputs = outputs_of(scorer.module, scorer.call, probe.graph, kind, None, wishes.output, gives_rows=True)
+    return replace(scorer, outputs=outputs, target=kind, name=name_of_type(scorer.name, kind))
+
+
+def _reach(
+    scorers: Sequence[Scorer], example: Example, probe: Probe, wishes: Wishes, findings: Findings
+) -> tuple[Probe, Reach]:
     """How far the module reads, over a larger probe where it reads further than the first one tells."""
     for most in PROBED_HOPS[1:]:
         try:
-            return probe, measure_reach(scorer, probe, example.target, wishes.hops, findings)
+            return probe, _furthest(scorers, probe, wishes, findings)
         except ReadsFurtherError:
-            shape = shape_of(example.graph)
-            probe = make_probe(example.graph, example.target, shape, wishes.seed, levels=most + 4)
-    return probe, measure_reach(scorer, probe, example.target, wishes.hops, findings)
+            probe = make_probe(example.graph, shape_of(example.graph), wishes.seed, levels=most + 4)
+    return probe, _furthest(scorers, probe, wishes, findings)
+
+
+def _furthest(scorers: Sequence[Scorer], probe: Probe, wishes: Wishes, findings: Findings) -> Reach:
+    found = [measure_reach(each, probe, wishes.hops, findings) for each in scorers]
+    hops = max(each.hops for each in found)
+    return Reach(hops, max(each.sampled_hops for each in found) > hops)
 
 
 def _scorer(module: torch.nn.Module, example: Example, probe: Probe, wishes: Wishes, findings: Findings) -> Scorer:
@@ -202,7 +273,7 @@ def _scorer(module: torch.nn.Module, example: Example, probe: Probe, wishes: Wis
     )  # fmt: skip
     findings.tell(f"forward is called with {words}")
     _tell_outputs(outputs, findings)
-    return Scorer(module, example.call, outputs)
+    return Scorer(module, example.call, outputs, example.target)
 
 
 def _not_called(error: Exception, module: torch.nn.Module, example: Example, words: str) -> InputError:
@@ -235,7 +306,7 @@ def _how_to_call(module: torch.nn.Module, example: Example) -> str:
         "name what forward is given in its order by --inputs, as in --inputs x,edge_index,edge_attr, or give example "
         "arguments: let the function return (module, (x, edge_index))"
     )
-    if example.call.form is DICTIONARIES:
+    if isinstance(example.call.form, Dictionaries):
         return (
             f"the graph has the types {listed(example.graph.types)}, so that forward is given dictionaries, by type "
             "and by (source, relation, target): for a module of one type give a graph of one type by --graph "
@@ -252,17 +323,17 @@ def _tell_outputs(outputs: Outputs, findings: Findings) -> None:
         findings.tell("one logit for two classes: the program gives 0 for the first class beside it")
 
 
-def _without_unread(scorer: Scorer, example: Example, probe: Probe) -> tuple[Example, Probe]:
+def _without_unread(scorers: Sequence[Scorer], example: Example, probe: Probe) -> tuple[Example, Probe]:
     """Leave out tensors of a graph object that forward does not read."""
     if all(each.part not in (Part.GRAPH, Part.DGL_GRAPH) for each in example.call.arguments):
         return example, probe
-    wanted = scorer.scores(probe.graph)
+    wanted = [each.scores(probe.graph) for each in scorers]
     blocks: list[tuple[str | RelationKey, str]] = []
     blocks += [(kind, name) for kind, found in probe.graph.features.items() for name in found]
     blocks += [(key, name) for key, found in probe.graph.payload.items() for name in found]
     for place, name in blocks:
         less = probe.graph.without(place, name)
-        if less is not None and _scores_equal(scorer, less, wanted):
+        if less is not None and all(map(_scores_equal, scorers, repeat(less), wanted)):
             example = replace(example, graph=example.graph.without(place, name) or example.graph)
             probe = replace(probe, graph=less)
     return example, probe
@@ -277,14 +348,17 @@ def _scores_equal(scorer: Scorer, graph: GraphTensors, wanted: torch.Tensor) -> 
 
 
 def _export(
-    scorer: Scorer, layout: Layout, target: str, probe: Probe, other: GraphTensors, reach: Reach, path: Path,
+    scorers: Sequence[Scorer], layout: Layout, probe: Probe, other: GraphTensors, reach: Reach, path: Path,
     findings: Findings,
 ) -> None:  # fmt: skip
-    export_program(scorer, layout, target, probe.graph, other, path)
-    if runs_small_graphs(path, layout, scorer, probe, target, reach):
+    def runs_small() -> bool:
+        return all(runs_small_graphs(path, layout, each, probe, reach) for each in scorers)
+
+    export_program(scorers, layout, probe.graph, other, path)
+    if runs_small():
         return
-    export_program(scorer, layout, target, probe.graph, other, path, is_padded=True)
-    if not runs_small_graphs(path, layout, scorer, probe, target, reach):
+    export_program(scorers, layout, probe.graph, other, path, is_padded=True)
+    if not runs_small():
         raise InputError(
             "model.onnx", "it does not give the module's scores over a node without neighbours",
             "a size of the example is probably fixed in it: take sizes from the tensors where they are used",
@@ -292,12 +366,26 @@ def _export(
     findings.tell("the program adds two nodes to each call, since it does not run without any edge")
 
 
-def _manifest(scorer: Scorer, layout: Layout, graph: GraphTensors, reach: Reach, sha256: str) -> ProgramManifest:
+def _manifest(exported: _Exported, sha256: str) -> ProgramManifest:
+    """InputError: rows that are read in pairs have different widths."""
+    example, reach = exported.example, exported.reach
     with torch.no_grad():
-        scores, embeddings = scorer(graph)
+        found = [each(exported.probe.graph) for each in exported.scorers]
+    first, *others = [
+        ProgramOutput(scorer.name, scores.shape[1], "" if example.links is None else scorer.target)
+        for scorer, (scores, _) in zip(exported.scorers, found, strict=True)
+    ]
+    for each in others:
+        if each.columns != first.columns:
+            raise InputError(
+                "forward", f"rows of {first.type} have {first.columns} columns, and those of {each.type} "
+                f"{each.columns}", "give rows of one width, which a decoder reads in pairs",
+            )  # fmt: skip
+    embeddings = found[0][1]
     return ProgramManifest(
-        PROGRAM, sha256, reach.hops, layout.inputs, ProgramOutput("scores", scores.shape[1]),
-        None if embeddings is None else ProgramOutput("embeddings", embeddings.shape[1]), reach.reads_degrees,
+        PROGRAM, sha256, reach.hops, exported.layout.inputs, first,
+        None if embeddings is None else ProgramOutput(EMBEDDINGS, embeddings.shape[1]), reach.reads_degrees,
+        other_scores=tuple(others),
     )  # fmt: skip
 
 

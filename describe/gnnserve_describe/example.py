@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.programs import RelationKey
 from gnnserve_describe.arguments import ArgumentsByType, PlainArguments
 from gnnserve_describe.binding import bound_arguments
-from gnnserve_describe.calling import DICTIONARIES, TENSORS, Call, Part
+from gnnserve_describe.calling import DICTIONARIES, TENSORS, Call, Part, TensorForm
 from gnnserve_describe.dgl_graph import is_dgl_graph
 from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_dgl, graph_of_hetero, listed
 from gnnserve_describe.graph import GraphTensors
 
 _WHERE = "--graph"
+NO_FEATURES = "no features"
+"""Name of the zeros that stand for the features of a type that has none: the module may bring rows of its own."""
 _NO_GRAPHS = (torch.Tensor, Mapping, int, float, str, type(None))
 """Classes of arguments that are no graphs, also where there is one argument alone."""
 
@@ -32,35 +35,46 @@ class Example:
     """Labels of the nodes that are scored, where the graph has them."""
     masks: Mapping[str, torch.Tensor]
     """Which nodes are for training, validation and test, by the names of the masks, where the graph has them."""
+    links: RelationKey | None = None
+    """Relation whose links are scored, by rows of its ends; None: nodes are scored."""
+
+    def check_features(self) -> None:
+        """InputError: a type has none."""
+        for kind, blocks in self.graph.features.items():
+            if NO_FEATURES in blocks:
+                there = f"{self.graph.nodes(kind):,} nodes" + (f" of type {kind!r}" if kind else "")
+                raise InputError(
+                    _WHERE, f"{there} have no features that forward reads",
+                    "give each type a matrix of features; an embedding for each node (torch.nn.Embedding) becomes one: "
+                    "take its weight as x",
+                )  # fmt: skip
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Types whose nodes have scores or rows, the target first."""
+        return (self.target,) if self.links is None else tuple(dict.fromkeys((self.links.source, self.links.target)))
 
 
 def example_of(
-    module: torch.nn.Module, given: Any, target: str | None, inputs: Sequence[str] = (), *, scores_links: bool = False
+    module: torch.nn.Module, given: Any, target: str | None, inputs: Sequence[str] = (), links: str | None = None
 ) -> Example:
     """Example by what the user gives: a graph, or the arguments of `forward` (a tuple, or a dictionary by their names).
     `inputs`: names of what `forward` is given, `parameter=name` or in its order; empty: by the names of its parameters.
-    `scores_links`: its outputs are rows of nodes, and no labels belong to them.
-    """
+    `links`: the relation whose links are scored, by its name or with its types; None: nodes are scored."""
     found, call = _found(module, given, inputs)
-    if not scores_links:
-        return _example(found, call, target)
-    if call.form is not TENSORS:
-        raise InputError(
-            "--links", f"the graph has the types {listed(found.nodes)}, and the encoder is described over one",
-            "export it with rows of both types by torch.onnx.export, and write the manifest as docs/programs.md says",
-        )  # fmt: skip
-    return replace(_example(found, call, target), labels=None)
+    return _example(found, call, target, links)
 
 
 def _found(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, Call]:
     if isinstance(given, tuple | list) or (isinstance(given, dict) and not _is_named_graph(given)):
         return _of_arguments(module, given, inputs)
+    form: TensorForm = TENSORS
     if is_dgl_graph(given):
-        found, form = graph_of_dgl(given), TENSORS
+        found = graph_of_dgl(given)
     elif hasattr(given, "edge_types") and hasattr(given, "node_types"):
         found, form = graph_of_hetero(given), DICTIONARIES
     elif isinstance(given, Mapping) or hasattr(given, "edge_index") or hasattr(given, "adj_t") or _has_pairs(given):
-        found, form = graph_of_data(given), TENSORS
+        found = graph_of_data(given)
     else:
         raise InputError(
             _WHERE, f"it is of type {type(given).__name__}, and no graph",
@@ -96,7 +110,7 @@ def _of_arguments(module: torch.nn.Module, given: Any, inputs: Sequence[str]) ->
     return reader.found(), Call(arguments, reader.form)
 
 
-def _example(found: GivenGraph, call: Call, target: str | None) -> Example:
+def _example(found: GivenGraph, call: Call, target: str | None, links: str | None) -> Example:
     """Leaves aside what no argument is made of."""
     parts = {each.part for each in call.arguments}
     takes_all = Part.GRAPH in parts or Part.DGL_GRAPH in parts
@@ -108,19 +122,32 @@ def _example(found: GivenGraph, call: Call, target: str | None) -> Example:
     }
     for kind, blocks in features.items():
         if not blocks:
-            there = f"{found.counts[kind]:,} nodes" + (f" of type {kind!r}" if kind else "")
-            raise InputError(
-                _WHERE, f"{there} have no features that forward reads",
-                "give each type a matrix of features; an embedding for each node (torch.nn.Embedding) becomes one: "
-                "take its weight as x",
-            )  # fmt: skip
+            features[kind] = {NO_FEATURES: torch.zeros(found.counts[kind], 1)}
     kept = GraphTensors(
         features, found.edges,
         {key: {name: block for name, block in blocks.items() if takes_all or name in payload}
          for key, blocks in found.payload.items()},
     )  # fmt: skip
+    if links is not None:
+        relation = _relation(list(found.edges), links)
+        return Example(kept, call, relation.source, None, {}, relation)
     chosen = _target(found, target)
     return Example(kept, call, chosen, found.labels.get(chosen), found.masks.get(chosen, {}))
+
+
+def _relation(keys: Sequence[RelationKey], named: str) -> RelationKey:
+    """The relation of that name, or of that source type, name and target type; empty: the only one."""
+    found = [key for key in keys if not named or named in (key.name, words_of(key))]
+    if len(found) == 1:
+        return found[0]
+    told = f"{named!r} is the name of {len(found) or 'none'}" if named else "links of one relation are scored"
+    there = "; ".join(map(words_of, keys)) if keys[0].name else "one relation, which has no name"
+    raise InputError("--relation", f"{told}, and the graph has {there}", "name one, with its types where several fit")
+
+
+def words_of(key: RelationKey) -> str:
+    """Source type, name and target type; empty: all nodes are of one type."""
+    return f"{key.source} {key.name} {key.target}" if key.name else ""
 
 
 def _target(found: GivenGraph, target: str | None) -> str:

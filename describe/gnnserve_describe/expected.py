@@ -17,8 +17,9 @@ from gnnserve_describe.scoring import Scorer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
+    type: str
     nodes: np.ndarray
-    """int64, ascending: positions among the nodes of the target type."""
+    """int64, ascending: positions among the nodes of the type."""
     scores: np.ndarray
     """float32 [nodes, columns]"""
 
@@ -36,11 +37,14 @@ class ExpectedPairs:
     """float32 [pairs]"""
 
 
-def score_pairs(decoder: FoundDecoder, expected: Expected, seed: int) -> ExpectedPairs:
+def score_pairs(decoder: FoundDecoder, first: Expected, second: Expected, seed: int) -> ExpectedPairs:
     """Scores of pairs of the nodes whose rows are expected."""
-    ends = draw_pairs(expected.nodes, seed)
-    first, second = (torch.from_numpy(expected.scores[np.searchsorted(expected.nodes, each)]) for each in ends.T)
-    return ExpectedPairs(ends, decoder.score(first, second).float().numpy())
+    ends = draw_pairs(first.nodes, second.nodes, seed)
+    rows = (
+        torch.from_numpy(end.scores[np.searchsorted(end.nodes, nodes)])
+        for end, nodes in zip((first, second), ends.T, strict=True)
+    )
+    return ExpectedPairs(ends, decoder.score(*rows).float().numpy())
 
 
 def draw_nodes(degrees: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -58,7 +62,7 @@ def draw_nodes(degrees: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def expected_scores(scorer: Scorer, example: Example, lists: NeighbourLists, count: int, seed: int) -> Expected:
-    nodes = draw_nodes(lists.degrees(example.target), count, seed)
+    nodes = draw_nodes(lists.degrees(scorer.target), count, seed)
     try:
         scores = replace(scorer, call=scorer.call.over_example()).scores(example.graph)
     except Exception as error:
@@ -74,4 +78,4 @@ def expected_scores(scorer: Scorer, example: Example, lists: NeighbourLists, cou
             "module", f"scores of {int((~is_finite).sum()):,} of {len(nodes):,} nodes are not finite, as of node "
             f"{nodes[~is_finite][0]}", "mend the module (a mean over no neighbours, a division by 0), or the features",
         )  # fmt: skip
-    return Expected(nodes, found)
+    return Expected(scorer.target, nodes, found)

@@ -26,6 +26,8 @@ from gnnserve_describe.scoring import Scorer
 from gnnserve_describe.translations import TRANSLATIONS
 
 OPSET = 18
+EMBEDDINGS = "embeddings"
+"""Name of that output."""
 _MOST = 1 << 40
 """More nodes or edges than any call has; some operations want to know that there is a bound."""
 _PADDING = 2
@@ -33,32 +35,27 @@ _PADDING = 2
 
 
 class ProgramModule(torch.nn.Module):
-    """The module with the inputs of a program in place of its own."""
+    """The module with the inputs of a program in place of its own, and the outputs of all scorers."""
 
-    def __init__(self, scorer: Scorer, layout: Layout, target: str, *, is_padded: bool) -> None:
+    def __init__(self, scorers: Sequence[Scorer], layout: Layout, *, is_padded: bool) -> None:
         super().__init__()
-        self.module = scorer.module
-        self._scorer, self._layout, self._target, self._is_padded = scorer, layout, target, is_padded
+        self.module = scorers[0].module
+        self._scorers, self._layout, self._is_padded = scorers, layout, is_padded
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        place = next(
-            place
-            for place, each in enumerate(self._layout.inputs)
-            if each.role is InputRole.FEATURES and each.type == self._target
-        )
-        rows = tensors[place].shape[0]
-        given = self._padded(tensors) if self._is_padded else tensors
-        scores, embeddings = self._scorer(self._layout.graph_of(given))
-        # Modules may compute in other formats (float16, float64), and programs give float32.
-        found = tuple(each.float() for each in (scores, embeddings) if each is not None)
-        return tuple(each[:rows] for each in found) if self._is_padded else found
-
-    def _padded(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         counts = {
             each.type: tensor.shape[0]
             for each, tensor in zip(self._layout.inputs, tensors, strict=True)
             if each.role is InputRole.FEATURES
         }
+        given = self._padded(tensors, counts) if self._is_padded else tensors
+        returned = self._scorers[0].run(self._layout.graph_of(given))
+        found = [(each, scorer.target) for scorer in self._scorers for each in scorer.read(returned)]
+        # Modules may compute in other formats (float16, float64), and programs give float32.
+        outputs = ((each.float(), kind) for each, kind in found if each is not None)
+        return tuple(each[: counts[kind]] if self._is_padded else each for each, kind in outputs)
+
+    def _padded(self, tensors: Sequence[torch.Tensor], counts: Mapping[str, int]) -> list[torch.Tensor]:
         return [_padded(each, tensor, counts) for each, tensor in zip(self._layout.inputs, tensors, strict=True)]
 
 
@@ -72,14 +69,20 @@ def _padded(each: ProgramInput, tensor: torch.Tensor, counts: Mapping[str, int])
 
 
 def export_program(
-    scorer: Scorer, layout: Layout, target: str, example: GraphTensors, other: GraphTensors, path: Path,
+    scorers: Sequence[Scorer], layout: Layout, example: GraphTensors, other: GraphTensors, path: Path,
     *, is_padded: bool = False,
 ) -> None:  # fmt: skip
-    """Write the program. `other`: a graph with other numbers of nodes and edges, to find what depends on them.
-    InputError: it cannot be exported."""
-    module = ProgramModule(scorer, layout, target, is_padded=is_padded)
+    """Write the program. `scorers`: of one module and call. `other`: a graph with other numbers of nodes and edges, to
+    find what depends on them. InputError: it cannot be exported."""
+    scorer, *_ = scorers
+    module = ProgramModule(scorers, layout, is_padded=is_padded)
     tensors = layout.tensors_of(example)
-    names = ["scores"] if scorer.outputs.embeddings is None else ["scores", "embeddings"]
+    names = [
+        name
+        for each in scorers
+        for name, path_ in ((each.name, each.outputs.scores), (EMBEDDINGS, each.outputs.embeddings))
+        if path_ is not None
+    ]
     fixings = _SeenFixings()
     with _quietly(), torch.no_grad(), exportable(scorer.module):
         try:

@@ -4,14 +4,13 @@ fails later with a reason that is not the true one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.graph_schema import TYPE_PATTERN
-from gnnserve_api.programs import RelationKey
-from gnnserve_api.variants import MAX_LAYERS
+from gnnserve_api.programs import MAX_HOPS, RelationKey
 from gnnserve_describe.graph import GraphTensors
 from gnnserve_describe.scoring import Scorer
 
@@ -22,18 +21,20 @@ _MOST_EXACT = 1 << 24
 
 def check_numbers(hops: int | None, nodes: int, seed: int) -> None:
     """InputError: one of them is none that can be asked for."""
-    if hops is not None and not 0 <= hops <= MAX_LAYERS:
-        raise InputError("--hops", f"is {hops}; expected 0 to {MAX_LAYERS}", "leave it out: hops are measured")
+    if hops is not None and not 0 <= hops <= MAX_HOPS:
+        raise InputError("--hops", f"is {hops}; expected 0 to {MAX_HOPS}", "leave it out: hops are measured")
     if nodes < 1:
         raise InputError("--nodes", f"is {nodes}; expected 1 or more", "leave it out: 256 scores are drawn")
     if seed < 0:
         raise InputError("--seed", f"is {seed}; expected 0 or more", "leave it out")
 
 
-def check_edges(graph: GraphTensors, target: str) -> None:
-    """InputError: there are no nodes to score, names that no server takes, or edges of nodes that are not there."""
-    if not graph.nodes(target):
-        raise InputError(_WHERE, f"it has no nodes{_of(target)}", "give the graph that the model was trained on")
+def check_edges(graph: GraphTensors, scored: Iterable[str]) -> None:
+    """`scored`: types. InputError: there are no nodes to score, names that no server takes, or edges of nodes that are
+    not there."""
+    for target in scored:
+        if not graph.nodes(target):
+            raise InputError(_WHERE, f"it has no nodes{_of(target)}", "give the graph that the model was trained on")
     for kind, name in _names(graph):
         if name and not re.match(TYPE_PATTERN, name):
             raise InputError(

@@ -33,6 +33,12 @@ class GraphTensors:
     def types(self) -> Sequence[str]:
         return list(self.features)
 
+    @property
+    def only_count(self) -> int:
+        """How many nodes there are of the only type. ValueError: there are several types."""
+        (kind,) = self.features
+        return self.nodes(kind)
+
     def without(self, place: str | RelationKey, name: str) -> GraphTensors | None:
         """Without a tensor of a type or relation; None: a type would have none left."""
         if isinstance(place, RelationKey):

@@ -4,7 +4,7 @@ the folder can be served as it is."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from gnnserve_api.programs import InputRole, ProgramInput
-from gnnserve_describe.calling import DICTIONARIES, TENSORS, TensorForm
+from gnnserve_describe.calling import TENSORS
 from gnnserve_describe.example import Example
 from gnnserve_describe.layout import Layout
 
@@ -34,7 +34,7 @@ class WrittenGraph:
     """Nodes by type."""
     target: str
     labelled: Mapping[str, np.ndarray]
-    """Labels and masks of the nodes that are scored."""
+    """Labels and masks of the nodes that are scored; empty: none are classified."""
 
 
 def write_graph(
@@ -44,15 +44,16 @@ def write_graph(
     `has_classes`: whether its labels are read; without, those of the file say nothing, which a graph of one type must
     have all the same."""
     graph, target = example.graph, example.target
+    is_plain = example.call.form == TENSORS
     labels = None if example.labels is None else _classes(example.labels)
     if not has_classes:
         labels = np.arange(graph.nodes(target)) % 2
     tensors = dict(zip(layout.inputs, layout.tensors_of(graph), strict=True))
     if labels is None or sum(tensor.nbytes for tensor in tensors.values()) > MOST_BYTES:
         return None
-    labelled = {"y": labels, **_splits(example.masks, labels, seed)}
+    labelled = {"y": labels, **_splits(example.masks, labels, seed)} if has_classes or is_plain else {}
     written = WrittenGraph(tensors, {kind: graph.nodes(kind) for kind in graph.types}, target, labelled)
-    return _WRITERS[example.call.form](written, folder)
+    return _write_npz(written, folder) if is_plain else _write_hetero_data(written, folder)
 
 
 def _write_npz(graph: WrittenGraph, folder: Path) -> dict[str, Any]:
@@ -96,13 +97,9 @@ def _write_hetero_data(graph: WrittenGraph, folder: Path) -> dict[str, Any]:
     save_file(tensors, folder / TYPED_GRAPH)
     (folder / TYPED_GRAPH).with_suffix(".json").write_text(json.dumps({"nodes": dict(graph.counts)}))
     # The relations are those that the module was called with, added ones among them.
-    return {
-        "typed": {
-            "heteroData": {"uri": TYPED_GRAPH} | _columns_read(graph),
-            "target": graph.target,
-            "reverse": "Disabled",
-        }
-    }
+    target = {"target": graph.target} if graph.labelled else {}
+    source = {"uri": TYPED_GRAPH} | _columns_read(graph)
+    return {"typed": {"heteroData": source, **target, "reverse": "Disabled"}}
 
 
 def _place_of(each: ProgramInput) -> str:
@@ -113,13 +110,6 @@ def _place_of(each: ProgramInput) -> str:
 def _columns_read(graph: WrittenGraph) -> dict[str, str]:
     is_read = any(each.role in (InputRole.EDGE_FEATURES, InputRole.EDGE_TIMES) for each in graph.tensors)
     return {"edgeColumns": "Read"} if is_read else {}
-
-
-_WRITERS: Mapping[TensorForm, Callable[[WrittenGraph, Path], dict[str, Any]]] = {
-    TENSORS: _write_npz,
-    DICTIONARIES: _write_hetero_data,
-}
-"""By how the module is given tensors."""
 
 
 def class_count(labels: torch.Tensor) -> int | None:

@@ -89,7 +89,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _matrices(graph: GraphTensors) -> Iterator[Matrix]:
     for kind, blocks in graph.features.items():
-        described = ProgramInput(_named("x", kind), InputRole.FEATURES, type=kind)
+        described = ProgramInput(name_of_type("x", kind), InputRole.FEATURES, type=kind)
         yield Matrix(described, tuple(_block(name, block) for name, block in blocks.items()))
     for key in graph.edges:
         yield Matrix(ProgramInput(_of_relation("edge_index", key), InputRole.EDGES, relation=key), ())
@@ -115,7 +115,7 @@ def _block(name: str, block: torch.Tensor) -> Block:
     return Block(name, 1 if block.dim() == 1 else block.shape[1], block.dim() == 1, block.dtype)
 
 
-def _named(role: str, kind: str) -> str:
+def name_of_type(role: str, kind: str) -> str:
     return f"{role}_{_word(kind)}" if kind else role
 
 

@@ -21,7 +21,7 @@ _WIDTH = 5
 _SEEDS = 3
 """Nodes of the first level that are scored; the others read nodes that these read, too."""
 _APART = 7
-"""Nodes of each type that the others are not joined to."""
+"""Nodes of each type that the others are not joined to; some types have a few more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,16 @@ class Shape:
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
     graph: GraphTensors
-    seeds: np.ndarray
-    """Nodes of the target type at the first level."""
+    seeds: Mapping[str, np.ndarray]
+    """Nodes of each type at the first level."""
     joined: Mapping[str, int]
     """How many nodes of each type are joined to each other; those behind them are apart."""
     most_hops: int
     """Most hops that can be measured over it."""
+
+    def apart(self, kind: str) -> tuple[int, int]:
+        """A node that reads none, and one that reads one other, which reads none."""
+        return self.joined[kind] + _APART - 1, self.joined[kind] + _APART - 3
 
 
 def shape_of(graph: GraphTensors) -> Shape:
@@ -63,7 +67,7 @@ def shape_of(graph: GraphTensors) -> Shape:
     return Shape(reverses, frozenset(loops), is_sorted)
 
 
-def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels: int = PROBED_HOPS[0] + 4) -> Probe:
+def make_probe(like: GraphTensors, shape: Shape, seed: int, levels: int = PROBED_HOPS[0] + 4) -> Probe:
     """`like`: the user's graph, whose rows are drawn for nodes and edges."""
     random = np.random.default_rng(seed)
     joined = dict.fromkeys(like.types, _WIDTH * levels)
@@ -82,7 +86,8 @@ def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels:
         if key in shape.with_loops:
             some = random.choice(joined[key.source], joined[key.source] // 3, replace=False)
             edges[key] = np.concatenate([edges[key], np.stack([some, some])], axis=1)
-    nodes = {kind: count + _APART for kind, count in joined.items()}
+    # As many of no two types, so that what is of one is not taken for the other's.
+    nodes = {kind: count + _APART + place for place, (kind, count) in enumerate(joined.items())}
     # Nodes of a sample have other numbers than here, which nothing may depend on.
     numbers = {kind: np.concatenate([random.permutation(count), np.arange(count, nodes[kind])])
                for kind, count in joined.items()}  # fmt: skip
@@ -95,7 +100,7 @@ def make_probe(like: GraphTensors, target: str, shape: Shape, seed: int, levels:
         {key: _drawn(random, blocks, edges[key].shape[1]) for key, blocks in like.payload.items()},
     )
     graph = graph.sorted_by_reader() if shape.is_sorted else graph
-    return Probe(graph, numbers[target][:_SEEDS], joined, levels - 4)
+    return Probe(graph, {kind: found[:_SEEDS] for kind, found in numbers.items()}, joined, levels - 4)
 
 
 def _edges(random: np.random.Generator, sources: int, targets: int, levels: int) -> np.ndarray:

@@ -4,7 +4,7 @@ reads nodes that nothing joins to the ones that are scored."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,10 +38,14 @@ class ReadsFurtherError(InputError):
     """Nodes that are further away than the probe tells change scores."""
 
 
-def measure_reach(scorer: Scorer, probe: Probe, target: str, given: int | None, findings: Findings) -> Reach:
+class NotSampledError(InputError):
+    """Samples of the edges that lead to nodes do not give the scores; perhaps those of a graph with reverses do."""
+
+
+def measure_reach(scorer: Scorer, probe: Probe, given: int | None, findings: Findings) -> Reach:
     """`given`: hops by the user; None: unknown. InputError: no sample of neighbours gives the scores of the whole
-    graph; ReadsFurtherError: perhaps a deeper probe tells."""
-    meter = _meter(scorer, probe, target)
+    graph; ReadsFurtherError: perhaps a deeper probe tells; NotSampledError: perhaps a graph with reverses does."""
+    meter = _meter(scorer, probe)
     meter.check_parts_apart()
     hops = meter.hops()
     if given is not None and given < hops:
@@ -60,28 +64,28 @@ def measure_reach(scorer: Scorer, probe: Probe, target: str, given: int | None, 
     return Reach(max(hops, given or 0), reads_degrees)
 
 
-def _meter(scorer: Scorer, probe: Probe, target: str) -> _Meter:
+def _meter(scorer: Scorer, probe: Probe) -> _Meter:
     """In float64 where the module can, since what is far away counts little."""
     try:
         double = replace(scorer, module=copy.deepcopy(scorer.module).double())
-        meter = _Meter(double, replace(probe, graph=probe.graph.as_double()), target, _DOUBLE_TOLERANCE)
+        meter = _Meter(double, replace(probe, graph=probe.graph.as_double()), _DOUBLE_TOLERANCE)
     except (RuntimeError, TypeError, ValueError):
-        return _Meter(scorer, probe, target, _SINGLE_TOLERANCE)
-    return meter if meter.is_finite else _Meter(scorer, probe, target, _SINGLE_TOLERANCE)
+        return _Meter(scorer, probe, _SINGLE_TOLERANCE)
+    return meter if meter.is_finite else _Meter(scorer, probe, _SINGLE_TOLERANCE)
 
 
 class _Meter:
-    def __init__(self, scorer: Scorer, probe: Probe, target: str, tolerance: float) -> None:
-        self._scorer, self._probe, self._target = scorer, probe, target
+    def __init__(self, scorer: Scorer, probe: Probe, tolerance: float) -> None:
+        self._scorer, self._probe, self._seeds = scorer, probe, probe.seeds[scorer.target]
         self._lists = NeighbourLists(probe.graph)
-        self._scores = scorer.scores(probe.graph)[probe.seeds]
+        self._scores = scorer.scores(probe.graph)[self._seeds]
         self.is_finite = bool(self._scores.isfinite().all())
         self._most = tolerance * (float(self._scores.abs().max()) or 1.0)
 
     def hops(self) -> int:
         """The most hops from which features change a score."""
         most = self._probe.most_hops
-        distances = self._lists.distances(self._target, self._probe.seeds, most + 2)
+        distances = self._lists.distances(self._scorer.target, self._seeds, most + 2)
         reached, beyond = 0, most + 2
         while reached + 1 < beyond:
             hops = (reached + beyond) // 2
@@ -99,9 +103,9 @@ class _Meter:
 
     def is_exact(self, hops: int) -> bool:
         """Whether a sample of so many hops, with whole lists, gives the scores of the whole graph."""
-        sample = self._lists.sample(self._target, self._probe.seeds, hops)
+        sample = self._lists.sample(self._scorer.target, self._seeds, hops)
         try:
-            found = self._scorer.scores(sample)[: len(self._probe.seeds)]
+            found = self._scorer.scores(sample)[: len(self._seeds)]
         except Exception as error:
             if hops == 0:  # without any edge; programs have some (`export_program`)
                 return False
@@ -131,29 +135,28 @@ class _Meter:
         if changes:
             raise self._reads_the_whole()
 
-    def not_sampled(self) -> InputError:
-        return InputError(
+    def not_sampled(self) -> NotSampledError:
+        return NotSampledError(
             "module", f"its scores over a sample of {self._probe.most_hops + 1} hops, with all edges that these nodes "
             "read, are not those over the whole graph: it reads more than the edges that lead to a node",
-            "it may count edges that leave a node, look at the numbers of nodes, or use the order of edges: give such "
-            "numbers as features of nodes, or (where edges are one-way) add the reverse edges to the graph",
+            "it may look at the numbers of nodes, use the order of edges, or count edges that leave a node: give such "
+            "numbers as features of nodes",
         )  # fmt: skip
 
     def _reads_the_whole(self) -> InputError:
-        likely = [(name, words) for name, words in whole_graph_layers(self._scorer.module)]
+        likely = list(whole_graph_layers(self._scorer.module))
         problem = "scores change with nodes that nothing joins to the scored ones: it reads the graph as a whole"
         if not likely:
             return InputError(
                 "module", f"{problem}{self._line_of_reduction()}",
-                "norms, means and pooling over all nodes have another value over each sample of neighbours: normalise "
-                "each node by itself or by numbers that training has stored (BatchNorm), and train again",
+                "norms, means, attention and pooling over all nodes have another value over each sample of neighbours: "
+                "compute them of each node by itself, of its neighbours, or of numbers that training has stored "
+                "(BatchNorm), and train again, or keep what they are over your graph as a buffer, which later changes "
+                "of the graph leave as it is",
             )  # fmt: skip
-        named = ", ".join(f"{name} ({words})" for name, words in likely[:3])
-        return InputError(
-            "module", f"{problem}: {named}",
-            "no server of neighbourhoods can be right here; use a norm of each node (torch.nn.LayerNorm, LayerNorm("
-            "mode='node')) or BatchNorm, and train again",
-        )  # fmt: skip
+        named = ", ".join(f"{name} ({words})" for name, words, _ in likely[:3])
+        remedies = dict.fromkeys(remedy for _, _, remedy in likely)
+        return InputError("module", f"{problem}: {named}", "; ".join(remedies))
 
     def _line_of_reduction(self) -> str:
         """The first line that computes over all nodes, where one is seen."""
@@ -164,7 +167,7 @@ class _Meter:
         return next((f", at {line}" for line in seen.lines if str(line)), "")
 
     def _differs(self, graph: GraphTensors) -> bool:
-        return self._is_off(self._scorer.scores(graph)[self._probe.seeds])
+        return self._is_off(self._scorer.scores(graph)[self._seeds])
 
     def _is_off(self, scores: torch.Tensor) -> bool:
         difference = (scores - self._scores).abs()
@@ -184,20 +187,42 @@ class _Meter:
             yield replace(self._probe.graph, features=features)
 
 
-def whole_graph_layers(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
-    """Layers that are known to normalise over all nodes, by their classes' names."""
+_NORM = (
+    "no server of neighbourhoods can be right here; use a norm of each node (torch.nn.LayerNorm, LayerNorm("
+    "mode='node')) or BatchNorm, and train again, or keep its mean and deviation over your graph as buffers, which "
+    "later changes of the graph leave as they are"
+)
+_RELATIONS = (
+    "add up what relations give (HeteroConv), or weigh them by parameters, and train again, or keep the weights that "
+    "they have over your graph as a buffer, which later changes of the graph leave as they are"
+)
+_ATTENTION = "attend to neighbours alone (TransformerConv, GATv2Conv) in place of all nodes, and train again"
+_POOLING = "leave the pooling out, which chooses among all nodes, and train again"
+_NORMS = ("GraphNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "GraphSizeNorm")
+_ATTENTIONS = ("SGFormerAttention", "PolynormerAttention", "PerformerAttention", "GPSConv")
+_POOLINGS = ("TopKPooling", "SAGPooling", "ASAPooling", "EdgePooling", "ClusterPooling", "PANPooling", "MemPooling")
+_KNOWN: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(_NORMS, ("a norm over all nodes", _NORM)),
+    **dict.fromkeys(_ATTENTIONS, ("attention over all nodes", _ATTENTION)),
+    **dict.fromkeys(_POOLINGS, ("pooling of nodes", _POOLING)),
+    "HANConv": ("which weighs relations by a mean over all nodes", _RELATIONS),
+}
+"""What layers do and what to do in their place, by the names of their classes."""
+
+
+def whole_graph_layers(module: torch.nn.Module) -> Iterator[tuple[str, str, str]]:
+    """Layers that are known to read all nodes: the name of each, what it does, and the next step."""
     for name, each in module.named_modules():
         kind = type(each).__name__
-        if kind == "LayerNorm" and getattr(each, "mode", "") == "graph":
-            yield name, "torch_geometric's LayerNorm, whose mode is 'graph' by default"
-        elif kind in {"GraphNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "GraphSizeNorm"}:
-            yield name, kind
-        elif kind == "HANConv":
-            yield name, "HANConv weighs relations by a mean over all nodes"
+        if kind in _KNOWN:
+            words, remedy = _KNOWN[kind]
+            yield name, f"{kind}, {words}", remedy
+        elif kind == "LayerNorm" and getattr(each, "mode", "") == "graph":
+            yield name, "torch_geometric's LayerNorm, whose mode is 'graph' by default", _NORM
         elif kind == "InstanceNorm" and not getattr(each, "track_running_stats", False):
-            yield name, "torch_geometric's InstanceNorm"
+            yield name, "torch_geometric's InstanceNorm", _NORM
         elif getattr(each, "track_running_stats", True) is False and "Norm" in kind:
-            yield name, f"{kind}(track_running_stats=False)"
+            yield name, f"{kind}(track_running_stats=False)", _NORM
 
 
 _OVER_ROWS = frozenset(

@@ -46,12 +46,23 @@ class Scorer:
     module: torch.nn.Module
     call: Call
     outputs: Outputs
+    target: str = ""
+    """Type of the nodes that are scored."""
+    name: str = "scores"
+    """What the program calls its scores."""
 
     def __call__(self, graph: GraphTensors) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Scores [nodes, columns] of the target type, and embeddings."""
+        return self.read(self.run(graph))
+
+    def run(self, graph: GraphTensors) -> Any:
+        """What the module returns."""
         end = self.outputs.end
         with nullcontext() if end is None else _WithoutEnd(end):
-            found = self.call(self.module, graph)
+            return self.call(self.module, graph)
+
+    def read(self, found: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Scores and embeddings in what the module returned."""
         scores = _matrix(_at(found, self.outputs.scores))
         if self.outputs.adds_class:
             scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
@@ -81,7 +92,7 @@ def outputs_of(
         if tensor.dim() in (1, 2) and len(tensor) == nodes and tensor.is_floating_point() and _is_of(path, target)
     ]
     if not of_nodes:
-        raise _no_scores(tensors, graph, nodes)
+        raise _no_scores(tensors, graph, nodes, f" of type {target}" if target else "")
     of_nodes = _named(of_nodes, named)
     if gives_rows:
         return Outputs(of_nodes[0][0], None, None)
@@ -157,7 +168,9 @@ def tensors_of(found: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor
             yield from tensors_of(getattr(found, name), (*path, name))
 
 
-def _no_scores(tensors: Sequence[tuple[Path, torch.Tensor]], graph: GraphTensors, nodes: int) -> InputError:
+def _no_scores(
+    tensors: Sequence[tuple[Path, torch.Tensor]], graph: GraphTensors, nodes: int, of_type: str
+) -> InputError:
     shapes = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for _, tensor in tensors) or "no tensor"
     firsts = {tensor.shape[0] if tensor.dim() else 0 for _, tensor in tensors}
     if not tensors:
@@ -165,14 +178,19 @@ def _no_scores(tensors: Sequence[tuple[Path, torch.Tensor]], graph: GraphTensors
     elif any(tensor.dim() == 1 and len(tensor) == nodes and not tensor.is_floating_point() for _, tensor in tensors):
         problem, remedy = "they are integers, as the numbers of classes are", "return the scores before argmax"
     elif firsts & {edges.shape[1] for edges in graph.edges.values()}:
-        problem, remedy = "it scores edges", "scores of edges are not served yet: describe the part that scores nodes"
+        problem = "it scores edges"
+        remedy = (
+            "where it scores pairs of nodes, describe the part that makes their rows with --links, and give what "
+            "scores two rows by --decoder; classes of edges are not served yet"
+        )
     elif firsts <= {0, 1}:
         problem = "it scores the graph as a whole"
         remedy = "only scores of nodes are served: describe the part before the pooling"
     else:
         problem, remedy = (
-            f"none of its outputs has a row for each of {nodes} nodes",
-            "return a matrix with a row for each",
+            f"none of its outputs has a row for each of the {nodes} nodes{of_type} of the small graph that it is "
+            "called with",
+            "return a matrix with a row for each node",
         )
     return InputError("forward", f"it returns {shapes}: {problem}", remedy)
 

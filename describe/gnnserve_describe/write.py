@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,27 @@ def ids_of(given: Any, nodes: int) -> np.ndarray:
     return found if found.dtype.kind == "U" else found.astype(np.int64)
 
 
-def write_expected(expected: Expected, ids: np.ndarray | None, pairs: ExpectedPairs | None, path: Path) -> None:
-    arrays = {"nodes": expected.nodes if ids is None else ids[expected.nodes], "scores": expected.scores}
+def write_expected(
+    expected: Sequence[Expected], ids: np.ndarray | None, pairs: ExpectedPairs | None, path: Path
+) -> None:
+    """`expected`: of the nodes that are scored; of links the first and the second nodes, which are called by their
+    types where they have any."""
+
+    def names_of(nodes: np.ndarray, kind: str) -> np.ndarray:
+        if pairs is not None and kind:
+            return np.array([f"{kind}/{node}" for node in nodes])
+        return nodes if ids is None else ids[nodes]
+
+    arrays = {
+        "nodes": np.concatenate([names_of(each.nodes, each.type) for each in expected]),
+        "scores": np.concatenate([each.scores for each in expected]),
+    }
     if pairs is not None:
-        arrays |= {"pairs": pairs.ends if ids is None else ids[pairs.ends], "pair_scores": pairs.scores}
+        ends = zip(pairs.ends.T, (expected[0], expected[-1]), strict=True)
+        arrays |= {
+            "pairs": np.stack([names_of(nodes, end.type) for nodes, end in ends], axis=1),
+            "pair_scores": pairs.scores,
+        }
     np.savez(path, allow_pickle=False, **arrays)
 
 
@@ -128,13 +145,15 @@ def name_of_service(name: str) -> str:
 
 
 def write_manifest(
-    program: ProgramManifest, decoder: FoundDecoder | None, name: str, source: dict[str, Any] | None, told: list[str],
-    path: Path,
+    program: ProgramManifest, decoder: FoundDecoder | None, relation: str, name: str, source: dict[str, Any] | None,
+    told: list[str], path: Path,
 ) -> None:  # fmt: skip
-    """`decoder`: what scores pairs of its rows; None: nodes are classified."""
+    """`decoder`: what scores pairs of its rows; None: nodes are classified. `relation`: whose links are scored; empty:
+    nodes are of one type."""
     spec: dict[str, Any] = {} if source is None else {"graph": {"source": source}}
     if decoder is not None:
-        spec["task"] = {"links": {"decoder": decoder.kind, "dimensions": program.scores.columns}}
+        named = {"relation": relation} if relation else {}
+        spec["task"] = {"links": {**named, "decoder": decoder.kind, "dimensions": program.scores.columns}}
     spec["model"] = model_block(program, decoder)
     document = {
         "apiVersion": "gnnserve.dev/v1alpha1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -83,9 +84,17 @@ def test_a_refusal_counts_for_a_reason_that_its_code_gives_alone() -> None:
 
 
 def test_a_reason_that_is_ours_is_a_limit_and_no_refusal_in_principle() -> None:
-    entry = entry_of(lambda: over_nodes(Wide()), Reason.LEAVING_EDGES)
-    outcome, words = refusal(entry, "it reads more than the edges that lead to a node")
-    assert outcome is Outcome.LIMIT and words == Reason.LEAVING_EDGES
+    entry = entry_of(lambda: over_nodes(Wide()), Reason.FAR)
+    outcome, words = refusal(entry, "it reads nodes more than 128 hops away")
+    assert outcome is Outcome.LIMIT and words == Reason.FAR
+
+
+def test_links_are_right_where_pairs_have_the_scores_of_the_models_own_decoder() -> None:
+    def make() -> Made:
+        return replace(over_nodes(pyg.SAGEConv(COLUMNS, 8)), decoder=pyg.InnerProductDecoder())
+
+    checked = check(Entry("made here", "tests", "", Task.LINKS, make))
+    assert (checked.outcome, checked.words) == (Outcome.RIGHT, "1 hops; pairs by Dot"), checked
 
 
 def test_a_model_that_cannot_be_made_has_failed() -> None:

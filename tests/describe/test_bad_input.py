@@ -106,7 +106,7 @@ def test_integers_that_float32_does_not_keep_are_told() -> None:
     ("wishes", "words"),
     [
         (Wishes(nodes=0), "--nodes: is 0; expected 1 or more"),
-        (Wishes(hops=9), "--hops: is 9; expected 0 to 8"),
+        (Wishes(hops=129), "--hops: is 129; expected 0 to 128"),
         (Wishes(hops=-1), "--hops: is -1"),
         (Wishes(seed=-1), "--seed: is -1"),
         (Wishes(ids=[[1, 2], [3]]), "--ids: they are"),

@@ -304,13 +304,13 @@ class ReadingBack(Net):
         return super().forward(x, edge_index) + torch.ones(widest).sum()
 
 
-class TurnedTable(Net):
+class FlatTable(Net):
     def __init__(self) -> None:
         super().__init__(pyg.SAGEConv)
-        self.table = torch.nn.Parameter(torch.zeros(COLUMNS, NODES))
+        self.table = torch.nn.Parameter(torch.zeros(COLUMNS * NODES))
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return super().forward(x + self.table.t(), edge_index)
+        return super().forward(x + self.table.view(-1, COLUMNS), edge_index)
 
 
 class Deciding(Net):
@@ -364,7 +364,7 @@ REFUSED = {
     "graph norm": (
         lambda: Net(pyg.SAGEConv, pyg.LayerNorm(8)), ["norm (torch_geometric's LayerNorm", "mode='node'"]
     ),
-    "column for each node": (TurnedTable, ["runs over its own graph alone", "as features"]),
+    "rows behind each other": (FlatTable, ["runs over its own graph alone", "as features"]),
     "scores edges": (lambda: OfEdges(pyg.SAGEConv), ["it scores edges", "not served yet"]),
     "scores graphs": (lambda: OfGraph(pyg.SAGEConv), ["the graph as a whole", "before the pooling"]),
     "unknown argument": (lambda: Lonely(pyg.SAGEConv), ["forward: it takes 'weather'", "--inputs"]),

@@ -16,13 +16,14 @@ from tests.support.described import CLASSES, GRAPH, TYPED_GRAPH, Net, TypedNet
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.spec.task import Decoder
+from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_describe import Wishes, describe, write
 from gnnserve_describe.decoder import DIST_MULT, DOT, MLP, decoder_of
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.score_links.given_decoder import read_decoder
 from gnnserve_worker.tasks.score_links.links import served_links
 
 ROWS = 8
@@ -61,6 +62,44 @@ class Weighed(torch.nn.Module):
         return (z[edge_label_index[0]] * self.weight * z[edge_label_index[1]]).sum(dim=-1)
 
 
+class Summed(torch.nn.Module):
+    """A perceptron with a matrix for each row, as tgn.py has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second, self.first = torch.nn.Linear(ROWS, 12), torch.nn.Linear(ROWS, 12)
+        self.last = torch.nn.Linear(12, 1)
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return self.last((self.first(first) + self.second(second)).relu())
+
+
+class Opposed(torch.nn.Module):
+    """Some columns attract and others repel."""
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return (first[:, :3] * second[:, :3]).sum(dim=1) - (first[:, 3:] * second[:, 3:]).sum(dim=1)
+
+
+class Translated(torch.nn.Module):
+    """TransE of one relation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relations = torch.nn.Embedding(3, ROWS)
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return -((first + self.relations.weight[1]) - second).norm(p=1, dim=-1)
+
+
+class OfTypes(Beside):
+    """Rows by type and pairs of their numbers, as torch_geometric's examples over several types take them."""
+
+    def forward(self, z_dict: dict[str, torch.Tensor], edge_label_index: torch.Tensor) -> torch.Tensor:
+        row, col = edge_label_index
+        return super().forward(z_dict["author"][row], z_dict["paper"][col])
+
+
 class Product(torch.nn.Module):
     """A perceptron over the product of both rows, which servers do not know."""
 
@@ -97,12 +136,26 @@ def test_an_encoder_is_served_by_its_manifest_with_the_scores_of_its_decoder(tmp
 
 
 @pytest.mark.parametrize(
-    ("module", "kind"), [(None, DOT), (pyg.InnerProductDecoder, DOT), (Weighed, DIST_MULT), (Beside, MLP)]
-)
-def test_a_decoder_is_told_by_what_it_computes(module: Callable[[], torch.nn.Module] | None, kind: str) -> None:
-    found = decoder_of(None if module is None else module(), ROWS)
+    ("make", "kind"),
+    [
+        (lambda: None, DOT), (pyg.InnerProductDecoder, DOT), (Weighed, DIST_MULT), (Opposed, DIST_MULT), (Beside, MLP),
+        (Summed, MLP), (Translated, MLP), (OfTypes, MLP),
+    ],
+)  # fmt: skip
+def test_a_decoder_is_told_by_what_it_computes_and_read_by_servers(
+    make: Callable[[], torch.nn.Module | None], kind: str, tmp_path: Path
+) -> None:
+    found = decoder_of(make(), ROWS, ("author", "paper"))
     assert (found.kind, bool(found.weights)) == (kind, kind != DOT)
-    assert kind in [*Decoder]
+    if found.weights:
+        write.write_tensors(found.weights, tmp_path / write.DECODER)
+    task = Links(decoder=Decoder(kind), dimensions=ROWS)
+    decoder = read_decoder(task, tmp_path / write.DECODER if found.weights else None).decoder
+    first, second = torch.randn(2, 40, ROWS)
+    wanted = found.score(first, second).detach().numpy()
+    np.testing.assert_allclose(
+        decoder.score(first.numpy(), second.numpy()), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max()
+    )
 
 
 def test_decoders_that_servers_do_not_know_are_refused() -> None:
@@ -112,9 +165,51 @@ def test_decoders_that_servers_do_not_know_are_refused() -> None:
         decoder_of(torch.nn.Linear(3, 1), ROWS)
 
 
-def test_links_over_several_types_are_not_described(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--links: the graph has the types paper, author"):
-        describe(TypedNet(), TYPED_GRAPH, tmp_path / "described", Wishes(scores_links=True))
+class TypedEncoder(torch.nn.Module):
+    """Rows of all types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        keys = TYPED_GRAPH.edge_types
+        self.layers = torch.nn.ModuleList(
+            [pyg.HeteroConv({key: pyg.SAGEConv((-1, -1), ROWS) for key in keys}) for _ in range(2)]
+        )
+        with torch.no_grad():
+            self(TYPED_GRAPH.x_dict, TYPED_GRAPH.edge_index_dict)
+
+    def forward(self, x_dict: dict[str, torch.Tensor], edge_index_dict: dict[Any, torch.Tensor]) -> Any:
+        for layer in self.layers:
+            x_dict = {kind: rows.tanh() for kind, rows in layer(x_dict, edge_index_dict).items()}
+        return x_dict
+
+
+def test_links_between_types_are_served_by_the_manifest(tmp_path: Path) -> None:
+    wishes = Wishes(scores_links=True, relation="writes", decoder=OfTypes())
+    made = describe(TypedEncoder().eval(), TYPED_GRAPH, tmp_path / "described", wishes)
+    outputs = [(each.name, each.type, each.columns) for each in made.program.outputs]
+    assert outputs == [("scores", "author", ROWS), ("scores_paper", "paper", ROWS)]
+    assert made.check.difference <= 1e-5 and made.has_graph
+    document = yaml.safe_load((made.folder / write.MANIFEST).read_text())["spec"]
+    assert document["task"]["links"] == {"relation": "author writes paper", "decoder": "MLP", "dimensions": ROWS}
+    # Which holds the rows of both types, and scores of pairs, against the expected ones.
+    revision = generate(load_manifest(made.folder / write.MANIFEST), Repository(tmp_path, "default", "described"))
+    assert [*revision.variants]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        (Wishes(scores_links=True), "--relation: links of one relation are scored, and the graph has author writes"),
+        (Wishes(scores_links=True, relation="likes"), "--relation: 'likes' is the name of none, and the graph has"),
+        (Wishes(scores_links=True, relation="writes", target="paper"), "--target: links are scored, whose ends have"),
+        (Wishes(scores_links=True, relation="writes", ids=range(80)), "--ids: links join types, and expected rows"),
+        (Wishes(scores_links=True, relation="writes"), "it returns torch.float32 .*: none of its outputs has a row"),
+    ],
+)
+def test_links_between_types_name_their_relation(wishes: Wishes, words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words):
+        describe(TypedNet(), TYPED_GRAPH, tmp_path / "described", wishes)
     assert not [*tmp_path.iterdir()]
 
 

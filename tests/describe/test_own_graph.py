@@ -11,6 +11,7 @@ import torch
 import torch_geometric.nn as pyg
 from safetensors.numpy import load_file
 from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES, TYPED_GRAPH, Net
+from torch_geometric.data import Data
 from torch_geometric.utils import degree, scatter
 
 from gnnserve_describe import Wishes, describe
@@ -51,6 +52,38 @@ def test_weights_with_a_row_for_each_node_become_features(
     rows = dict(module.named_parameters())[name].detach().numpy()
     np.testing.assert_array_equal(features, np.concatenate([GRAPH.x.numpy(), rows], axis=1))
     np.testing.assert_array_equal(load_file(made.folder / WEIGHTS)[name], rows)
+
+
+class OwnProducts(torch.nn.Module):
+    """RGCN without features: a row of weights for each node and base, and the number of nodes in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg.FastRGCNConv(NODES, CLASSES, 5, num_bases=2)
+
+    def forward(self, edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
+        return self.conv(None, edge_index, edge_type)
+
+
+class PartOfTable(torch.nn.Module):
+    """One table for all types, of which a part is returned, as MetaPath2Vec does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(300, CLASSES)
+
+    def forward(self) -> torch.Tensor:
+        return self.embedding.weight[40 : 40 + NODES]
+
+
+@pytest.mark.parametrize(("make", "hops"), [(OwnProducts, 1), (PartOfTable, 0)])
+def test_rows_in_other_places_become_features_of_nodes_that_have_none(
+    make: type[torch.nn.Module], hops: int, tmp_path: Path
+) -> None:
+    graph = Data(edge_index=GRAPH.edge_index, edge_type=GRAPH.edge_type, y=GRAPH.y, num_nodes=NODES)
+    made = describe(make().eval(), graph, tmp_path / "described")
+    assert (made.program.hops, made.program.reads_degrees) == (hops, False)
+    assert made.check.difference <= 1e-5
 
 
 class OwnTypedTable(torch.nn.Module):

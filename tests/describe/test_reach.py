@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from tests.support.described import COLUMNS, GRAPH, Net
+from tests.support.described import COLUMNS, GRAPH, ONE_WAY, Net
 from torch_geometric.data import Data
 from torch_geometric.utils import degree
 
@@ -19,8 +19,6 @@ from gnnserve_describe.findings import Findings
 from gnnserve_describe.probe import make_probe, shape_of
 from gnnserve_describe.reach import Reach, measure_reach
 from gnnserve_describe.scoring import Scorer, outputs_of
-
-ONE_WAY = Data(x=GRAPH.x, edge_index=GRAPH.edge_index[:, : GRAPH.edge_index.shape[1] // 2], y=GRAPH.y)
 
 
 class Propagating(torch.nn.Module):
@@ -64,9 +62,9 @@ class Alone(torch.nn.Module):
 def reach_of(module: torch.nn.Module, graph: Data, hops: int | None = None) -> Reach:
     module = module.eval()
     example = example_of(module, graph, None)
-    probe = make_probe(example.graph, "", shape_of(example.graph), 0)
+    probe = make_probe(example.graph, shape_of(example.graph), 0)
     outputs = outputs_of(module, example.call, probe.graph, "", None)
-    return measure_reach(Scorer(module, example.call, outputs), probe, "", hops, Findings())
+    return measure_reach(Scorer(module, example.call, outputs), probe, hops, Findings())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_more_hops_may_be_asked_for() -> None:
         (CountingOut, ONE_WAY, "count edges that leave a node"),
         (Numbering, GRAPH, "look at the numbers of nodes"),
         (Counted, ONE_WAY, "fails over a sample of neighbours: IndexError: fewer rows"),
-        (lambda: Net(pyg.SAGEConv, pyg.GraphNorm(8)), GRAPH, r"norm \(GraphNorm\)"),
+        (lambda: Net(pyg.SAGEConv, pyg.GraphNorm(8)), GRAPH, r"norm \(GraphNorm, a norm over all nodes\)"),
         (lambda: Net(pyg.SAGEConv, pyg.PairNorm()), GRAPH, "PairNorm"),
         (
             lambda: Net(pyg.SAGEConv, torch.nn.BatchNorm1d(8, track_running_stats=False)), GRAPH,

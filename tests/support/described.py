@@ -44,6 +44,7 @@ def _random_typed_graph() -> HeteroData:
 
 
 GRAPH = _random_graph()
+ONE_WAY = Data(x=GRAPH.x, edge_index=GRAPH.edge_index[:, : GRAPH.edge_index.shape[1] // 2], y=GRAPH.y)
 TYPED_GRAPH = _random_typed_graph()
 
 

@@ -94,6 +94,15 @@ def describe(
             show_default=False,
         ),
     ] = None,
+    relation: Annotated[
+        str,
+        typer.Option(
+            "--relation",
+            metavar="RELATION",
+            help="Relation whose links are scored, over several types: its name, or 'user buys item'.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Write a model of yours as a program that is served, with expected scores and a manifest."""
     require_describing()
@@ -101,5 +110,7 @@ def describe(
     from gnnserve_describe.command import DescribeCommand, run  # noqa: PLC0415
 
     run(
-        DescribeCommand(module, out, graph, inputs, target, hops, ids, nodes, seed, name, trust, output, links, decoder)
+        DescribeCommand(
+            module, out, graph, inputs, target, hops, ids, nodes, seed, name, trust, output, links, decoder, relation
+        )
     )

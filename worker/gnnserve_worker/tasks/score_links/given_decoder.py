@@ -63,13 +63,13 @@ def _of_dist_mult(tensors: _Tensors, dimensions: int) -> _Tensors | None:
 def _of_perceptron(tensors: _Tensors, dimensions: int) -> _Tensors | None:
     """Decoder of two linear layers, told by their shapes; those without a bias have one of 0."""
     matrices = [tensor for tensor in tensors.values() if tensor.ndim == 2]
-    first = [tensor for tensor in matrices if tensor.shape[1] == 2 * dimensions]
-    last = [tensor for tensor in matrices if tensor.shape[0] == 1 and tensor.shape[1] != 2 * dimensions]
+    first = [tensor for tensor in matrices if tensor.shape[1] == 2 * dimensions and len(tensor) > 1]
+    last = [tensor for tensor in matrices if len(tensor) == 1]
     if len(matrices) != 2 or len(first) != 1 or len(last) != 1 or last[0].shape[1] != len(first[0]):
         return None
     hidden = len(first[0])
     biases = [tensor for tensor in tensors.values() if tensor.ndim == 1]
-    if hidden == 1 or any(len(one) not in (hidden, 1) for one in biases) or len(biases) > 2:
+    if any(len(one) not in (hidden, 1) for one in biases) or len(biases) > 2:
         return None
     bias = next((one for one in biases if len(one) == hidden), np.zeros(hidden, np.float32))
     end = next((one for one in biases if len(one) == 1), np.zeros(1, np.float32))
