@@ -39,7 +39,7 @@ class Check:
 
     @classmethod
     def of(cls, checks: Iterable[Check]) -> Check:
-        """Of all types whose nodes are scored."""
+        """One check of all types whose nodes are scored."""
         found = list(checks)
         return cls(
             sum(each.samples for each in found), sum(each.nodes for each in found),

@@ -233,7 +233,7 @@ def _probed(
 
 
 def _scorer_of_type(scorer: Scorer, kind: str, probe: Probe, wishes: Wishes) -> Scorer:
-    """Of rows of another type that the same call gives."""
+    """Scorer of another type, whose rows the same call gives."""
     outputs = outputs_of(scorer.module, scorer.call, probe.graph, kind, None, wishes.output, gives_rows=True)
     return replace(scorer, outputs=outputs, target=kind, name=name_of_type(scorer.name, kind))
 

@@ -35,7 +35,7 @@ class _Weight:
     type: str
     axis: int
     shape: tuple[int, ...]
-    """Of one node's part."""
+    """Shape of one node's part."""
 
     def rows_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """[nodes], or [nodes, columns]."""
