@@ -23,7 +23,7 @@ from gnnserve_describe.example import Example, example_of, words_of
 from gnnserve_describe.expected import Expected, expected_scores, score_pairs
 from gnnserve_describe.export import EMBEDDINGS, export_program
 from gnnserve_describe.findings import Findings
-from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_values
+from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_of_links, check_values
 from gnnserve_describe.given_graph import MATRIX_NAMES, listed
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import class_count, write_graph
@@ -122,7 +122,8 @@ def describe(
         example = example_of(
             module, graph, wishes.target, wishes.inputs, wishes.relation if wishes.scores_links else None
         )
-        _check_wishes(wishes, example)
+        if example.links is not None:
+            check_of_links(example.links, wishes.target, wishes.ids)
         check_edges(example.graph, example.types)
         exported = _exported(module, example, wishes, findings, step, made / PROGRAM)
         example, layout, expected = exported.example, exported.layout, exported.expected
@@ -148,19 +149,6 @@ def describe(
         relation = "" if example.links is None else words_of(example.links)
         write_manifest(program, decoder, relation, wishes.name or folder.name, source, list(findings), made / MANIFEST)
     return Description(folder, program, exported.check, tuple(findings), source is not None, example)
-
-
-def _check_wishes(wishes: Wishes, example: Example) -> None:
-    """InputError: some are of one task, and others of another."""
-    if example.links is None:
-        return
-    if wishes.target is not None and example.links.name:
-        raise InputError("--target", "links are scored, whose ends have types", "leave it out; --relation names both")
-    if wishes.ids is not None and example.links.name:
-        raise InputError(
-            "--ids", "links join types, and expected rows are of nodes by their type and position",
-            "leave it out, and give the source without ids",
-        )  # fmt: skip
 
 
 def _exported(
