@@ -1,6 +1,6 @@
 """Counts the Python calls that a request takes in a warm server: a cost without noise, to set beside times.
 
-    python -m tools.calls [--checkout FOLDER] [--quick] [--json | --functions]
+    python -m tools.calls [--checkout FOLDER] [--only WORDS] [--json | --functions]
 
 Counted are calls of our own functions, compiled kernels among them, and apart those of built-in functions and of
 libraries, on all threads. A service over a small graph is asked on one connection, one request after the other; what a
@@ -108,7 +108,7 @@ def _of_example(name: str) -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Service:
     repository: str
-    """Folder of its repository, which services over the same spec share."""
+    """Folder of its repository, which services with the same revision share."""
     spec: Callable[[], Mapping[str, Any]]
     cases: tuple[Case, ...]
     example: str = ""
@@ -129,7 +129,7 @@ SERVICES = (
     ),
     Service("digits", lambda: _SPEC, (Case("gRPC, one node", _grpc, ""),)),
     Service(
-        "changing", lambda: {**_SPEC, "updates": {"log": {"sqlite": {}}}},
+        "digits", lambda: {**_SPEC, "updates": {"log": {"sqlite": {}}}},
         (Case("JSON, one node of a graph that changes", _nodes(1)),),
     ),
     Service("reviews", lambda: _of_example("reviews"), (Case("JSON, one node of several types", _user),), "reviews"),
@@ -243,12 +243,11 @@ class _Server:
 def _served(service: Service, variables: Mapping[str, str], folder: Path) -> Iterator[_Server]:
     """A server that counts. ValueError: it does not start."""
     manifest = folder / service.repository / f"{_NAME}.yaml"
-    if not manifest.exists():
-        if service.example:
-            shutil.copytree(ROOT / "examples" / service.example, manifest.parent)
-        manifest.parent.mkdir(exist_ok=True)
-        head = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": _NAME}}
-        manifest.write_text(yaml.safe_dump({**head, "spec": dict(service.spec())}))
+    if service.example:
+        shutil.copytree(ROOT / "examples" / service.example, manifest.parent)
+    manifest.parent.mkdir(exist_ok=True)
+    head = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": _NAME}}
+    manifest.write_text(yaml.safe_dump({**head, "spec": dict(service.spec())}))
     port, grpc_port = _free_ports()
     arguments = ["run", str(manifest), "--port", str(port), "--repository", str(manifest.parent / "repository")]
     if service.has_grpc:
@@ -293,18 +292,21 @@ def variables_of(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(packages)}
 
 
-def count_calls(folder: Path, variables: Mapping[str, str], *, quick: bool = False) -> dict[str, Calls]:
+def count_calls(folder: Path, variables: Mapping[str, str], only: str = "") -> dict[str, Calls]:
     """Calls per request of the checkout in `folder`, by case; without those that it does not know, which standard error
-    tells. `quick`: the first case alone."""
+    tells. `only`: words of the cases that are counted."""
     found: dict[str, Calls] = {}
     with tempfile.TemporaryDirectory(prefix="gnnserve-calls-") as name:
-        for service in SERVICES[: 1 if quick else None]:
+        for service in SERVICES:
+            if not (cases := [case for case in service.cases if only in case.name]):
+                continue
             try:
                 with _served(service, variables, Path(name)) as server:
-                    for case in service.cases[: 1 if quick else None]:
+                    for case in cases:
+                        print(case.name, file=sys.stderr, flush=True)
                         found |= _count(case, server, folder.resolve())
             except ValueError as error:
-                print(f"{', '.join(case.name for case in service.cases)}: {error}", file=sys.stderr)
+                print(f"{', '.join(case.name for case in cases)}: {error}", file=sys.stderr)
     return found
 
 
@@ -327,13 +329,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tools.calls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose server is counted; default: this one")
-    parser.add_argument("--quick", action="store_true", help=f"{ONE_NODE} alone")
+    parser.add_argument("--only", metavar="WORDS", default="", help="cases whose names have these words; default: all")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true")
     shown.add_argument("--functions", action="store_true", help="each function that is called")
     options = parser.parse_args(arguments)
     folder = options.checkout.resolve()
-    found = count_calls(folder, variables_of(folder), quick=options.quick)
+    found = count_calls(folder, variables_of(folder), options.only)
     if options.json:
         print(msgspec.json.encode(found).decode())
         return 0
