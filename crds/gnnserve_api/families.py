@@ -196,15 +196,11 @@ class VariantPoint:
         )
 
     @property
-    def has_own_network(self) -> bool:
-        """Whether a network was trained for it that is no part of the model, and that it is named after."""
-        return self.network is NetworkAxis.PERCEPTRON or self.channels is ChannelAxis.FEWER
-
-    @property
     def is_asked_for(self) -> bool:
         """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
         accurate and as fast."""
-        return self.rows is not RowAxis.PRODUCTS or self.has_own_network
+        is_of_model = self.network is NetworkAxis.MODEL and self.channels is ChannelAxis.ALL
+        return self.rows is not RowAxis.PRODUCTS or not is_of_model
 
     @property
     def stores_product(self) -> bool:
