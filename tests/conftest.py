@@ -46,6 +46,8 @@ LONG = (
     "control/test_campaign.py",
     "worker/test_real_graphs.py",
     "cli/test_report.py",
+    "describe/test_describe.py",
+    "worker/test_program_types_generation.py",
     "worker/test_pods_generate.py",
     "worker/test_pods_serve.py",
     "worker/test_repository_interrupted.py",

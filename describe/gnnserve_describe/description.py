@@ -125,11 +125,11 @@ def describe(
         if example.links is not None:
             check_of_links(example.links, wishes.target, wishes.ids)
         check_edges(example.graph, example.types)
+        ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
         exported = _exported(module, example, wishes, findings, step, made / PROGRAM)
         example, layout, expected = exported.example, exported.layout, exported.expected
 
         step("write")
-        ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
         program = _manifest(exported, sha256_of(made / PROGRAM))
         _tell_inputs(layout, findings)
         decoder = pairs = None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch.export import Dim
@@ -50,6 +53,18 @@ def export(
         )
     assert made is not None
     made.save(path, external_data=False)
+    return path
+
+
+def made_once(name: str, make: Callable[[Path], object], factory: pytest.TempPathFactory) -> Path:
+    """A file that the first of all processes of this run of tests makes which wants it: an export takes seconds."""
+    folder = factory.getbasetemp()
+    path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            make(path.with_suffix(".part"))
+            path.with_suffix(".part").rename(path)
     return path
 
 

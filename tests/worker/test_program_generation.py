@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import yaml
 from tests.support import fork_server
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
 from tests.support.living import ROOM_BYTES, batch_of, ids_of
-from tests.support.programs import export, export_over_graph, manifest_of
+from tests.support.programs import export, export_over_graph, made_once, manifest_of
 from tests.support.secured_worker import started
 
 from gnnserve_api.errors import InputError
@@ -86,26 +86,24 @@ class Headed(torch.nn.Module):
 class Models:
     """Modules, and their exports, each made once."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self._factory = factory
         self.modules = {
             "SAGE": Headed(pyg.SAGEConv),
             "GCN": Headed(pyg.GCNConv),
             "LayerNorm": Headed(pyg.SAGEConv, pyg.LayerNorm(HIDDEN)),
         }
-        self._written: set[str] = set()
 
     def file(self, name: str) -> Path:
-        path = self.folder / f"{name}.onnx"
-        if name not in self._written:
-            export_over_graph(self.modules[name], COLUMNS, path, ("logits", "h"))
-            self._written.add(name)
-        return path
+        module = self.modules[name]
+        return made_once(
+            f"headed-{name}.onnx", lambda path: export_over_graph(module, COLUMNS, path, ("logits", "h")), self._factory
+        )
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
-    yield Models(tmp_path_factory.mktemp("models"))
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory)
 
 
 def contract(**more: Any) -> dict[str, Any]:

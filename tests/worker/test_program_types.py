@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from tests.support.graphs import dense_features
-from tests.support.programs import export, manifest_of
+from tests.support.programs import export, made_once, manifest_of
 from tests.support.repository import RANKING, repository_in, tiny_profile
 
 from gnnserve_api.errors import RepositoryError
@@ -138,17 +139,26 @@ FREE = {
 }  # fmt: skip
 
 
-def published(root: Path, model: Model, storage: Storage = Storage.FLOAT32) -> tuple[Repository, str]:
+def program_of(factory: pytest.TempPathFactory) -> Path:
+    """The export of `Model`."""
+    return made_once(
+        "types.onnx", lambda path: export(Model().eval(), example(), FREE, path, ("scores", "hidden")), factory
+    )
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, str]:
+    root = tmp_path_factory.mktemp("types")
     repository, brought = repository_in(root), root / "brought"
-    brought.mkdir(parents=True)
-    export(model, example(), FREE, brought / "model.onnx", ("scores", "hidden"))
+    brought.mkdir()
+    shutil.copy(program_of(tmp_path_factory), brought / "model.onnx")
     check_program_file(brought / "model.onnx", PROGRAM)
     width = max(COLUMNS.values())
     rows = [np.pad(rows, ((0, 0), (0, width - rows.shape[1]))) for rows in FEATURES.values()]
     with repository.locked(None):
         repository.put_graph(DATA)
         with repository.stage("recipe", DATA.digest) as staged:
-            staged.write_table(TABLE, "features", storage, width, rows)
+            staged.write_table(TABLE, "features", Storage.FLOAT32, width, rows)
             network = program_network(staged.write_program("x1", brought, PROGRAM))
             assert network.program
             variant = VariantManifest(
@@ -168,9 +178,8 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory, model: Model) -> LoadedRevision:
-    repository, revision = published(tmp_path_factory.mktemp("types"), model)
-    return load_revision(repository, revision)
+def loaded(published: tuple[Repository, str]) -> LoadedRevision:
+    return load_revision(*published)
 
 
 def test_nodes_are_scored_as_over_the_whole_graph(loaded: LoadedRevision, model: Model) -> None:
@@ -188,10 +197,9 @@ def test_nodes_are_scored_as_over_the_whole_graph(loaded: LoadedRevision, model:
             np.testing.assert_allclose(answer.embeddings, hidden[seeds], rtol=0, atol=1e-5 * np.abs(hidden).max())
 
 
-def test_changes_of_a_revision_that_keeps_nothing_of_rows_are_refused(tmp_path: Path, model: Model) -> None:
-    repository, revision = published(tmp_path, model)
+def test_changes_of_a_revision_that_keeps_nothing_of_rows_are_refused(published: tuple[Repository, str]) -> None:
     with pytest.raises(RepositoryError, match=r"kept nothing of how rows of new nodes are made; generate it again"):
-        load_revision(repository, revision, max_delta_bytes=1 << 20)
+        load_revision(*published, max_delta_bytes=1 << 20)
 
 
 def test_requests_bring_nothing_along(loaded: LoadedRevision) -> None:

@@ -32,6 +32,7 @@ from tests.worker.test_program_types import (
     USERS,
     Model,
     example,
+    program_of,
     whole_graph,
 )
 
@@ -114,8 +115,8 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Path:
-    return export(model, example(), FREE, tmp_path_factory.mktemp("program") / "model.onnx", ("scores", "hidden"))
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return program_of(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

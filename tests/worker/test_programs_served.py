@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance.forms import FORMS, Asked, Said, in_json, serving
-from tests.support.programs import export
 from tests.support.serving import Client, FakeWorker, running, service
 from tests.worker import test_program_generation as one_type
 from tests.worker import test_program_types_generation as several_types
-from tests.worker.test_program_types import FREE, Model, example, whole_graph
+from tests.worker.test_program_types import Model, program_of, whole_graph
 from typer.testing import CliRunner
 
 from gnnserve_api.spec.service import GNNService
@@ -70,8 +69,8 @@ class Published:
         return Worker(load_revision(self.repository, revision))
 
 
-def of_one_type(folder: Path) -> Published:
-    made = one_type.Given(folder, one_type.Models(folder), "SAGE")
+def of_one_type(factory: pytest.TempPathFactory) -> Published:
+    made = one_type.Given(factory.mktemp("one_type"), one_type.Models(factory), "SAGE")
     training = {"training": {"epochs": 2}}
     program = made.generate(one_type.contract(), variants=BESIDE, model=training)
     other = made.generate(one_type.contract(embeddings=None))
@@ -80,12 +79,11 @@ def of_one_type(folder: Path) -> Published:
     return Published(made.repository, program.revision, other.revision, described, NODES, scores[[*NODES]])
 
 
-def of_several_types(folder: Path) -> Published:
-    module = Model().eval()
-    file = export(module, example(), FREE, folder / "model.onnx", ("scores", "hidden"))
+def of_several_types(factory: pytest.TempPathFactory) -> Published:
     with torch.no_grad():
-        scores = module(**{name: torch.tensor(array) for name, array in whole_graph().items()})[0].numpy()
-    made = several_types.Given(folder, file, scores, several_types.hetero_data)
+        scores = Model().eval()(**{name: torch.tensor(array) for name, array in whole_graph().items()})[0].numpy()
+    folder = factory.mktemp("several_types")
+    made = several_types.Given(folder, program_of(factory), scores, several_types.hetero_data)
     training = {"training": {"epochs": 2}}
     program = made.generate(several_types.contract(), variants=BESIDE, model=training)
     other = made.generate(several_types.contract(embeddings=None))
@@ -106,7 +104,7 @@ def described_by(of: GNNService, source: dict[str, Any], repository: Repository)
 
 @pytest.fixture(scope="module", params=[of_one_type, of_several_types])
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
-    made: Published = request.param(tmp_path_factory.mktemp(request.param.__name__))
+    made: Published = request.param(tmp_path_factory)
     return made
 
 
