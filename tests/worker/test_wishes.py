@@ -23,6 +23,7 @@ from gnnserve_worker.asking.wishes import (
     WISHES,
     Wish,
     Wishes,
+    given_in,
     wishes_of_body,
     wishes_of_head,
     wishes_of_parameters,
@@ -34,7 +35,10 @@ def of_head(wish: Wish, value: int) -> Wishes:
 
 
 def of_body(wish: Wish, value: int) -> Wishes:
-    return wishes_of_body(SimpleNamespace(objective=None, strict=UNSET, **{wish.field: value}))
+    nothing = dict.fromkeys(wish.field for wish in WISHES)
+    return wishes_of_body(
+        given_in(SimpleNamespace(**nothing | {"objective": None, "strict": UNSET, wish.field: value}))
+    )
 
 
 def of_parameters(wish: Wish, value: int) -> Wishes:

@@ -49,9 +49,10 @@ class Wishes(msgspec.Struct, frozen=True):
 
     objective: Objective = NO_OBJECTIVE
     strict: bool | None = None
+    # As in `WISHES`.
     seed: int | None = None
-    min_offset: int | None = None
     variant: str | None = None
+    min_offset: int | None = None
     timeout_ms: float | None = None
     priority: int | None = None
     all_times: bool = False
@@ -240,29 +241,36 @@ HEADERS_REMEDY = "headers have the rest: " + ", ".join(
 """What to do about a parameter of the query that would be a wish."""
 
 
-def _checked(given: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-    """Values by their fields, checked; what is None stays so."""
-    return {
-        wish.field: wish.check(value, places[wish.field])
-        for wish in WISHES
-        if (value := given.get(wish.field)) is not None
-    }
+def _wishes(
+    objective: Objective, strict: bool | None, given: Sequence[Any], places: Mapping[str, str]
+) -> Wishes:  # fmt: skip
+    """`given`: values in the order of `WISHES`, which are checked; None: not wished."""
+    if given == _NONE_GIVEN:  # an objective alone is what most ask for
+        return Wishes(objective, strict)
+    values: list[Any] = [
+        value if value is None else wish.check(value, places[wish.field])
+        for wish, value in zip(WISHES, given, strict=True)
+    ]
+    return Wishes(objective, strict, *values)
 
 
 # JSON
 
 given_in = attrgetter("objective", "strict", *(wish.field for wish in WISHES))
 """All wishes of a request in JSON, as it has them."""
-NOTHING_GIVEN = (None, UNSET, *(None for _ in WISHES))
+_NONE_GIVEN = tuple(None for _ in WISHES)
+NOTHING_GIVEN = (None, UNSET, *_NONE_GIVEN)
+"""As `given_in` has it of a request without any."""
 
 
-def wishes_of_body(request: Any) -> Wishes:
-    """Wishes of a request in JSON. One that has not all of them may lack their fields."""
-    objective = NO_OBJECTIVE if request.objective is None else request.objective
-    check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
-    strict = None if request.strict is UNSET else request.strict
-    given = {wish.field: getattr(request, wish.field, None) for wish in WISHES}
-    return Wishes(objective, strict, **_checked(given, IN_BODY))
+def wishes_of_body(given: Sequence[Any]) -> Wishes:
+    """`given`: as of `given_in`."""
+    objective, strict = given[0], given[1]
+    if objective is None:
+        objective = NO_OBJECTIVE
+    else:
+        check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
+    return _wishes(objective, None if strict is UNSET else strict, given[2:], IN_BODY)
 
 
 # The Open Inference Protocol
@@ -271,8 +279,8 @@ def wishes_of_body(request: Any) -> Wishes:
 def wishes_of_parameters(objective: Objective, strict: bool | None, given: Mapping[str, int]) -> Wishes:
     """`given`: integers, by the name of the parameter."""
     check_objective(objective, "parameters.latency_ms", "parameters.accuracy_tolerance_permille")
-    values = {wish.field: wish.of_parameter(given[wish.parameter]) for wish in WISHES if wish.parameter in given}
-    return Wishes(objective, strict, **_checked(values, IN_PARAMETERS))
+    values = tuple(wish.of_parameter(given[wish.parameter]) if wish.parameter in given else None for wish in WISHES)
+    return _wishes(objective, strict, values, IN_PARAMETERS)
 
 
 # Heads
@@ -298,17 +306,13 @@ def wishes_of_head(headers: Mapping[bytes, bytes]) -> Wishes:
     )
     check_objective(objective, LATENCY_HEADER.decode(), TOLERANCE_HEADER.decode())
     strict = headers.get(STRICT_HEADER)
-    given = {
-        wish.field: wish.of_header(headers[wish.header], wish.header, wish.remedy)
+    given = tuple(
+        wish.of_header(headers[wish.header], wish.header, wish.remedy) if wish.header in headers else None
         for wish in WISHES
-        if wish.header in headers
-    }
-    wishes = Wishes(
-        objective,
-        None if strict is None else _read_flag(strict, STRICT_HEADER),
-        all_times=_wants_all_times(headers.get(TIMING_HEADER)),
-        **_checked(given, IN_HEAD),
     )
+    wishes = _wishes(objective, None if strict is None else _read_flag(strict, STRICT_HEADER), given, IN_HEAD)
+    if TIMING_HEADER in headers:
+        wishes = msgspec.structs.replace(wishes, all_times=_wants_all_times(headers[TIMING_HEADER]))
     gateways_ms = _number_in(headers, ENVOY_TIMEOUT_HEADER, _MILLISECONDS)
     if not gateways_ms:
         return wishes
@@ -330,9 +334,9 @@ def _read_flag(value: bytes, name: bytes) -> bool:
     raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), problem, "give true or false")
 
 
-def _wants_all_times(value: bytes | None) -> bool:
-    if value is None or value.strip(b" \t").lower() == b"all":
-        return value is not None
+def _wants_all_times(value: bytes) -> bool:
+    if value.strip(b" \t").lower() == b"all":
+        return True
     problem = f"{_shown(value.strip())} is not possible here"
     raise RequestError(
         ErrorCode.INVALID_VALUE, TIMING_HEADER.decode(), problem, "give all, or leave the header out"

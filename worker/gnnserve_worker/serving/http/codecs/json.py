@@ -85,7 +85,8 @@ class JsonCodec:
                     request = task.decoder.decode(body)
         except UNREADABLE as error:
             raise _refused(error, body, revision) from None
-        wishes = NO_WISHES if given_in(request) == NOTHING_GIVEN else wishes_of_body(request)
+        given = given_in(request)
+        wishes = NO_WISHES if given == NOTHING_GIVEN else wishes_of_body(given)
         ids, overlay = task.ids_of(request, max_nodes), request.overlay
         arrange: Arrange | None = None
         if overlay is not None and not brings_nothing(overlay):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
@@ -85,13 +84,13 @@ def ask_of(request: AnyRequest, revision: ServedRevision, max_nodes: int, limits
     held = next(index for index in revision.compute.indexes if index.part == part)
     index = _opened(held, revision)
     variant = _choose_variant(index, revision, request, brings=overlay is not None)
-    wishes = msgspec.structs.replace(wishes_of_body(request), variant=variant)
+    given = (request.objective, request.strict, request.seed, variant, request.min_offset, None, None)
     ids = (node_id,)
     arrange: Arrange | None = None
     if overlay is not None:
         arrange = partial(revision.compute.overlays.arrange, ids, overlay, limits)
     items = QueryNode(request, index, held, revision, folded)
-    return Ask(items, ids, (recommending.output,), wishes, arrange=arrange)
+    return Ask(items, ids, (recommending.output,), wishes_of_body(given), arrange=arrange)
 
 
 def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
