@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_PRODUCT = ("crds", "operator", "cli", "client", "worker")
+_PRODUCT = ("crds", "operator", "cli", "client", "describe", "worker")
 """Folders of packages: a package of the folder's is imported by its own name."""
 _BESIDE = ("benchmarks", "tests", "tools")
 """Folders that are packages themselves."""
