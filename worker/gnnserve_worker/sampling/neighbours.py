@@ -280,81 +280,107 @@ def _sample(
         end = rows
         ends[depth] = end
         generation[0] += 1
-        for block in range(begin, end, BLOCK):
-            if overlay is None:
-                rows, edges = _sample_block(
-                    indptr, indices, fanouts, depth, block, end, rows, edges, key, share, nodes, starts, neighbours,
-                    children, offsets, bitmap, table, known, known_rows, generation[0], positions,
-                )  # fmt: skip
-            else:
-                rows, edges = _sample_block_seen(
-                    indptr, indices, fanouts, depth, block, end, rows, edges, key, share, nodes, starts, neighbours,
-                    children, offsets, bitmap, table, known, known_rows, generation[0], positions,
-                    views, packed, names_leaves,
-                )  # fmt: skip
-            if rows > len(nodes) or edges > len(neighbours):
-                return rows, edges
+        if overlay is None:
+            rows, edges = _sample_hop(
+                indptr, indices, fanouts, depth, begin, end, rows, edges, key, share, nodes, starts, neighbours,
+                children, offsets, bitmap, table, known, known_rows, generation[0], positions,
+            )  # fmt: skip
+        else:
+            rows, edges = _sample_hop_seen(
+                indptr, indices, fanouts, depth, begin, end, rows, edges, key, share, nodes, starts, neighbours,
+                children, offsets, bitmap, table, known, known_rows, generation[0], positions,
+                views, packed, names_leaves,
+            )  # fmt: skip
+        if rows > len(nodes) or edges > len(neighbours):
+            return rows, edges
         begin = end
     return rows, edges
 
 
 @inlined
-def _sample_block(
-    indptr: np.ndarray, indices: np.ndarray, fanouts: np.ndarray, depth: int, block: int, end: int,
+def _sample_hop(
+    indptr: np.ndarray, indices: np.ndarray, fanouts: np.ndarray, depth: int, begin: int, end: int,
     rows: int, edges: int, key: int, share: bool, nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
     children: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: int, positions: np.ndarray | None,
 ) -> tuple[int, int]:  # fmt: skip
-    """Sample for the rows from `block` on, before `end`; rows and edges that there are then, or as `_sample` says.
-
-    First draw for every node of the block and prefetch what was drawn; then read it."""
-    stop = min(block + BLOCK, end)
-    _prefetch_lists(indptr, nodes, stop, min(stop + BLOCK, end))
-    fanout, first_edge = fanouts[depth], edges
-    edges = _draw(indptr, indices, nodes, block, stop, edges, depth, fanout, key, offsets, bitmap, table, starts)
-    if edges > len(neighbours):
-        return rows, _at_least(edges, fanouts, depth, end)
-    _read(indptr, indices, nodes, block, stop, fanout, offsets, starts, neighbours, positions)
-    if depth == len(fanouts) - 1:
-        return rows, edges
-    needed = rows + edges - first_edge
-    if needed > len(nodes):
-        return needed if share else _at_least(needed, fanouts, depth, end), edges
-    rows = _add_rows(indptr, neighbours, first_edge, edges, share, nodes, children, rows, known, known_rows, generation)
+    """Sample for rows begin to end - 1, block by block; rows and edges that there are then, or as `_sample` says. Not
+    told apart further: a call with so many arrays for each block takes a twentieth of the whole."""
+    fanout = fanouts[depth]
+    for block in range(begin, end, BLOCK):
+        stop = min(block + BLOCK, end)
+        _prefetch_lists(indptr, nodes, stop, min(stop + BLOCK, end))
+        # First draw for every node of the block and prefetch what was drawn; then read it.
+        first_edge = edges
+        for row in range(block, stop):
+            first = list_begin(indptr, nodes[row])
+            degree = list_end(indptr, nodes[row]) - first
+            chosen = edges - first_edge
+            if fanout >= 0 and fanout < degree:
+                choose_positions(degree, fanout, stream(key, depth, nodes[row]), offsets, chosen, bitmap, table)
+                for i in range(chosen, chosen + fanout):
+                    offsets[i] = first + offsets[i]
+                    prefetch(indices, offsets[i])
+                edges += fanout
+            else:
+                prefetch(indices, first)
+                for i in range(degree if fanout >= 0 else 0):
+                    offsets[chosen + i] = first + i
+                edges += degree
+            starts[row + 1] = edges
+        if edges > len(neighbours):
+            return rows, _at_least(edges, fanouts, depth, end)
+        for row in range(block, stop if fanout < 0 else block):
+            first = list_begin(indptr, nodes[row]) - starts[row]
+            for edge in range(starts[row], starts[row + 1]):
+                neighbours[edge] = indices[first + edge]
+                if positions is not None:
+                    positions[edge] = first + edge
+        for i in range(edges - first_edge if fanout >= 0 else 0):
+            neighbours[first_edge + i] = indices[offsets[i]]
+            if positions is not None:
+                positions[first_edge + i] = offsets[i]
+        if depth < len(fanouts) - 1:
+            needed = rows + edges - first_edge
+            if needed > len(nodes):
+                return needed if share else _at_least(needed, fanouts, depth, end), edges
+            rows = _add_rows(
+                indptr, neighbours, first_edge, edges, share, nodes, children, rows, known, known_rows, generation
+            )  # fmt: skip
     return rows, edges
 
 
 @inlined
-def _sample_block_seen(
-    indptr: np.ndarray, indices: np.ndarray, fanouts: np.ndarray, depth: int, block: int, end: int,
+def _sample_hop_seen(
+    indptr: np.ndarray, indices: np.ndarray, fanouts: np.ndarray, depth: int, begin: int, end: int,
     rows: int, edges: int, key: int, share: bool, nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
     children: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: int, positions: np.ndarray | None,
     views: np.ndarray, packed: np.ndarray, names_leaves: bool,
 ) -> tuple[int, int]:  # fmt: skip
     _, keys, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
-    stop, stored, last = min(block + BLOCK, end), list_count(indptr), len(fanouts) - 1
-    _prefetch_lists_seen(indptr, nodes, stop, min(stop + BLOCK, end), stored, origins)
-    fanout, first_edge = fanouts[depth], edges
-    edges = _draw_seen(
-        indptr, indices, nodes, block, stop, edges, depth, fanout, key, offsets, bitmap, table, starts,
-        views, stored, keys, flags, origins, streams, extra_starts,
-    )  # fmt: skip
-    if edges > len(neighbours):
-        return rows, _at_least(edges, fanouts, depth, end)
-    _read_seen(
-        indptr, indices, nodes, block, stop, fanout, offsets, starts, neighbours, positions, views, stored, flags,
-        first_slots, origins, extra_starts, extra, slots, depth < last or names_leaves,
-    )  # fmt: skip
-    if depth == last:
-        return rows, edges
-    needed = rows + edges - first_edge
-    if needed > len(nodes):
-        return needed if share else _at_least(needed, fanouts, depth, end), edges
-    rows = _add_rows_seen(
-        indptr, neighbours, block, stop, starts, share, nodes, children, rows, known, known_rows, generation,
-        views, stored, origins,
-    )  # fmt: skip
+    fanout, stored, last = fanouts[depth], list_count(indptr), len(fanouts) - 1
+    for block in range(begin, end, BLOCK):
+        stop, first_edge = min(block + BLOCK, end), edges
+        _prefetch_lists_seen(indptr, nodes, stop, min(stop + BLOCK, end), stored, origins)
+        edges = _draw_seen(
+            indptr, indices, nodes, block, stop, edges, depth, fanout, key, offsets, bitmap, table, starts,
+            views, stored, keys, flags, origins, streams, extra_starts,
+        )  # fmt: skip
+        if edges > len(neighbours):
+            return rows, _at_least(edges, fanouts, depth, end)
+        _read_seen(
+            indptr, indices, nodes, block, stop, fanout, offsets, starts, neighbours, positions, views, stored, flags,
+            first_slots, origins, extra_starts, extra, slots, depth < last or names_leaves,
+        )  # fmt: skip
+        if depth < last:
+            needed = rows + edges - first_edge
+            if needed > len(nodes):
+                return needed if share else _at_least(needed, fanouts, depth, end), edges
+            rows = _add_rows_seen(
+                indptr, neighbours, block, stop, starts, share, nodes, children, rows, known, known_rows, generation,
+                views, stored, origins,
+            )  # fmt: skip
     return rows, edges
 
 
@@ -376,41 +402,14 @@ def _prefetch_lists_seen(
 
 
 @inlined
-def _draw(
-    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, edges: int, depth: int,
-    fanout: int, key: int, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray, starts: np.ndarray,
-) -> int:  # fmt: skip
-    """Draw for rows block to stop - 1 and prefetch what was drawn, whose places `offsets` gets where lists are not read
-    whole; how many edges there are then."""
-    first_edge = edges
-    for row in range(block, stop):
-        node = nodes[row]
-        first = list_begin(indptr, node)
-        degree = list_end(indptr, node) - first
-        chosen = edges - first_edge
-        if fanout >= 0 and fanout < degree:
-            choose_positions(degree, fanout, stream(key, depth, node), offsets, chosen, bitmap, table)
-            for i in range(chosen, chosen + fanout):
-                offsets[i] = first + offsets[i]
-                prefetch(indices, offsets[i])
-            edges += fanout
-        else:
-            prefetch(indices, first)
-            if fanout >= 0:
-                for i in range(degree):
-                    offsets[chosen + i] = first + i
-            edges += degree
-        starts[row + 1] = edges
-    return edges
-
-
-@inlined
 def _draw_seen(
     indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, edges: int, depth: int,
     fanout: int, key: int, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray, starts: np.ndarray,
     views: np.ndarray, stored: int, keys: np.ndarray, flags: np.ndarray, origins: np.ndarray, streams: np.ndarray,
     extra_starts: np.ndarray,
 ) -> int:  # fmt: skip
+    """Draw for rows block to stop - 1 and prefetch what was drawn, whose places `offsets` gets where lists are not read
+    whole; how many edges there are then."""
     first_edge = edges
     for row in range(block, stop):
         node = nodes[row]
@@ -446,34 +445,14 @@ def _draw_seen(
 
 
 @inlined
-def _read(
-    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, fanout: int,
-    offsets: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, positions: np.ndarray | None,
-) -> None:  # fmt: skip
-    """Read what was drawn for rows block to stop - 1."""
-    if fanout < 0:
-        for row in range(block, stop):
-            first = list_begin(indptr, nodes[row]) - starts[row]
-            for edge in range(starts[row], starts[row + 1]):
-                neighbours[edge] = indices[first + edge]
-                if positions is not None:
-                    positions[edge] = first + edge
-        return
-    first_edge = starts[block]
-    for i in range(starts[stop] - first_edge):
-        neighbours[first_edge + i] = indices[offsets[i]]
-        if positions is not None:
-            positions[first_edge + i] = offsets[i]
-
-
-@inlined
 def _read_seen(
     indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, fanout: int,
     offsets: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, positions: np.ndarray | None,
     views: np.ndarray, stored: int, flags: np.ndarray, first_slots: np.ndarray, origins: np.ndarray,
     extra_starts: np.ndarray, extra: np.ndarray, slots: np.ndarray, names_all: bool,
 ) -> None:  # fmt: skip
-    """`names_all`: whether nodes that only gain neighbours get the names that they have in the view, too."""
+    """Read what was drawn for rows block to stop - 1. `names_all`: whether nodes that only gain neighbours get the
+    names that they have in the view, too."""
     first_edge = starts[block]
     for row in range(block, stop):
         view = views[row]
