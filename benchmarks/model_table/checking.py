@@ -112,10 +112,8 @@ def _compared(made: Made, described: Description) -> tuple[Outcome, str, float |
 
 def _compared_links(made: Made, described: Description) -> tuple[Outcome, str, float | None]:
     """Scores of pairs, by rows that a server computes and its decoder, and by the user's own modules."""
-    served, links = Served.of(described), described.example.links
-    if links is None:
-        raise ValueError("links were asked for, and nodes are described")
-    columns, ends = served.program.scores.columns, (links.source, links.target)
+    served, types = Served.of(described), described.example.scored.types
+    columns, ends = served.program.scores.columns, (types[0], types[-1])
     own = decoder_of(made.decoder, columns, ends)
     weights = described.folder / DECODER
     task = Links(decoder=Decoder(own.kind), dimensions=columns)
@@ -127,7 +125,7 @@ def _compared_links(made: Made, described: Description) -> tuple[Outcome, str, f
         second = random.choice(len(whole[1]), len(first), replace=False)
         with torch.no_grad():
             wanted = own.score(whole[0][first], whole[1][second]).numpy()
-        found = decoder.score(served.scores(first), served.scores(second, links.target))
+        found = decoder.score(served.scores(first), served.scores(second, ends[1]))
         differences.append(float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max()))
         scales.append(float(np.abs(wanted).max()))
     return _judged(max(differences) / max(scales), f"{_told_hops(served)}; pairs by {own.kind}")

@@ -18,12 +18,11 @@ from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of, told_by_line
 from gnnserve_describe.calling import Dictionaries, Part
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
-from gnnserve_describe.decoder import decoder_of
-from gnnserve_describe.example import Example, example_of, words_of
-from gnnserve_describe.expected import Expected, expected_scores, score_pairs
+from gnnserve_describe.example import Example, example_of
+from gnnserve_describe.expected import Expected, expected_scores
 from gnnserve_describe.export import EMBEDDINGS, export_program
 from gnnserve_describe.findings import Findings
-from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_of_links, check_values
+from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_values
 from gnnserve_describe.given_graph import MATRIX_NAMES, listed
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import class_count, write_graph
@@ -32,6 +31,7 @@ from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import PROBED_HOPS, Probe, make_probe, shape_of
 from gnnserve_describe.reach import NotSampledError, Reach, ReadsFurtherError, measure_reach
 from gnnserve_describe.reverses import with_reverses
+from gnnserve_describe.scored import links_of, nodes_of
 from gnnserve_describe.scoring import Outputs, Scorer, outputs_of, tensors_of
 from gnnserve_describe.steadiness import check_steady, in_evaluation
 from gnnserve_describe.write import (
@@ -119,12 +119,10 @@ def describe(
     with new_folder(folder) as made, told_by_line():
         step("call the module")
         module = in_evaluation(module, findings)
-        example = example_of(
-            module, graph, wishes.target, wishes.inputs, wishes.relation if wishes.scores_links else None
-        )
-        if example.links is not None:
-            check_of_links(example.links, wishes.target, wishes.ids)
-        check_edges(example.graph, example.types)
+        choose = links_of(wishes.relation) if wishes.scores_links else nodes_of(wishes.target)
+        example = example_of(module, graph, choose, wishes.inputs)
+        example.scored.check(wishes.target, wishes.ids)
+        check_edges(example.graph, example.scored.types)
         ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
         exported = _exported(module, example, wishes, findings, step, made / PROGRAM)
         example, layout, expected = exported.example, exported.layout, exported.expected
@@ -132,22 +130,16 @@ def describe(
         step("write")
         program = _manifest(exported, sha256_of(made / PROGRAM))
         _tell_inputs(layout, findings)
-        decoder = pairs = None
-        if example.links is None:
-            _tell_classes(program, example.labels, findings)
-        else:
-            decoder = decoder_of(wishes.decoder, program.scores.columns, (example.links.source, example.links.target))
-            pairs = score_pairs(decoder, expected[0], expected[-1], wishes.seed)
-            if decoder.weights:
-                write_tensors(decoder.weights, made / DECODER)
-        write_expected(expected, ids, pairs, made / EXPECTED)
+        classes = None if example.labels is None else class_count(example.labels)
+        judged = example.scored.judge(wishes.decoder, program.scores.columns, expected, wishes.seed, classes, findings)
+        if judged.weights:
+            write_tensors(judged.weights, made / DECODER)
+        write_expected(expected, ids, judged.pairs, example.scored, made / EXPECTED)
         write_weights(module, made / WEIGHTS)
         # Its nodes are positions.
-        source = (
-            None if ids is not None else write_graph(example, layout, made, wishes.seed, has_classes=decoder is None)
-        )
-        relation = "" if example.links is None else words_of(example.links)
-        write_manifest(program, decoder, relation, wishes.name or folder.name, source, list(findings), made / MANIFEST)
+        source = None if ids is not None else write_graph(example, layout, made, wishes.seed)
+        name = wishes.name or folder.name
+        write_manifest(program, judged, name, source, list(findings), made / MANIFEST)
     return Description(folder, program, exported.check, tuple(findings), source is not None, example)
 
 
@@ -165,7 +157,7 @@ def _exported(
 
         step("score nodes of the whole graph")
         lists = NeighbourLists(example.graph)
-        expected = [expected_scores(each, example, lists, wishes.nodes, wishes.seed) for each in scorers]
+        expected = [expected_scores(each, example.graph, lists, wishes.nodes, wishes.seed) for each in scorers]
 
         step("export")
         layout = layout_of(example.graph)
@@ -215,7 +207,7 @@ def _probed(
     example.check_features()
     probe = make_probe(example.graph, shape_of(example.graph), wishes.seed)
     scorer = _scorer(module, example, probe, wishes, findings)
-    others = [_scorer_of_type(scorer, kind, probe, wishes) for kind in example.types[1:]]
+    others = [_scorer_of_type(scorer, kind, probe, wishes) for kind in example.scored.types[1:]]
     scorers = (scorer, *others)
     return scorers, *_without_unread(scorers, example, probe)
 
@@ -360,7 +352,7 @@ def _manifest(exported: _Exported, sha256: str) -> ProgramManifest:
     with torch.no_grad():
         found = [each(exported.probe.graph) for each in exported.scorers]
     first, *others = [
-        ProgramOutput(scorer.name, scores.shape[1], "" if example.links is None else scorer.target)
+        ProgramOutput(scorer.name, scores.shape[1], example.scored.type_told(scorer.target))
         for scorer, (scores, _) in zip(exported.scorers, found, strict=True)
     ]
     for each in others:
@@ -375,22 +367,6 @@ def _manifest(exported: _Exported, sha256: str) -> ProgramManifest:
         None if embeddings is None else ProgramOutput(EMBEDDINGS, embeddings.shape[1]), reach.reads_degrees,
         other_scores=tuple(others),
     )  # fmt: skip
-
-
-def _tell_classes(program: ProgramManifest, labels: torch.Tensor | None, findings: Findings) -> None:
-    columns = program.scores.columns
-    classes = None if labels is None else class_count(labels)
-    if columns == 1:
-        findings.tell(
-            "scores have one column, which is served for no task so far: where it is the logit of two classes, give "
-            "labels 0 and 1 (y), and it becomes two columns; where it is a number (a regression), describe the part "
-            "that gives rows of nodes"
-        )
-    if classes is not None and columns > 1 and classes != columns:
-        findings.tell(
-            f"nodes have labels of {classes} classes, and scores {columns} columns: classes of nodes are served where "
-            "these are as many, so give spec.graph.source at least one labelled node of each class"
-        )
 
 
 def _tell_inputs(layout: Layout, findings: Findings) -> None:

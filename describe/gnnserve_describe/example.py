@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import RelationKey
 from gnnserve_describe.arguments import ArgumentsByType, PlainArguments
 from gnnserve_describe.binding import bound_arguments
 from gnnserve_describe.calling import DICTIONARIES, TENSORS, Call, Part, TensorForm
 from gnnserve_describe.dgl_graph import is_dgl_graph
-from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_dgl, graph_of_hetero, listed
+from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_dgl, graph_of_hetero
 from gnnserve_describe.graph import GraphTensors
+from gnnserve_describe.scored import Choose, Scored
 
 _WHERE = "--graph"
 NO_FEATURES = "no features"
@@ -29,14 +29,11 @@ _NO_GRAPHS = (torch.Tensor, Mapping, int, float, str, type(None))
 class Example:
     graph: GraphTensors
     call: Call
-    target: str
-    """The type whose nodes are scored."""
+    scored: Scored
     labels: torch.Tensor | None
     """Labels of the nodes that are scored, where the graph has them."""
     masks: Mapping[str, torch.Tensor]
     """Which nodes are for training, validation and test, by the names of the masks, where the graph has them."""
-    links: RelationKey | None = None
-    """Relation whose links are scored, by rows of its ends; None: nodes are scored."""
 
     def check_features(self) -> None:
         """InputError: a type has none."""
@@ -50,19 +47,17 @@ class Example:
                 )  # fmt: skip
 
     @property
-    def types(self) -> tuple[str, ...]:
-        """Types whose nodes have scores or rows, the target first."""
-        return (self.target,) if self.links is None else tuple(dict.fromkeys((self.links.source, self.links.target)))
+    def target(self) -> str:
+        """The type whose nodes are scored."""
+        return self.scored.target
 
 
-def example_of(
-    module: torch.nn.Module, given: Any, target: str | None, inputs: Sequence[str] = (), links: str | None = None
-) -> Example:
+def example_of(module: torch.nn.Module, given: Any, choose: Choose, inputs: Sequence[str] = ()) -> Example:
     """Example by what the user gives: a graph, or the arguments of `forward` (a tuple, or a dictionary by their names).
-    `inputs`: names of what `forward` is given, `parameter=name` or in its order; empty: by the names of its parameters.
-    `links`: the relation whose links are scored, by its name or with its types; None: nodes are scored."""
+    `inputs`: names of what `forward` is given, `parameter=name` or in its order; empty: by the names of its
+    parameters."""
     found, call = _found(module, given, inputs)
-    return _example(found, call, target, links)
+    return _example(found, call, choose(found))
 
 
 def _found(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, Call]:
@@ -110,7 +105,7 @@ def _of_arguments(module: torch.nn.Module, given: Any, inputs: Sequence[str]) ->
     return reader.found(), Call(arguments, reader.form)
 
 
-def _example(found: GivenGraph, call: Call, target: str | None, links: str | None) -> Example:
+def _example(found: GivenGraph, call: Call, scored: Scored) -> Example:
     """Leaves aside what no argument is made of."""
     parts = {each.part for each in call.arguments}
     takes_all = Part.GRAPH in parts or Part.DGL_GRAPH in parts
@@ -128,39 +123,4 @@ def _example(found: GivenGraph, call: Call, target: str | None, links: str | Non
         {key: {name: block for name, block in blocks.items() if takes_all or name in payload}
          for key, blocks in found.payload.items()},
     )  # fmt: skip
-    if links is not None:
-        relation = _relation(list(found.edges), links)
-        return Example(kept, call, relation.source, None, {}, relation)
-    chosen = _target(found, target)
-    return Example(kept, call, chosen, found.labels.get(chosen), found.masks.get(chosen, {}))
-
-
-def _relation(keys: Sequence[RelationKey], named: str) -> RelationKey:
-    """The relation of that name, or of that source type, name and target type; empty: the only one."""
-    found = [key for key in keys if not named or named in (key.name, words_of(key))]
-    if len(found) == 1:
-        return found[0]
-    told = f"{named!r} is the name of {len(found) or 'none'}" if named else "links of one relation are scored"
-    there = "; ".join(map(words_of, keys)) if keys[0].name else "one relation, which has no name"
-    raise InputError("--relation", f"{told}, and the graph has {there}", "name one, with its types where several fit")
-
-
-def words_of(key: RelationKey) -> str:
-    """Source type, name and target type; empty: all nodes are of one type."""
-    return f"{key.source} {key.name} {key.target}" if key.name else ""
-
-
-def _target(found: GivenGraph, target: str | None) -> str:
-    types = list(found.nodes)
-    if target is not None:
-        if target not in types:
-            raise InputError("--target", f"the graph has no type {target!r}", f"name one of {listed(types)}")
-        return target
-    if len(types) == 1:
-        return types[0]
-    if len(found.labels) == 1:
-        return next(iter(found.labels))
-    raise InputError(
-        "--target", f"types {listed(found.labels) if found.labels else listed(types)} may be scored",
-        "name the one that the model scores",
-    )  # fmt: skip
+    return Example(kept, call, scored, scored.labels_in(found), scored.masks_in(found))

@@ -10,8 +10,7 @@ import torch
 from gnnserve_api.errors import InputError
 from gnnserve_describe.blame import blame_of
 from gnnserve_describe.decoder import FoundDecoder, draw_pairs
-from gnnserve_describe.example import Example
-from gnnserve_describe.graph import NeighbourLists
+from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.scoring import Scorer
 
 
@@ -61,10 +60,10 @@ def draw_nodes(degrees: np.ndarray, count: int, seed: int) -> np.ndarray:
     return np.sort(np.concatenate([chosen, random.choice(left, count - len(chosen), replace=False)]))
 
 
-def expected_scores(scorer: Scorer, example: Example, lists: NeighbourLists, count: int, seed: int) -> Expected:
+def expected_scores(scorer: Scorer, graph: GraphTensors, lists: NeighbourLists, count: int, seed: int) -> Expected:
     nodes = draw_nodes(lists.degrees(scorer.target), count, seed)
     try:
-        scores = replace(scorer, call=scorer.call.over_example()).scores(example.graph)
+        scores = replace(scorer, call=scorer.call.over_example()).scores(graph)
     except Exception as error:
         where = str(blame_of(error)) or "forward"
         raise InputError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 
@@ -28,18 +27,6 @@ def check_numbers(hops: int | None, nodes: int, seed: int) -> None:
         raise InputError("--nodes", f"is {nodes}; expected 1 or more", "leave it out: 256 scores are drawn")
     if seed < 0:
         raise InputError("--seed", f"is {seed}; expected 0 or more", "leave it out")
-
-
-def check_of_links(relation: RelationKey, target: str | None, ids: Any) -> None:
-    """InputError: something is given that belongs to scores of nodes, where links of a relation between types are
-    scored."""
-    if target is not None and relation.name:
-        raise InputError("--target", "links are scored, whose ends have types", "leave it out; --relation names both")
-    if ids is not None and relation.name:
-        raise InputError(
-            "--ids", "links join types, and expected rows are of nodes by their type and position",
-            "leave it out, and give the source without ids",
-        )  # fmt: skip
 
 
 def check_edges(graph: GraphTensors, scored: Iterable[str]) -> None:

@@ -37,13 +37,10 @@ class WrittenGraph:
     """Labels and masks of the nodes that are scored; empty: none are classified."""
 
 
-def write_graph(
-    example: Example, layout: Layout, folder: Path, seed: int, *, has_classes: bool = True
-) -> dict[str, Any] | None:
-    """Write the graph, and return `spec.graph.source`. None: it has no labels that are classes, or is too large.
-    `has_classes`: whether its labels are read; without, those of the file say nothing, which a graph of one type must
-    have all the same."""
-    graph, target = example.graph, example.target
+def write_graph(example: Example, layout: Layout, folder: Path, seed: int) -> dict[str, Any] | None:
+    """Write the graph, and return `spec.graph.source`. None: it has no labels that are classes, or is too large. Where
+    nothing is classified, the labels of the file say nothing, which a graph of one type must have all the same."""
+    graph, target, has_classes = example.graph, example.target, example.scored.has_classes
     is_plain = example.call.form == TENSORS
     labels = None if example.labels is None else _classes(example.labels)
     if not has_classes:

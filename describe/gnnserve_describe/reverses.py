@@ -50,8 +50,7 @@ def _with_names(example: Example) -> Example:
     (features,), (edges,), (payload,) = graph.features.values(), graph.edges.values(), graph.payload.values()
     named = GraphTensors({_TYPE: features}, {_RELATION: edges}, {_RELATION: payload})
     call = replace(example.call, form=Tensors(_TYPE, _RELATION))
-    links = None if example.links is None else _RELATION
-    return replace(example, graph=named, call=call, target=_TYPE, links=links)
+    return replace(example, graph=named, call=call, scored=example.scored.renamed(_TYPE, _RELATION))
 
 
 def _reverse_of(key: RelationKey, taken: Collection[RelationKey]) -> RelationKey:

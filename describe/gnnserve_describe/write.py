@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 
 from gnnserve_api.errors import InputError, StorageError
 from gnnserve_api.programs import ProgramManifest
-from gnnserve_describe.decoder import FoundDecoder
-from gnnserve_describe.expected import Expected, ExpectedPairs
+from gnnserve_describe.expected import Expected
+from gnnserve_describe.scored import Judged, Scored
 
 PROGRAM, EXPECTED, WEIGHTS, MANIFEST = "model.onnx", "expected.npz", "model.safetensors", "manifest.yaml"
 DECODER = "decoder.safetensors"
@@ -93,26 +93,24 @@ def ids_of(given: Any, nodes: int) -> np.ndarray:
 
 
 def write_expected(
-    expected: Sequence[Expected], ids: np.ndarray | None, pairs: ExpectedPairs | None, path: Path
+    expected: Sequence[Expected], ids: np.ndarray | None, pairs: Mapping[str, np.ndarray], scored: Scored, path: Path
 ) -> None:
     """`expected`: of the nodes that are scored; of links the first and the second nodes, which are called by their
-    types where they have any."""
+    types where they have any. `pairs`: as `Judged` has them."""
 
     def names_of(nodes: np.ndarray, kind: str) -> np.ndarray:
-        if pairs is not None and kind:
-            return np.array([f"{kind}/{node}" for node in nodes])
+        if told := scored.type_told(kind):
+            return np.array([f"{told}/{node}" for node in nodes])
         return nodes if ids is None else ids[nodes]
 
     arrays = {
         "nodes": np.concatenate([names_of(each.nodes, each.type) for each in expected]),
         "scores": np.concatenate([each.scores for each in expected]),
+        **pairs,
     }
-    if pairs is not None:
-        ends = zip(pairs.ends.T, (expected[0], expected[-1]), strict=True)
-        arrays |= {
-            "pairs": np.stack([names_of(nodes, end.type) for nodes, end in ends], axis=1),
-            "pair_scores": pairs.scores,
-        }
+    if "pairs" in pairs:
+        ends = zip(pairs["pairs"].T, (expected[0], expected[-1]), strict=True)
+        arrays["pairs"] = np.stack([names_of(nodes, end.type) for nodes, end in ends], axis=1)
     np.savez(path, allow_pickle=False, **arrays)
 
 
@@ -125,14 +123,14 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def model_block(program: ProgramManifest, decoder: FoundDecoder | None) -> dict[str, Any]:
+def model_block(program: ProgramManifest, judged: Judged) -> dict[str, Any]:
     """`spec.model` of a manifest, whose relative paths begin in its folder."""
     told = msgspec.to_builtins(program)
     file = told.pop("file")
     told["inputs"] = [
         {name: value for name, value in each.items() if name != "relation" or value["name"]} for each in told["inputs"]
     ]
-    weights = {"decoder": {"uri": DECODER}} if decoder is not None and decoder.weights else {}
+    weights = {"decoder": {"uri": DECODER}} if judged.weights else {}
     return {
         "program": {"uri": file, **told, **weights},
         "expected": {"uri": EXPECTED, "scores": "Logits", "tolerancePermille": TOLERANCE_PERMILLE},
@@ -145,16 +143,12 @@ def name_of_service(name: str) -> str:
 
 
 def write_manifest(
-    program: ProgramManifest, decoder: FoundDecoder | None, relation: str, name: str, source: dict[str, Any] | None,
-    told: list[str], path: Path,
-) -> None:  # fmt: skip
-    """`decoder`: what scores pairs of its rows; None: nodes are classified. `relation`: whose links are scored; empty:
-    nodes are of one type."""
+    program: ProgramManifest, judged: Judged, name: str, source: dict[str, Any] | None, told: list[str], path: Path
+) -> None:
     spec: dict[str, Any] = {} if source is None else {"graph": {"source": source}}
-    if decoder is not None:
-        named = {"relation": relation} if relation else {}
-        spec["task"] = {"links": {**named, "decoder": decoder.kind, "dimensions": program.scores.columns}}
-    spec["model"] = model_block(program, decoder)
+    if judged.task:
+        spec["task"] = judged.task
+    spec["model"] = model_block(program, judged)
     document = {
         "apiVersion": "gnnserve.dev/v1alpha1",
         "kind": "GNNService",

@@ -18,6 +18,7 @@ from gnnserve_describe.example import example_of
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.probe import make_probe, shape_of
 from gnnserve_describe.reach import Reach, measure_reach
+from gnnserve_describe.scored import nodes_of
 from gnnserve_describe.scoring import Scorer, outputs_of
 
 
@@ -61,7 +62,7 @@ class Alone(torch.nn.Module):
 
 def reach_of(module: torch.nn.Module, graph: Data, hops: int | None = None) -> Reach:
     module = module.eval()
-    example = example_of(module, graph, None)
+    example = example_of(module, graph, nodes_of(None))
     probe = make_probe(example.graph, shape_of(example.graph), 0)
     outputs = outputs_of(module, example.call, probe.graph, "", None)
     return measure_reach(Scorer(module, example.call, outputs), probe, hops, Findings())
