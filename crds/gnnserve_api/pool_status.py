@@ -21,6 +21,12 @@ class PoolConditionType(StrEnum):
     """Something is under way; wait."""
     STALLED = "Stalled"
     """Nothing goes on until a person acts; the message says who and how."""
+    REPOSITORY_KEPT = "RepositoryKept"
+    """The claim with the models of the services stays: it is not being deleted; else the message says what is lost with
+    it."""
+    REPLICAS_UNCONTESTED = "ReplicasUncontested"
+    """An autoscaler or the manifest sets the number of workers, and not both, each of which undoes what the other did;
+    absent where no autoscaler has set it."""
     SERVICES_FIT = "ServicesFit"
     """The workers have room for every service; else the message names those that are refused, and why."""
 
@@ -56,8 +62,8 @@ class GNNWorkerPoolStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Conditions of the pool, each with reason and message: Ready, Available, Reconciling, Stalled, ServicesFit. Empty:
-    the operator has not looked at the pool yet."""
+    """Conditions of the pool, each with reason and message: Ready, Available, Reconciling, Stalled,
+    RepositoryKept, ReplicasUncontested, ServicesFit. Empty: the operator has not looked at the pool yet."""
     service_names: Annotated[str, Field(max_length=64 * (MOST_SERVICES + 1))] | None = None
     """Names of the services of the pool, as one line. Absent: there are none."""
     services: Annotated[

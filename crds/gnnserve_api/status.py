@@ -47,6 +47,9 @@ class ConditionType(StrEnum):
     it."""
     PROGRAM_HEALTHY = "ProgramHealthy"
     """The program that workers run as the model gives scores; absent where they run none."""
+    REPLICAS_UNCONTESTED = "ReplicasUncontested"
+    """An autoscaler or the manifest sets the number of workers, and not both, each of which undoes what the other did;
+    absent where no autoscaler has set it."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -141,8 +144,8 @@ class GNNServiceStatus(ApiModel):
     ] = ()
     """Conditions of the service, each with reason and message: Ready, Available, Reconciling, Stalled,
     VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid, AccuracyHolds, UpdatesFollowed,
-    EmbeddingsPublished, CanaryAnswers, ProgramHealthy, MetricsAvailable, ObjectiveMet, CapacitySufficient. Empty: the
-    operator has not looked at the service yet."""
+    EmbeddingsPublished, CanaryAnswers, ProgramHealthy, ReplicasUncontested, MetricsAvailable, ObjectiveMet,
+    CapacitySufficient. Empty: the operator has not looked at the service yet."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster. Absent: the Service is not made yet."""
     revision: Annotated[str, Field(max_length=63)] | None = None

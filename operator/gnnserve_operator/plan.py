@@ -16,9 +16,11 @@ from gnnserve_api.pool import counted_bytes
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import accuracies_in_service
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.compaction import decide_compaction
+from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, decide_replicas
 from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
@@ -65,7 +67,7 @@ from gnnserve_operator.desired.pool import max_delta_of
 from gnnserve_operator.desired.queue import QUEUE_NAME, with_queue_labels
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import PoolPlace, service_url
-from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, observed_ref
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.observed import Observed, ObservedJob, ServiceWait
 from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.settings import Settings
@@ -93,6 +95,8 @@ class ServiceIdentity:
     """Labels of the GNNService that put its Jobs into a queue of the cluster."""
     last_known: Mapping[str, str] = field(default_factory=dict)
     """Statuses that conditions had last when they were known; see `last_known_in`."""
+    writers: ReplicasWriters = NO_WRITERS
+    """The managers that set the number of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,13 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair,
         compaction, embeddings.verdict, base_variant,
     )  # fmt: skip
-    conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
+    contest = decide_replicas(ServiceKey(parent.namespace, parent.name), identity.writers, now)
+    conditions = with_namespace(
+        decide_conditions(situation)
+        | ({} if contest is None else {ConditionType.REPLICAS_UNCONTESTED: contest})
+        | routing.conditions,
+        parent.namespace,
+    )
     wait = decide_wait(conditions, work, observed, is_in_turn=rollout.is_in_line, now=now)
     conditions = end_wait(conditions, wait, identity.status, now)
     service_ref = next((ref for ref in refs if ref.kind == SERVICE.name), None)

@@ -15,6 +15,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
 from gnnserve_api.status import WorkersStatus
 from gnnserve_operator.decide.availability import decide_pool_availability, ready_workers
+from gnnserve_operator.decide.contest import decide_replicas
 from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote, decide_available_event
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.pool import (
@@ -25,7 +26,7 @@ from gnnserve_operator.decide.pool import (
     taken_bytes,
 )
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.decide.repository import decide_pool_claim
+from gnnserve_operator.decide.repository import decide_pool_claim, decide_pool_kept
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.status import Status, build_conditions, condition_in, is_same_status
 from gnnserve_operator.decide.workers import Workers, decide_workers
@@ -34,7 +35,7 @@ from gnnserve_operator.desired.labels import pool_selector, selector_text
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.desired.pool import PoolInputs, as_service, build_pool_children, build_pool_template, claim_of
 from gnnserve_operator.desired.pool import secrets_of as secrets_of_service
-from gnnserve_operator.kinds import DEPLOYMENT, POD_MONITOR, ObjectRef, observed_ref
+from gnnserve_operator.kinds import DEPLOYMENT, POD_MONITOR, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.observed import Observed
 from gnnserve_operator.observed_pool import ObservedMember
 from gnnserve_operator.plan import Plan, ServiceIdentity
@@ -46,6 +47,14 @@ _LOOK_AGAIN_S = 2.0
 """Seconds to the next look while something is under way."""
 _LONGEST_MESSAGE = 1024
 PoolConditions = dict[PoolConditionType, Verdict]
+_WARNED_OF = (
+    (PoolConditionType.STALLED, True, "reason"),
+    (PoolConditionType.REPOSITORY_KEPT, False, "reason"),
+    (PoolConditionType.REPLICAS_UNCONTESTED, False, "reason"),
+    (PoolConditionType.SERVICES_FIT, False, "message"),
+)
+"""Conditions that warn when they become so, and when they are so for another reason; of services that do not fit, with
+another message too, which names another service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,12 @@ def plan_pool(
     waits = rollout.waits is not None or (observed.deployment is not None and observed.deployment.deleting)
     held = {DEPLOYMENT.name} if waits else set()
     available = decide_pool_availability(len(workers.ready), workers.wanted, workers.verdict, view.members)
-    conditions = _decide_conditions(workers, rollout, membership, view.members, obstacle, available)
+    contest = decide_replicas(ServiceKey(parent.namespace, parent.name, parent.kind), identity.writers, now)
+    conditions = {
+        **_decide_conditions(workers, rollout, membership, view.members, obstacle, available),
+        PoolConditionType.REPOSITORY_KEPT: decide_pool_kept(identity.uid, parent.name, spec.repository, claim),
+        **({} if contest is None else {PoolConditionType.REPLICAS_UNCONTESTED: contest}),
+    }
     status = _build_status(parent, spec, view, membership, workers, conditions, identity, now)
     is_settled = conditions[PoolConditionType.RECONCILING].holds is False
     return Plan(
@@ -131,6 +145,7 @@ def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, view: Pool
         PoolConditionType.AVAILABLE: available,
         PoolConditionType.RECONCILING: still,
         PoolConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, words),
+        PoolConditionType.REPOSITORY_KEPT: Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at."),
         PoolConditionType.SERVICES_FIT: Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at."),
     }
     built = [
@@ -268,8 +283,11 @@ def _decide_events(identity: ServiceIdentity, status: Status, conditions: PoolCo
     ready, was_ready = conditions[PoolConditionType.READY], condition_in(before, PoolConditionType.READY)
     if ready.holds and was_ready.get("status") != "True":
         notes.append(EventNote(NORMAL, "Ready", ready.message))
-    for kind, bad in ((PoolConditionType.STALLED, True), (PoolConditionType.SERVICES_FIT, False)):
-        now, was = conditions[kind], condition_in(before, kind)
-        if now.holds is bad and (was.get("status"), was.get("message")) != (str(bad), now.message):
+    for kind, bad, is_about in _WARNED_OF:
+        now, was = conditions.get(kind), condition_in(before, kind)
+        if now is None or now.holds is not bad:
+            continue
+        said = now.reason if is_about == "reason" else now.message
+        if (was.get("status"), was.get(is_about)) != (str(bad), said):
             notes.append(EventNote(WARNING, now.reason, now.message))
     return tuple(notes)

@@ -153,7 +153,7 @@ class Reconciler:
         if self.reporter.status_of(key, told) == identity.status:  # as the events suppose
             raw = told
         now = self.clock.utc()
-        self.reporter.queue(key, raw, self.applier.reverts.events(key, self.index.replicas_writers(key), now), now)
+        self.reporter.queue(key, raw, self.applier.reverts.take_events(key, now), now)
         untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         self._begun_jobs.pop(key, None)
         if rejections:
@@ -240,6 +240,7 @@ class Reconciler:
             status=self.reporter.status_of(key, raw),
             queue_labels=queue_labels(raw),
             last_known=self.reporter.note_known(key, raw),
+            writers=self.index.replicas_writers(key),
         )
 
     def _forget(self, key: ServiceKey) -> None:

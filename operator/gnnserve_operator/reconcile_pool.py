@@ -82,6 +82,7 @@ class PoolReconciler:
             deleting=bool(raw["metadata"].get("deletionTimestamp")),
             status=self.reporter.status_of(key, raw),
             last_known=self.reporter.note_known(key, raw),
+            writers=self.index.replicas_writers(key),
         )
         parsed = parse_pool(raw)
         if isinstance(parsed, str):
@@ -114,7 +115,7 @@ class PoolReconciler:
             view = replace(view, observed=replace(view.observed, rejections=rejections))
             planned = plan_pool(parsed, identity, view, self.settings, self.clock.utc())
         now = self.clock.utc()
-        self.reporter.queue(key, raw, self.applier.reverts.events(key, self.index.replicas_writers(key), now), now)
+        self.reporter.queue(key, raw, self.applier.reverts.take_events(key, now), now)
         untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         if rejections:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)

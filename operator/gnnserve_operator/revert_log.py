@@ -11,15 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, describe_contest
 from gnnserve_operator.decide.events import EventNote
 from gnnserve_operator.decide.reverts import FieldManager, Revert, describe_reverts
 from gnnserve_operator.kinds import ObjectRef, ServiceKey
 
 _AGAIN = timedelta(minutes=10)
 """Time after an event until further reverts of the same field are told."""
-_CONTESTED_AGAIN = timedelta(hours=1)
-"""Time after an event until the same two writers of the number of workers are told of again."""
 
 _Subject = tuple[ObjectRef, str, FieldManager | None]
 """Object, field and manager: what is told once in a while."""
@@ -37,8 +34,6 @@ class RevertLog:
     _untold: dict[ServiceKey, list[Revert]] = field(default_factory=dict)
     _told: dict[ServiceKey, dict[_Subject, _Told]] = field(default_factory=dict)
     _counts: Counter[tuple[ServiceKey, str]] = field(default_factory=Counter)
-    _contests: dict[ServiceKey, tuple[ReplicasWriters, datetime]] = field(default_factory=dict)
-    """Writers that an event has told of, and when."""
 
     def note(self, key: ServiceKey, reverts: Iterable[Revert]) -> None:
         if not (found := tuple(reverts)):
@@ -46,10 +41,6 @@ class RevertLog:
         self._untold.setdefault(key, []).extend(found)
         for ref in dict.fromkeys(revert.ref for revert in found):
             self._counts[key, ref.kind] += 1
-
-    def events(self, key: ServiceKey, writers: ReplicasWriters, now: datetime) -> tuple[EventNote, ...]:
-        """All that is to be told of now: reverts, and two writers of the number of workers."""
-        return (*self.take_events(key, now), *self.contest_events(key, writers, now))
 
     def take_events(self, key: ServiceKey, now: datetime) -> tuple[EventNote, ...]:
         """The events that are due about what was noted since the last call, one for each object."""
@@ -67,16 +58,6 @@ class RevertLog:
             told[subject] = _Told(now)
         return tuple(describe_reverts(key, found, _words(repeats[ref])) for ref, found in due.items())
 
-    def contest_events(self, key: ServiceKey, writers: ReplicasWriters, now: datetime) -> tuple[EventNote, ...]:
-        """The event about two writers of the number of workers, where there are two and none was told lately. The same
-        two are told of again only if the autoscaler has written since: it may be gone, and nothing tells of that."""
-        told, at = self._contests.get(key, (NO_WRITERS, now))
-        is_told = told == writers and (now - at < _CONTESTED_AGAIN or writers.scaled_at <= told.scaled_at)
-        if not writers.are_two or is_told:
-            return ()
-        self._contests[key] = (writers, now)
-        return (describe_contest(key, writers),)
-
     def counts(self) -> Mapping[tuple[ServiceKey, str], int]:
         """Reverts by service or pool, and by the kind of the child."""
         return self._counts
@@ -84,7 +65,6 @@ class RevertLog:
     def forget(self, key: ServiceKey) -> None:
         self._untold.pop(key, None)
         self._told.pop(key, None)
-        self._contests.pop(key, None)
         for counted in [counted for counted in self._counts if counted[0] == key]:
             del self._counts[counted]
 

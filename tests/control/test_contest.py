@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.observed import Namespace
 from tests.support.operator import gnnservice, live
 
-from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, describe_contest, find_writers
+from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, decide_replicas, find_writers
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.revert_log import RevertLog
 
 Manifest = dict[str, Any]
 KEY, POOL = ServiceKey("default", "digits"), ServiceKey("default", "shared", "GNNWorkerPool")
@@ -75,7 +75,7 @@ def test_a_pool_has_the_number_in_another_field() -> None:
     assert writers.are_two
     assert (
         "spec.replicas of GNNWorkerPool shared is set by kube-controller-manager"
-        in describe_contest(POOL, writers).message
+        in decide_replicas(POOL, writers, NOW).message
     )
 
 
@@ -90,30 +90,26 @@ def test_two_that_take_the_field_from_each_other_are_both_remembered() -> None:
     assert index.replicas_writers(KEY) == ReplicasWriters(HPA)
 
 
-def test_it_is_told_once_an_hour_for_as_long_as_it_lasts() -> None:
-    log = RevertLog()
+def test_the_condition_says_who_sets_it_and_a_deleted_autoscaler_is_forgotten_after_an_hour() -> None:
+    both = ReplicasWriters(HPA, FLUX, NOW.isoformat())
+    assert decide_replicas(KEY, ReplicasWriters("", FLUX), NOW) is None, "no autoscaler: nothing to tell"
+    for minutes, writers, holds, reason in (
+        (0, ReplicasWriters(HPA), True, "ReplicasScaled"),
+        (0, both, False, "ReplicasContested"),
+        (60, both, False, "ReplicasContested"),
+        (61, both, True, "ReplicasDeclared"),
+        (61, ReplicasWriters(HPA, FLUX), False, "ReplicasContested"),
+    ):
+        verdict = decide_replicas(KEY, writers, NOW + timedelta(minutes=minutes))
+        assert verdict is not None
+        assert (verdict.holds, verdict.reason) == (holds, reason)
 
-    def writers(minute: int) -> ReplicasWriters:
-        at = NOW + timedelta(minutes=minute)
-        return find_writers(service({**BY_HPA, "time": at.isoformat()}, *((BY_FLUX,) if minute % 2 == 0 else ())))
 
-    told = [
-        minute
-        for minute in range(130)
-        for _ in log.contest_events(KEY, writers(minute), NOW + timedelta(minutes=minute))
-    ]
-    assert told == [0, 60, 120]
-    assert len(log.contest_events(KEY, ReplicasWriters(HPA, "argocd"), NOW)) == 1, "of another writer at once"
-
-
-def test_it_is_told_no_more_when_the_autoscaler_is_deleted_and_the_manifest_keeps_the_field() -> None:
-    index, log = Index(), RevertLog()
-    last = {**BY_HPA, "time": NOW.isoformat()}
-    index.keep(KEY, Kept.of(service(last)))
-    index.keep(KEY, Kept.of(service(BY_FLUX, version=2)))
-    told = [
-        hour
-        for hour in range(48)
-        for _ in log.contest_events(KEY, index.replicas_writers(KEY), NOW + timedelta(hours=hour))
-    ]
-    assert told == [0]
+def test_a_contest_is_told_by_one_event_and_ends_with_one() -> None:
+    namespace = Namespace()
+    namespace.serve()
+    told = []
+    for writers in (NO_WRITERS, ReplicasWriters(HPA), *[ReplicasWriters(HPA, FLUX)] * 3, ReplicasWriters(HPA)):
+        namespace.writers = writers
+        told += [note.reason for note in namespace.reconcile().events if note.reason.startswith("Replicas")]
+    assert told == ["ReplicasContested", "ReplicasScaled"]

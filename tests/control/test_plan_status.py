@@ -47,6 +47,7 @@ OPTIONAL = {
     ConditionType.EMBEDDINGS_PUBLISHED,
     ConditionType.CANARY_ANSWERS,
     ConditionType.PROGRAM_HEALTHY,
+    ConditionType.REPLICAS_UNCONTESTED,
 }
 CONDITIONS = [kind.value for kind in ConditionType if kind not in OPTIONAL]
 """Of a service whose spec names no Secret, no updates and no embeddings."""

@@ -11,7 +11,7 @@ import pytest
 from tests.control.campaign.clock import SimClock
 from tests.control.campaign.sim_operator import SimProber
 from tests.support.api_server import ApiServer
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import CLAIM_PROTECTION, FakeCluster
 from tests.support.in_process import InProcessTransport
 from tests.support.observed import make_route, make_settings
 from tests.support.pod_security import violations
@@ -586,6 +586,22 @@ def test_a_pool_may_have_its_claim_deleted_with_it(scene: Scene) -> None:
     scene.settle()
     assert scene.of_kind("PersistentVolumeClaim") == {}
     assert all(found["reason"] != "RepositoryRetained" for found in scene.of_kind("Event").values())
+
+
+def test_a_pool_tells_that_its_claim_goes_and_how_to_keep_the_files(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.settle()
+    assert scene.condition("shared", "RepositoryKept", "GNNWorkerPool")[:2] == ("True", "RepositoryKept")
+    claim, protected = ("PersistentVolumeClaim", "shared-pool-repository"), {"finalizers": [CLAIM_PROTECTION]}
+    scene.cluster.replace(*claim, lambda found: found["metadata"].update(protected))
+    scene.cluster.delete(*claim)
+    scene.settle()
+    status, reason, message = scene.condition("shared", "RepositoryKept", "GNNWorkerPool")
+    assert (status, reason) == ("False", "VolumeClaimTerminating")
+    assert "it goes, and the models of the services with it. To keep the files, set" in message
+    events = [found["reason"] for found in scene.of_kind("Event").values()]
+    assert events.count("VolumeClaimTerminating") >= 1
 
 
 def test_nothing_is_written_once_all_is_as_declared(scene: Scene) -> None:

@@ -87,6 +87,7 @@ def test_an_autoscaler_of_the_service_moves_workers_under_load_and_no_request_fa
         assert (
             "set by kube-controller-manager, as autoscalers do, and by the manifest that kubectl apply applies" in said
         )
+        assert service.condition("ReplicasUncontested")["status"] == "False"
         wait_for_workers(service, 2)
     assert [load.failures for load in (steady, *busy)] == [[], [], [], []]
     assert told_of(service, "ChangeReverted") == []

@@ -19,6 +19,7 @@ from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, Varian
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.belonging import Conflict
+from gnnserve_operator.decide.contest import NO_WRITERS
 from gnnserve_operator.decide.events import NOTHING_KNOWN, last_known_in
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.labels import FIELD_MANAGER, JOB_NAME
@@ -121,6 +122,8 @@ class Namespace:
         """The same."""
         self.last_known = NOTHING_KNOWN
         """The same."""
+        self.writers = NO_WRITERS
+        """The managers that set the number of workers."""
         self.measured: QueryAnswer | Silence | None = None
         """What Prometheus answers to the next reconcile."""
         self.turns = NO_LIMIT
@@ -181,7 +184,9 @@ class Namespace:
     def plan(self) -> Plan:
         labels = queue_labels({"metadata": {"labels": self.labels}})
         self.last_known = last_known_in(self.status, self.last_known)
-        identity = ServiceIdentity(UID, self.generation, self.deleting, self.status, labels, self.last_known)
+        identity = ServiceIdentity(
+            UID, self.generation, self.deleting, self.status, labels, self.last_known, self.writers
+        )
         return plan(self.service, identity, self.observed(), self.settings, self.now)
 
     def reconcile(self) -> Plan:

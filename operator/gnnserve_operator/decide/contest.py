@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
-from gnnserve_operator.decide.events import WARNING, EventNote
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.reverts import managers_of
 from gnnserve_operator.kinds import GNNWORKERPOOL, Manifest, ServiceKey
+from gnnserve_routing.verdict import Verdict
 
-CONTESTED = "ReplicasContested"
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_GONE_AFTER = timedelta(hours=1)
 _PEOPLE = "kubectl"
 """Begin of the manager's name where a person scales, which is done once."""
 
@@ -54,11 +56,20 @@ def find_writers(body: Manifest) -> ReplicasWriters:
     return ReplicasWriters(autoscaler, manifest, scaled_at)
 
 
-def describe_contest(owner: ServiceKey, writers: ReplicasWriters) -> EventNote:
+def decide_replicas(owner: ServiceKey, writers: ReplicasWriters, now: datetime) -> Verdict | None:
+    """Whether one writer alone sets the number of workers; None: no autoscaler does. Nothing tells that an
+    autoscaler is deleted: without a write for an hour, while the manifest has the field, it counts as gone."""
+    if not writers.autoscaler:
+        return None
     path = ".".join(_path(owner.kind))
-    return EventNote(
-        WARNING,
-        CONTESTED,
+    if not writers.manifest:
+        return Verdict(True, Reason.REPLICAS_SCALED, f"{path} is set by {writers.autoscaler} alone.")
+    if writers.scaled_at and now - datetime.fromisoformat(writers.scaled_at) > _GONE_AFTER:
+        words = f"{writers.autoscaler} set {path} at {writers.scaled_at}, and not since: the manifest's value stands."
+        return Verdict(True, Reason.REPLICAS_DECLARED, words)
+    return Verdict(
+        False,
+        Reason.REPLICAS_CONTESTED,
         f"{path} of {owner.kind} {owner.name} is set by {writers.autoscaler}, as autoscalers do, and by the manifest "
         f"that {writers.manifest} applies: each undoes what the other did. Take {path} out of the manifest, or delete "
         "the autoscaler.",

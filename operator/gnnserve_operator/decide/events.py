@@ -39,6 +39,7 @@ TURNING = (
     ConditionType.EMBEDDINGS_PUBLISHED,
     ConditionType.CANARY_ANSWERS,
     ConditionType.PROGRAM_HEALTHY,
+    ConditionType.REPLICAS_UNCONTESTED,
 )
 """Conditions whose turns are events, called as the condition's reason is."""
 LOSSES: Mapping[ConditionType, tuple[str, str]] = {

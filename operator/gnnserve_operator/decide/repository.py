@@ -192,6 +192,26 @@ def _decide_users(
     )
 
 
+def decide_pool_kept(uid: str, pool: str, place: RepositoryPlace, claim: ObservedClaim | None) -> Verdict:
+    """Whether the claim with the models of the services of the GNNWorkerPool with `uid` stays. `claim`: as it is; None:
+    it is not there."""
+    users, name = place.claim_name, place.claim_name or pool_claim_name(pool)
+    field = "" if users is None else " (spec.repository.claimName)"
+    if claim is None and users is None:
+        return Verdict(None, Reason.VOLUME_CLAIM_PENDING, f"PersistentVolumeClaim {name} is about to be made.")
+    if claim is None:
+        words = f"PersistentVolumeClaim {name}{field} does not exist. Create it in this namespace."
+        return Verdict(False, Reason.VOLUME_CLAIM_MISSING, words)
+    if claim.deleting:
+        words = f"{_words_of_claim_going(claim, 'the models of the services')} {_words_of_keeping(claim)}"
+        return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, words)
+    if users is not None and claim.bound_to and all(owner.uid != uid for owner in claim.bound_to):
+        words = _words_of_owners(claim, field.strip(), claim.bound_to, None)
+        return Verdict(False, Reason.REPOSITORY_BOUND_ELSEWHERE, words)
+    words = f"PersistentVolumeClaim {name}{field} is there, and not being deleted."
+    return Verdict(True, Reason.REPOSITORY_KEPT, words)
+
+
 def _other_owners(claim: ObservedClaim, uid: str, spec: GNNServiceSpec) -> tuple[Owner, ...]:
     """Objects with which the claim is deleted, whether or not the GNNService with `uid`, or its pool, is there still.
     Kubernetes deletes it when the last one goes."""
@@ -229,15 +249,24 @@ def _words_of_going(claim: ObservedClaim, published: GenerationResult | None, sp
             f" So do the changes up to offset {published.offset}, which are compacted into it; the log may have only "
             "later ones."
         )
+    return f"{_words_of_claim_going(claim, what)}{log} {_words_of_keeping(claim)}"
+
+
+def _words_of_claim_going(claim: ObservedClaim, what: str) -> str:
+    """`what`: what goes with it."""
+    return (
+        f"PersistentVolumeClaim {claim.name} is being deleted: when the last pod that uses it has gone, it goes, and "
+        f"{what} with it."
+    )
+
+
+def _words_of_keeping(claim: ObservedClaim) -> str:
     retain = (
         f"run `kubectl patch pv {claim.volume} -p '{_RETAIN}'`"
         if claim.volume
         else "set persistentVolumeReclaimPolicy of its PersistentVolume to Retain"
     )
-    return (
-        f"PersistentVolumeClaim {claim.name} is being deleted: when the last pod that uses it has gone, it goes, and "
-        f"{what} with it.{log} To keep the files, {retain} now, or copy them."
-    )
+    return f"To keep the files, {retain} now, or copy them."
 
 
 def _age(claim: ObservedClaim) -> tuple[str, str]:
