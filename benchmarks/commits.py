@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.calls import variables_of
 
 from benchmarks.shapes import CACHE
 
@@ -22,17 +23,8 @@ class Commit:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of its processes: its own packages before the installed ones.
-
-        Without PYTHONDONTWRITEBYTECODE: installed packages have their bytecode, and where every start compiles all
-        modules, the start of whichever commit has more source looks slower than it is.
-        """
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        packages = [
-            self.folder,
-            *(self.folder / part for part in ("operator", "cli", "client", "describe", "worker", "crds")),
-        ]
-        return {**inherited, "PYTHONPATH": os.pathsep.join(map(str, packages)), "PYTHONUNBUFFERED": "1"}
+        """The environment of its processes."""
+        return variables_of(self.folder)
 
 
 def check_out(name: str, commit: str) -> Commit:

@@ -1,4 +1,4 @@
-"""What is counted of a commit, so that noise is no excuse: calls that a request takes, and modules that one opens."""
+"""Counts of a commit, so that noise is no excuse: calls that a request takes, and modules that one opens."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _opened(scene: str) -> Callable[[Any], Any]:
 
 
 def count_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What is counted, of the old commit and of the new one; "–": it is not known there."""
+    """Rows of a table: a figure, of the old commit and of the new one; "–": it is not known there."""
     for case, found in counts["new"]["calls"].items():
         before = counts["old"]["calls"].get(case, {})
         for name, words in _WORDS.items():

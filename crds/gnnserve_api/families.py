@@ -76,7 +76,7 @@ class ColumnAxis(StrEnum):
     RANKED = "ranked"
     """The first ones in the order of the ranking."""
     CHOSEN = "chosen"
-    """Those that the user has trained a network for."""
+    """Columns that the user has trained a network for."""
 
 
 class ChannelAxis(StrEnum):

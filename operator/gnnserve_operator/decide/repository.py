@@ -33,6 +33,7 @@ from gnnserve_operator.kinds import GNNSERVICE
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
 from gnnserve_routing.verdict import Verdict
 
+_USERS_FIELD = " (spec.repository.claimName)"
 _RETAIN = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
 
 
@@ -149,11 +150,7 @@ def decide_kept(
         return _decide_users(uid, repository, published, spec)
     going = next((claim for claim in repository.leaving if claim.uid == claim_uid), None)
     if going is None:
-        if repository.claim is None:
-            words = f"PersistentVolumeClaim {repository.name} is about to be made."
-            return Verdict(None, Reason.VOLUME_CLAIM_PENDING, words)
-        words = f"PersistentVolumeClaim {repository.name} is there, and not being deleted."
-        return Verdict(True, Reason.REPOSITORY_KEPT, words)
+        return _decide_staying(repository.name, "", repository.claim, (), published, is_made_by_us=True)
     again = (
         f"spec.suspend is true: the last pod is about to go. Once it is false, the revision is generated again, into "
         f"PersistentVolumeClaim {repository.name}."
@@ -169,19 +166,12 @@ def _decide_users(
     uid: str, repository: RepositoryDecision, published: GenerationResult | None, spec: GNNServiceSpec
 ) -> Verdict:
     pool = spec.worker.pool_ref
-    field = "(spec.repository.claimName)" if pool is None else f"(of {POOL_KIND} {pool.name})"
-    claim = repository.claim
-    if claim is None and pool is not None and repository.name == pool_claim_name(pool.name):
-        words = f"PersistentVolumeClaim {repository.name} {field} is about to be made."
-        return Verdict(None, Reason.VOLUME_CLAIM_PENDING, words)
-    if claim is None:
-        words = f"PersistentVolumeClaim {repository.name} {field} does not exist. Create it in this namespace."
-        return Verdict(False, Reason.VOLUME_CLAIM_MISSING, words)
-    if not claim.deleting and (owners := _other_owners(claim, uid, spec)):
-        return Verdict(False, Reason.REPOSITORY_BOUND_ELSEWHERE, _words_of_owners(claim, field, owners, published))
-    if not claim.deleting:
-        words = f"PersistentVolumeClaim {claim.name} {field} is there, and not being deleted."
-        return Verdict(True, Reason.REPOSITORY_KEPT, words)
+    field = _USERS_FIELD if pool is None else f" (of {POOL_KIND} {pool.name})"
+    name, claim = repository.name, repository.claim
+    if claim is None or not claim.deleting:
+        owners = () if claim is None else _other_owners(claim, uid, spec)
+        is_pools = pool is not None and name == pool_claim_name(pool.name)
+        return _decide_staying(name, field, claim, owners, published, is_made_by_us=is_pools)
     return Verdict(
         False,
         Reason.VOLUME_CLAIM_TERMINATING,
@@ -195,21 +185,29 @@ def _decide_users(
 def decide_pool_kept(uid: str, pool: str, place: RepositoryPlace, claim: ObservedClaim | None) -> Verdict:
     """Whether the claim with the models of the services of the GNNWorkerPool with `uid` stays. `claim`: as it is; None:
     it is not there."""
-    users, name = place.claim_name, place.claim_name or pool_claim_name(pool)
-    field = "" if users is None else " (spec.repository.claimName)"
-    if claim is None and users is None:
-        return Verdict(None, Reason.VOLUME_CLAIM_PENDING, f"PersistentVolumeClaim {name} is about to be made.")
-    if claim is None:
-        words = f"PersistentVolumeClaim {name}{field} does not exist. Create it in this namespace."
-        return Verdict(False, Reason.VOLUME_CLAIM_MISSING, words)
-    if claim.deleting:
+    if claim is not None and claim.deleting:
         words = f"{_words_of_claim_going(claim, 'the models of the services')} {_words_of_keeping(claim)}"
         return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, words)
-    if users is not None and claim.bound_to and all(owner.uid != uid for owner in claim.bound_to):
-        words = _words_of_owners(claim, field.strip(), claim.bound_to, None)
-        return Verdict(False, Reason.REPOSITORY_BOUND_ELSEWHERE, words)
-    words = f"PersistentVolumeClaim {name}{field} is there, and not being deleted."
-    return Verdict(True, Reason.REPOSITORY_KEPT, words)
+    if place.claim_name is None:
+        return _decide_staying(pool_claim_name(pool), "", claim, (), None, is_made_by_us=True)
+    owners = () if claim is None or any(owner.uid == uid for owner in claim.bound_to) else claim.bound_to
+    return _decide_staying(place.claim_name, _USERS_FIELD, claim, owners, None, is_made_by_us=False)
+
+
+def _decide_staying(
+    name: str, field: str, claim: ObservedClaim | None, owners: Sequence[Owner], published: GenerationResult | None, *,
+    is_made_by_us: bool,
+) -> Verdict:  # fmt: skip
+    """Whether a claim stays that is not being deleted, or is not there. `field`: where it is named, in words; `owners`:
+    objects of others with which it is deleted."""
+    words = f"PersistentVolumeClaim {name}{field}"
+    if claim is None and is_made_by_us:
+        return Verdict(None, Reason.VOLUME_CLAIM_PENDING, f"{words} is about to be made.")
+    if claim is None:
+        return Verdict(False, Reason.VOLUME_CLAIM_MISSING, f"{words} does not exist. Create it in this namespace.")
+    if owners:
+        return Verdict(False, Reason.REPOSITORY_BOUND_ELSEWHERE, _words_of_owners(claim, field, owners, published))
+    return Verdict(True, Reason.REPOSITORY_KEPT, f"{words} is there, and not being deleted.")
 
 
 def _other_owners(claim: ObservedClaim, uid: str, spec: GNNServiceSpec) -> tuple[Owner, ...]:
@@ -231,7 +229,7 @@ def _words_of_owners(
     if others := [owner for owner in owners if owner not in ours]:
         remedies.append(f"take {join_words(str(owner) for owner in others)} out of its metadata.ownerReferences")
     return (
-        f"PersistentVolumeClaim {claim.name} {field} is deleted together with {named}, and {what} with it. To have it "
+        f"PersistentVolumeClaim {claim.name}{field} is deleted together with {named}, and {what} with it. To have it "
         f"stay, {join_words(remedies)}."
     )
 

@@ -270,11 +270,7 @@ class Network(Generic[AnyLayer_co]):
             if hops == 1 and embeddings is not None:
                 copy_of_seeds(sample, below[:rows], embeddings)
             hidden = layer.infer(below, sample, hops, scratch)
-        found = hidden[: rows * self.classes].reshape(rows, self.classes)
-        if sample.seed_rows is None:
-            scores[...] = found
-        else:
-            copy_rows(found, sample.seed_rows, scores)
+        copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
 
 
 def in_layers(network: VariantNetwork) -> Network[Any]:
