@@ -16,12 +16,7 @@ from gnnserve_api.protocol import PredictRequest
 from gnnserve_client import Changes, InputError, Overlay
 from gnnserve_client.arrays import read_edges, read_ids
 from gnnserve_client.predicting import BINARY_TYPE, OVERLAY_TYPE, Question, ask
-from gnnserve_worker.asking.wishes import (
-    ENVOY_TIMEOUT_HEADER,
-    TIMEOUT_HEADER,
-    TIMING_HEADER,
-    WISH_HEADERS,
-)
+from gnnserve_worker.asking.question import ENVOY_TIMEOUT_HEADER, TIMEOUT_HEADER, TIMING_HEADER, WISH_HEADERS
 from gnnserve_worker.graph.change_batch import ChangeCounts, decode_batch
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 

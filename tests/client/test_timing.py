@@ -9,7 +9,7 @@ from gnnserve_client.address import parse_url
 from gnnserve_client.direct import DirectConnection
 from gnnserve_client.exchange import Call, Send
 from gnnserve_client.timing import ALL_TIMES, TIMING_HEADER, ClientTimes, Parts, parts_of
-from gnnserve_worker.asking import wishes
+from gnnserve_worker.asking import question
 
 TOLD = {"receive": 0.5, "queue": 2.0, "overlay": 1.0, "sample": 1.0, "gather": 1.5, "compute": 0.5, "send": 0.25}
 
@@ -59,5 +59,5 @@ def test_an_exchange_measures_what_the_parts_are_made_of() -> None:
 
 
 def test_the_header_is_the_servers() -> None:
-    assert wishes.TIMING_HEADER.decode() == TIMING_HEADER
-    assert wishes.wishes_of_head({wishes.TIMING_HEADER: ALL_TIMES.encode()}).all_times
+    assert question.TIMING_HEADER.decode() == TIMING_HEADER
+    assert question.wishes_of_head({question.TIMING_HEADER: ALL_TIMES.encode()}).all_times

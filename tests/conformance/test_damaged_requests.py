@@ -18,8 +18,7 @@ from tests.support.questions import question_of
 from tests.support.serving import FakeWorker
 from tests.worker.test_serving_overlay import NAMED, POSITIONS
 
-from gnnserve_worker.asking.question import Question, RequestError
-from gnnserve_worker.asking.wishes import NO_WISHES, Wishes
+from gnnserve_worker.asking.question import NO_WISHES, Question, RequestError, Wishes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, read_path

@@ -18,7 +18,7 @@ from gnnserve_api.status import ConditionType
 from gnnserve_api.variants import Storage
 from gnnserve_cli.render import METRIC_NAMES
 from gnnserve_operator.desired.children import CHILDREN
-from gnnserve_worker.asking.wishes import WISHES
+from gnnserve_worker.asking.question import WISHES
 from gnnserve_worker.generation.families.registry import PLANNERS
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.serving.http.codecs.registry import CODECS

@@ -55,8 +55,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import Kind
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
-from gnnserve_worker.asking.question import ErrorCode
-from gnnserve_worker.asking.wishes import MAX_LATENCY_MS
+from gnnserve_worker.asking.question import MAX_LATENCY_MS, ErrorCode
 from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
@@ -69,7 +68,7 @@ from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
-from gnnserve_worker.serving.histograms import LATENCY_BUCKETS_S
+from gnnserve_worker.serving.counters import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS

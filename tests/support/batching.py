@@ -9,9 +9,8 @@ from tests.support.serving import TRADE_OFF
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import RoutingTable
-from gnnserve_worker.scheduling.batcher import Batcher
+from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 

@@ -13,8 +13,8 @@ from tests.support.serving import Client, FakeWorker, running
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.serving.http.wire.connection import Connection, Shared
+from gnnserve_worker.serving.http.wire.http1 import ResponseStart
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_ROOM, Patience, Room
-from gnnserve_worker.serving.http.wire.responses import ResponseStart
 from gnnserve_worker.serving.security.access import Access
 
 DATE = b"Sat, 21 Nov 2026 12:00:00 GMT"

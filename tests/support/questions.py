@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
-from gnnserve_worker.asking.question import Question
-from gnnserve_worker.asking.wishes import NO_WISHES, Wishes
+from gnnserve_worker.asking.question import NO_WISHES, Question, Wishes
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.codec import Codec
-from gnnserve_worker.serving.http.question import resolve
+from gnnserve_worker.serving.http.codec import Codec
+from gnnserve_worker.serving.http.predict import resolve
 
 
 def question_of(

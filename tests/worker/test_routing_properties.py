@@ -14,9 +14,8 @@ from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.scheduling.batcher import Batcher
+from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 

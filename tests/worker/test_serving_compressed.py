@@ -17,13 +17,12 @@ from tests.support.serving import Client, FakeWorker, running, service
 
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http import content_coding
-from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codec import Coding, Encoded
 from gnnserve_worker.serving.http.content_coding import (
     CODINGS,
     DEFLATE,
     GZIP,
     WORTH_BYTES,
-    Coding,
     compress,
     decompress,
     wanted_coding,

@@ -11,7 +11,7 @@ import pytest
 from tests.support.connections import DATE, Server, predict, serving
 from tests.support.serving import FakeWorker, service
 
-from gnnserve_worker.asking.wishes import WISH_HEADERS
+from gnnserve_worker.asking.question import WISH_HEADERS
 from gnnserve_worker.serving.http.wire.limits import Patience
 
 

@@ -28,7 +28,7 @@ from tests.support.serving import (
 )
 
 from gnnserve_api.objective import Objective
-from gnnserve_worker.asking.wishes import ENVOY_TIMEOUT_HEADER, OFFSET_WISH_HEADER, WISH_HEADERS
+from gnnserve_worker.asking.question import ENVOY_TIMEOUT_HEADER, OFFSET_WISH_HEADER, WISH_HEADERS
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES

@@ -16,7 +16,7 @@ from tests.support.serving import FakeWorker
 from gnnserve_worker.serving.http.app import MOST_CONNECTIONS, RESERVED_CONNECTIONS
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG
-from gnnserve_worker.serving.http.wire.heads import MOST_HEAD_BYTES, MOST_HEADERS
+from gnnserve_worker.serving.http.wire.http1 import MOST_HEAD_BYTES, MOST_HEADERS
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED, Patience, Room
 from gnnserve_worker.serving.open_files import room_of_process
 from gnnserve_worker.serving.repeated import FirstOfAKind, limit_warnings

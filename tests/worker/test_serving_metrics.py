@@ -15,7 +15,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import Route, RoutingMode
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.histograms import LATENCY_BUCKETS_S, SIZE_BUCKETS
+from gnnserve_worker.serving.counters import LATENCY_BUCKETS_S, SIZE_BUCKETS
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.routing_metrics import RoutingSample
 

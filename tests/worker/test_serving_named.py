@@ -19,9 +19,8 @@ from tests.worker.test_serving_http import error_of, overload, samples_of, slow_
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.routing import RoutingMode, RoutingTable
-from gnnserve_worker.scheduling.batcher import Batcher
+from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 

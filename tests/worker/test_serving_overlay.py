@@ -24,8 +24,7 @@ from gnnserve_api.repository import SourceColumn
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_worker.asking import naming
 from gnnserve_worker.asking.overlay import OverlaySupport
-from gnnserve_worker.asking.question import Question, RequestError
-from gnnserve_worker.asking.wishes import wishes_of_head
+from gnnserve_worker.asking.question import Question, RequestError, wishes_of_head
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay

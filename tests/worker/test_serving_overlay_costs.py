@@ -19,12 +19,10 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, RoutingTable
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.scheduling.batcher import Batcher
+from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
-from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.cost_terms import BatchKind, OverlayWork
 from gnnserve_worker.scheduling.costs import LEAST_MARGIN, CostModel
-from gnnserve_worker.scheduling.load import BatchKind
-from gnnserve_worker.scheduling.overlay_costs import OverlayWork
 from gnnserve_worker.scheduling.queue import Request
 
 OVERLAY = Capabilities(overlay=True)

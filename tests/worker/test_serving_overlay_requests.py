@@ -27,16 +27,13 @@ from tests.support.serving import (
 )
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_worker.asking.wishes import NO_WISHES, Wishes
+from gnnserve_worker.asking.question import NO_WISHES, Wishes
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http import predict
-from gnnserve_worker.serving.http.asked import Arrival, Asked
+from gnnserve_worker.serving.http.codec import Arrival, Ask, Asked, Head, Reply
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.http.head import Head
-from gnnserve_worker.serving.http.question import Ask
-from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft
 from gnnserve_worker.tasks.node_items import NodeItems

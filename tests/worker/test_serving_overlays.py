@@ -14,10 +14,9 @@ from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.routing import RoutingMode, RoutingTable
-from gnnserve_worker.scheduling.batcher import Batcher
+from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
-from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.load import BatchKind, load_of, overlay_load
+from gnnserve_worker.scheduling.cost_terms import BatchKind, load_of, overlay_load
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.batcher import Batch
 from gnnserve_worker.scheduling.turns import ACTIVE_MS, INPUT_MS, MOST_INPUT_MS, RecentModels, Turns, input_ms
 from gnnserve_worker.serving.engine import ROUND_MS
 from gnnserve_worker.serving.inlet import Inlet

@@ -10,8 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_worker.asking.question import RequestError
-from gnnserve_worker.asking.wishes import (
+from gnnserve_worker.asking.question import (
     IN_BODY,
     IN_HEAD,
     IN_PARAMETERS,
@@ -21,6 +20,7 @@ from gnnserve_worker.asking.wishes import (
     SEED,
     TIMEOUT,
     WISHES,
+    RequestError,
     Wish,
     Wishes,
     given_in,

@@ -17,9 +17,8 @@ from msgspec import Raw
 
 from gnnserve_api import decoding
 from gnnserve_worker.asking.features import RANGE_REMEDY
-from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value
+from gnnserve_worker.asking.question import WISHES, ErrorCode, RequestError, cut, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
-from gnnserve_worker.asking.wishes import WISHES
 
 FIELDS = ("objective", "strict", "return", "overlay", *(wish.member for wish in WISHES))
 """Fields of a request whatever the task is, as clients write them; those of its items stand before them."""

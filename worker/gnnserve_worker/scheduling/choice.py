@@ -19,8 +19,8 @@ from gnnserve_api.families import STORED_GRAPH, Capabilities, point_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
+from gnnserve_worker.scheduling.cost_terms import BatchKind, kind_of
 from gnnserve_worker.scheduling.costs import CostModel
-from gnnserve_worker.scheduling.load import BatchKind, kind_of
 
 _ROUNDING_PERMILLE = 1e-6
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
@@ -226,7 +226,7 @@ class VariantChooser:
         self, objective: Objective, seeds: int, needed: Capabilities = STORED_GRAPH, load: int | None = None,
         overlay: int = 0,
     ) -> Choice:  # fmt: skip
-        """Choose for a single request on an idle worker. `load`: what it counts as (`load.py`); None: its seeds.
+        """Choose for a single request on an idle worker. `load`: what it counts as (`cost_terms.py`); None: its seeds.
         `overlay`: the part of it that is of kind OVERLAY."""
         load = seeds if load is None else load
         kind = kind_of(needed)

@@ -18,9 +18,9 @@ Where other models share the worker, what waits has to wait for their turns as w
 that it takes, by the mean of recent turns. No cost contains such waits, a table's neither: they are not in what is
 observed, nor in what is exported.
 
-Where the load of a batch has a part of kind OVERLAY (`load.py`), that part costs what `overlay_costs.py` says, in place
-of what as many stored nodes cost. By how many of its seeds overlays may have changed, a batch corrects one kind or the
-other.
+Where the load of a batch has a part of kind OVERLAY (`cost_terms.py`), that part costs what `OverlayCosts` says, in
+place of what as many stored nodes cost. By how many of its seeds overlays may have changed, a batch corrects one kind
+or the other.
 
 `margin` is added to predictions that a promise depends on: it follows the deviation of batches from their expectation.
 """
@@ -29,25 +29,26 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.routing import AffineCost
-from gnnserve_worker.scheduling.curves import (
+from gnnserve_worker.scheduling.cost_terms import (
     LARGEST_STEP,
-    LEAST_GAIN,
     LEAST_MS,
+    NO_OVERLAYS,
     PROVEN_BATCHES,
     Curve,
+    Overhead,
+    OverlayCosts,
+    OverlayWork,
     at,
     fit,
     hurry,
     profiled_curve,
     stretch,
 )
-from gnnserve_worker.scheduling.overlay_costs import NO_OVERLAYS, OverlayCosts, OverlayWork
 
 LEAST_MARGIN = 0.08
 """Smallest margin, found by simulation: enough for noise of 5 %."""
@@ -70,87 +71,6 @@ of every batch: threads that wake up, caches that the profile found warm. One th
 expected tells that a slow spell is over (`_ends_slow_spell`)."""
 _SILENT_MS = 10_000.0
 """Time without a batch that tells after which short ones may."""
-
-
-class Overhead:
-    """Overhead of a batch beyond its computation: a fixed part, and a part for each request.
-
-    It is a line through recent batches. While all batches have the same number of requests, the requests explain all of
-    it.
-    """
-
-    __slots__ = (
-        "_mean_ms", "_mean_product", "_mean_requests", "_mean_squared", "_recent", "_single_ms", "_singles", "_weight",
-        "fixed_ms", "least_ms", "per_request_ms",
-    )  # fmt: skip
-
-    _MEMORY_BATCHES = 200.0
-    _RECENT_BATCHES = 8
-    _REPEATED = 3
-    """An overhead that this many recent batches reached is not an outlier, and counts in full."""
-    _ORDINARY_MS = 0.05
-    """An overhead up to twice this is never an outlier; until the first batch nothing else is known."""
-    _TOWARDS_MEAN = 0.25
-    """Weight, in requests², of the assumption that requests explain all."""
-
-    def __init__(self) -> None:
-        self.fixed_ms = 0.0
-        self.per_request_ms = 0.0
-        self.least_ms = 0.0
-        """Smallest overhead of a single request; 0 until it is known."""
-        self._recent: deque[tuple[int, float]] = deque(maxlen=self._RECENT_BATCHES)
-        """Requests and overhead (ms, not limited) of the recent batches."""
-        self._weight = 0.0
-        self._mean_requests = 0.0
-        self._mean_ms = 0.0
-        self._mean_squared = 0.0
-        self._mean_product = 0.0
-        self._single_ms = 0.0
-        self._singles = 0
-
-    def at(self, requests: float) -> float:
-        return self.fixed_ms + self.per_request_ms * requests
-
-    def observe(self, requests: int, took_ms: float) -> None:
-        took_ms = max(0.0, took_ms)
-        self._recent.append((requests, took_ms))
-        expected_ms = max(self.fixed_ms + self.per_request_ms * requests, self._ORDINARY_MS)
-        if took_ms > LARGEST_STEP * expected_ms:
-            took_ms = min(took_ms, LARGEST_STEP * self._repeated_ms(expected_ms))
-        self._weight = min(self._weight + 1, self._MEMORY_BATCHES)
-        gain = 1 / self._weight
-        self._mean_requests += gain * (requests - self._mean_requests)
-        self._mean_ms += gain * (took_ms - self._mean_ms)
-        self._mean_squared += gain * (requests * requests - self._mean_squared)
-        self._mean_product += gain * (requests * took_ms - self._mean_product)
-        mean = self._mean_requests
-        ratio = self._mean_ms / mean
-        slope = (self._mean_product - mean * self._mean_ms + self._TOWARDS_MEAN * ratio) / (
-            self._mean_squared - mean * mean + self._TOWARDS_MEAN
-        )
-        self.per_request_ms = min(max(0.0, slope), ratio)
-        self.fixed_ms = self._mean_ms - self.per_request_ms * mean
-        if requests == 1:
-            self._observe_single(took_ms)
-
-    def _repeated_ms(self, expected_ms: float) -> float:
-        """What is expected of a batch that took far longer than `expected_ms`: an outlier counts as at most twice that;
-        an overhead that repeats itself is the new one."""
-        if len(self._recent) < self._REPEATED:
-            return expected_ms
-        alike = []
-        for requests, recent_ms in self._recent:
-            of_recent_ms = max(self.fixed_ms + self.per_request_ms * requests, self._ORDINARY_MS)
-            alike.append(recent_ms * expected_ms / of_recent_ms)
-        return max(expected_ms, sorted(alike)[-self._REPEATED])
-
-    def _observe_single(self, took_ms: float) -> None:
-        self._singles += 1
-        self._single_ms += max(LEAST_GAIN, 1 / self._singles) * (took_ms - self._single_ms)
-        if self._singles == PROVEN_BATCHES:
-            self.least_ms = self._single_ms
-        elif self._singles > PROVEN_BATCHES:
-            self.least_ms = min(self.least_ms, self._single_ms)
 
 
 class CostModel:

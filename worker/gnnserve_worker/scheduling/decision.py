@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.load import overlay_part
+from gnnserve_worker.scheduling.cost_terms import overlay_part
 from gnnserve_worker.scheduling.queue import Group, Request, order_of
 from gnnserve_worker.scheduling.room import room_ms
 

@@ -2,7 +2,7 @@
 
 A group's requests allow the same variants, want the same kind of answer, and have the same priority and about the same
 latency. A decision looks at groups, so that its cost does not grow with the queue. Deadlines stay exact: the earliest
-of a group is first. What a group counts in seeds are loads (`load.py`).
+of a group is first. What a group counts in seeds are loads (`cost_terms.py`).
 
 Objects that are made per request are msgspec structs, which cost a sixth of a frozen dataclass.
 """
@@ -20,7 +20,7 @@ from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.load import BatchKind
+from gnnserve_worker.scheduling.cost_terms import BatchKind
 
 RATE_MEMORY_MS = 400.0
 """Memory of the arrival rate; values from 50 to 6000 make no difference in simulation."""
@@ -55,8 +55,8 @@ class Request(msgspec.Struct, eq=False):
     needs: Capabilities = STORED_GRAPH
     """What a variant must be capable of to answer it."""
     overlay_load: int = 0
-    """What its overlay adds to the load of each batch that it takes part in, in seeds (`load.py`). 0 unless `needs`
-    says that there is one."""
+    """What its overlay adds to the load of each batch that it takes part in, in seeds (`cost_terms.py`). 0 unless
+    `needs` says that there is one."""
     changed_seeds: int = 0
     """Seeds that are nodes of its overlay: new, or with other features or more neighbours."""
     overlay_fixed: float = 0.0

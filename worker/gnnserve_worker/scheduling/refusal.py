@@ -9,7 +9,7 @@ import msgspec
 
 from gnnserve_api.objective import Objective
 from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
-from gnnserve_worker.scheduling.load import overlay_part
+from gnnserve_worker.scheduling.cost_terms import overlay_part
 from gnnserve_worker.scheduling.queue import Group, Request
 
 

@@ -29,7 +29,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from gnnserve_worker.scheduling.curves import LARGEST_STEP
+from gnnserve_worker.scheduling.cost_terms import LARGEST_STEP
 
 TURN_SHARE = 0.05
 """The longest turn that a model gets while others share the worker, as a part of the shortest latency that those

@@ -12,9 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from gnnserve_api.routing import CanaryRoute
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import add_share
-from gnnserve_worker.serving.histograms import add_histogram
+from gnnserve_worker.serving.counters import RequestCounts, add_histogram
 from gnnserve_worker.serving.program_metrics import SECOND, collect_programs
-from gnnserve_worker.serving.variant_metrics import RequestCounts
 
 _LABELS = ("service", "revision")
 

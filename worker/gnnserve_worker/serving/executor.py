@@ -13,9 +13,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 
-from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.serving.lane import Lane
-from gnnserve_worker.serving.requests import BatchInputs, Computed, infer
+from gnnserve_worker.scheduling.batcher import Batch
+from gnnserve_worker.serving.requests import BatchInputs, Computed, Lane, infer
 
 
 class BatchExecutor:

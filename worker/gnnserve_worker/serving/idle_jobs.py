@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.scheduling.costs import CostModel
-from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.requests import Lane
 
 JOB_MS = 0.5
 """Longest expected time of a job, unless one node takes longer: a request that arrives meanwhile waits for it."""

@@ -15,7 +15,7 @@ from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.revision_index import OpenIndex
 from gnnserve_worker.serving.accuracy.idle import pause_ms
 from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
-from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.requests import Lane
 
 _PERMILLE = 5
 """Most of the time that it takes between requests: those that meet a job are half of what a 99th percentile leaves

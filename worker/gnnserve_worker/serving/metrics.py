@@ -29,16 +29,24 @@ from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.canary_metrics import CanarySample, collect_canary
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
+from gnnserve_worker.serving.counters import (
+    LATENCY_BUCKETS_S,
+    SIZE_BUCKETS,
+    Durations,
+    OverlayCounts,
+    RequestCounts,
+    VariantCounters,
+    VariantUsage,
+    add_histogram,
+    add_sizes,
+)
 from gnnserve_worker.serving.device_metrics import collect_device
-from gnnserve_worker.serving.histograms import LATENCY_BUCKETS_S, SIZE_BUCKETS, Durations, add_histogram, add_sizes
 from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.index_renewal import RenewalFigures
-from gnnserve_worker.serving.overlay_metrics import OverlayCounts
 from gnnserve_worker.serving.program_metrics import FIRST, collect_programs
 from gnnserve_worker.serving.routing_metrics import RoutingSample, collect_routing
 from gnnserve_worker.serving.tracing.span_metrics import collect_spans
 from gnnserve_worker.serving.tracing.tracer import SpanSink
-from gnnserve_worker.serving.variant_metrics import RequestCounts, VariantCounters, VariantUsage
 
 _BATCH_COUNTERS = {
     "gnnserve_batches": "Batches computed.",
@@ -238,7 +246,7 @@ class ServingMetrics:
     def observe_batch(
         self, variant: str, seeds: int, duration_ms: float, times: StageTimes, waited_ms: float = 0.0
     ) -> None:
-        """`seeds`: the batch's load (`scheduling/load.py`), by which its cost is fitted; `waited_ms`: how long it
+        """`seeds`: the batch's load (`scheduling/cost_terms.py`), by which its cost is fitted; `waited_ms`: how long it
         waited before for turns of other models."""
         of = self._variants[variant]
         seconds = duration_ms / 1000

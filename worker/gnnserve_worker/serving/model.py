@@ -22,9 +22,9 @@ from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.batcher import Batch
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
-from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.load import load_of, overlay_parts, round_load
+from gnnserve_worker.scheduling.cost_terms import load_of, overlay_parts, round_load
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
@@ -32,9 +32,18 @@ from gnnserve_worker.serving.answer_health import AnswerHealth
 from gnnserve_worker.serving.idle_jobs import AnyWork, Task
 from gnnserve_worker.serving.index_renewal import IndexRenewal
 from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.lane import Lane, open_lane
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.requests import AcceptedRequests, Answer, Outcome, Pending, deliver_all, forget, settle
+from gnnserve_worker.serving.requests import (
+    AcceptedRequests,
+    Answer,
+    Lane,
+    Outcome,
+    Pending,
+    deliver_all,
+    forget,
+    open_lane,
+    settle,
+)
 from gnnserve_worker.serving.tracing.tracer import Tracer
 
 _REPLACED = "another revision or other settings took the place of those that the request was read by; send it again"

@@ -1,6 +1,6 @@
-"""Accepted requests, from acceptance to outcome: their nodes for a batch, its computation, and their rows of its
-result.
+"""Lanes and their requests, from acceptance to outcome: nodes for a batch, its computation, and rows of its result.
 
+A lane is one revision with its routing and its queue, from a switch to it until its last request is answered.
 Everything here but `infer` belongs to the event loop. Functions take a model's accepted requests, by key, as their
 first argument.
 """
@@ -11,22 +11,70 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.batch import Inference, StageTimes
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.inference.served_changes import STILL, ServedChanges
 from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.sampling.batch_view import Part, view_of
-from gnnserve_worker.scheduling.closing import Batch, Piece
+from gnnserve_worker.scheduling.batcher import Batch, Batcher, Piece
+from gnnserve_worker.scheduling.choice import NO_LOSSES, VariantChooser
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.tracing.tracer import Tracer
 from gnnserve_worker.serving.tracing.traces import RequestTrace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """A revision with its routing and its queue."""
+
+    revision: ServedRevision
+    objective: Objective
+    """The service's own objective, for requests that state none."""
+    batching: Batching
+    overlay_limits: OverlayLimits
+    changes: ServedChanges | None
+    """Those of the revision's graph; None: it stays as it is."""
+    chooser: VariantChooser
+    batcher: Batcher
+    seeds: np.ndarray
+    """int64 [max_seeds]: seeds of the running batch, copied from its requests."""
+
+
+def open_lane(
+    revision: ServedRevision,
+    table: RoutingTable,
+    chooser: VariantChooser | None,
+    before: Lane | None,
+    now_ms: float,
+    losses_in_service: Mapping[str, float] = NO_LOSSES,
+) -> Lane:
+    """Open the lane that follows `before`. `chooser` keeps what was learnt about this same revision; for another one,
+    or with other losses, only the machine's part is kept. `losses_in_service`: as `VariantChooser` takes them."""
+    batching, busy_until_ms, costs_before = table.batching, -math.inf, None
+    if before is not None:
+        busy_until_ms = before.batcher.busy_until_ms(now_ms)
+        costs_before = before.chooser.costs
+    if chooser is None:
+        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, costs_before, losses_in_service)
+    # A random start: replicas with equal starts would go through their weights in step.
+    drawn = secrets.randbelow(1 << 20) / (1 << 20)
+    batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
+    changes = None if revision.changes is STILL else revision.changes
+    seeds = np.empty(batching.max_seeds, np.int64)
+    return Lane(revision, table.objective, batching, table.overlay, changes, chooser, batcher, seeds)
+
 
 DRAW_KEY_STEP = 65_536
 """Distance of the keys of two batches: no batch has more seeds."""

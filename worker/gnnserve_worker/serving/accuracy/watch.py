@@ -28,7 +28,7 @@ from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
 from gnnserve_worker.serving.accuracy.shadows import Shadows
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
 from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
-from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.requests import Lane
 from gnnserve_worker.tasks.served_labels import GivenLabel
 
 MOST_WAITING = 100_000

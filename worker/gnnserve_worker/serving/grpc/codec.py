@@ -28,9 +28,8 @@ from gnnserve_worker.asking.tensors import (
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.grpc.known_messages import LONGEST_KNOWN, KnownMessages
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse, encode_length
-from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import (

@@ -12,8 +12,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gnnserve_worker.asking.question import RequestError, unauthorized
-from gnnserve_worker.asking.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, wishes_of_head
+from gnnserve_worker.asking.question import (
+    NO_WISHES,
+    WISH_HEADERS,
+    RequestError,
+    Wishes,
+    check_stated_once,
+    unauthorized,
+    wishes_of_head,
+)
 from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
 from gnnserve_worker.serving.grpc.gathering import Gathering
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
@@ -25,9 +32,8 @@ from gnnserve_worker.serving.grpc.messages import (
 )
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.head import Head
+from gnnserve_worker.serving.http.codec import Head, Reply
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
 from gnnserve_worker.serving.model import STOPPING, monotonic_ms
 from gnnserve_worker.serving.requests import Pending

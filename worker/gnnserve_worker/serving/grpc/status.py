@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from gnnserve_worker.serving.http.replies import Reply
+from gnnserve_worker.serving.http.codec import Reply
 
 OK = 200
 _STATUS = {

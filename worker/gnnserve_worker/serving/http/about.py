@@ -14,9 +14,9 @@ from gnnserve_worker.changes.report import state_of
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.model import ServedModel
 from gnnserve_worker.serving.program_metrics import program_state
+from gnnserve_worker.serving.requests import Lane
 
 
 class SecondRevision(Protocol):

@@ -46,7 +46,7 @@ from gnnserve_worker.serving.http.asgi_predict import (
 )
 from gnnserve_worker.serving.http.changes import description
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH, ChangesEndpoint
-from gnnserve_worker.serving.http.codecs.codec import ErrorForm
+from gnnserve_worker.serving.http.codec import ErrorForm, Reply
 from gnnserve_worker.serving.http.codecs.json import encode_error, encode_json_error
 from gnnserve_worker.serving.http.codecs.open_inference_paths import is_open_inference
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, is_prediction
@@ -59,11 +59,11 @@ from gnnserve_worker.serving.http.open_inference.served_models import ServedMode
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
+from gnnserve_worker.serving.http.replies import error_reply, refusal_reply
 from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.requests import Lane
 from gnnserve_worker.serving.routing_metrics import RoutingSample
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
 

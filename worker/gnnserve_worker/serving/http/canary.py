@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gnnserve_worker.asking.question import Question
-from gnnserve_worker.serving.http.asked import Arrival, Asked
-from gnnserve_worker.serving.http.head import Head
+from gnnserve_worker.serving.http.codec import Arrival, Asked, Head, Reply
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Respond
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Pending
 

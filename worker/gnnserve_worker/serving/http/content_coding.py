@@ -12,10 +12,8 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
-from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codec import Coding, Encoded
 
 CONTENT_ENCODING = b"content-encoding"
 ACCEPT_ENCODING = b"accept-encoding"
@@ -29,12 +27,6 @@ _AT_ONCE_BYTES = 64 * 1024
 _WORTH_RATIO = 0.85
 """Scores and embeddings as arrays stay above it, and take 50 times as long for each byte that is spared."""
 _ITEM = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
-
-
-class Coding(msgspec.Struct, frozen=True):
-    name: bytes
-    wbits: int
-    """The format, as zlib numbers it."""
 
 
 GZIP = Coding(b"gzip", 31)

@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from gnnserve_worker.serving.http.asked import Arrival
+from gnnserve_worker.serving.http.codec import Arrival, Reply
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Pending
 from gnnserve_worker.serving.tracing.tracer import Tracer

@@ -24,7 +24,7 @@ from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch, TimedNode
-from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.requests import Lane
 from gnnserve_worker.tasks.served_labels import GivenLabel
 
 LABELS_PATH = "/v1/labels"

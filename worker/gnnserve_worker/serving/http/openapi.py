@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from gnnserve_api.changes import OFFSET_HEADER
-from gnnserve_worker.asking.question import PREDICT_PATH, RECOMMEND_PATH
-from gnnserve_worker.asking.wishes import (
+from gnnserve_worker.asking.question import (
     LATENCY_BOUNDS,
     LATENCY_HEADER,
     MIN_OFFSET,
+    PREDICT_PATH,
+    RECOMMEND_PATH,
     STRICT_HEADER,
     TIMING_HEADER,
     TOLERANCE_BOUNDS,

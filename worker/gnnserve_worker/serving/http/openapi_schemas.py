@@ -22,7 +22,7 @@ from gnnserve_api.routing import Route
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.id_schemas import AnyIds, IdSchemas
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
-from gnnserve_worker.asking.wishes import LATENCY_BOUNDS, TOLERANCE_BOUNDS
+from gnnserve_worker.asking.question import LATENCY_BOUNDS, TOLERANCE_BOUNDS
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.openapi_parts import REFERENCE, to_openapi_30
 from gnnserve_worker.tasks.description import TaskDescription

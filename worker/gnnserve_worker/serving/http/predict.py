@@ -1,8 +1,10 @@
 """Predictions without I/O: from a head and a body to a reply, by callback.
 
 Two ways lead here: `connection.py`, straight from the HTTP parser, and the ASGI application of `app.py` for what is
-rare. The form of a request is its codec's (`codecs/`); what it is refused for is the same for both ways and all forms
-(`question.py`). What only some requests go through is a hook (`hooks.py`). Status codes are given in `replies.py`.
+rare. The form of a request is its codec's (`codecs/`); what it is refused for is the same for both ways and all forms:
+every protocol goes through `resolve`, which puts its wishes together, checks them against the revision and finds its
+ids. What needs no revision to be refused is in `asking/`. What only some requests go through is a hook (`hooks.py`).
+Status codes are given in `replies.py`.
 """
 
 from __future__ import annotations
@@ -10,37 +12,46 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
+import numpy as np
+
+from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_worker.asking.question import ErrorCode, RequestError, unknown_model
-from gnnserve_worker.asking.wishes import BehindError
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.priority import DEFAULT_PRIORITY
+from gnnserve_worker.asking.question import (
+    IN_HEAD,
+    MIN_OFFSET,
+    NO_WISHES,
+    VARIANT,
+    BehindError,
+    ErrorCode,
+    Question,
+    RequestError,
+    Wish,
+    Wishes,
+    shown_value,
+    unknown_model,
+)
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.http.asked import Arrival, Asked, Behind
-from gnnserve_worker.serving.http.codecs.codec import Codec, ErrorForm
+from gnnserve_worker.serving.http.codec import Arrival, Ask, Asked, Behind, Codec, ErrorForm, Head, Reply
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.content_coding import compress
-from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Hook, Respond, Timeout, Tracing
-from gnnserve_worker.serving.http.question import resolve
-from gnnserve_worker.serving.http.replies import (
-    REFUSAL_STATUS,
-    Reply,
-    error_reply,
-    internal_error_reply,
-    refusal_reply,
-)
-from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.http.replies import REFUSAL_STATUS, error_reply, internal_error_reply, refusal_reply
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
-from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Outcome, Pending
+from gnnserve_worker.serving.requests import Answer, Failure, Lane, NodeLeft, NotFinite, Outcome, Pending
 from gnnserve_worker.serving.tracing.traces import RequestTrace
+from gnnserve_worker.tasks.served import HOW_TO_CHANGE
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MOST_AT_ONCE = 65_536
@@ -381,3 +392,81 @@ def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objec
 
 def _is_in_time(answer: Answer) -> bool:
     return answer.objective_met(monotonic_ms())
+
+
+def resolve(ask: Ask, head: Wishes, revision: ServedRevision, limits: OverlayLimits) -> Question:
+    """`head`: wishes of the request's head. Raises RequestError, and BehindError before any id is looked up, which the
+    changes may bring."""
+    wishes = head if ask.wishes is NO_WISHES else ask.wishes.or_else(head)
+    if wishes.min_offset is not None:
+        _require_offset(wishes.min_offset, wishes, revision, _place_of(MIN_OFFSET, ask))
+    variant = wishes.variant
+    if variant is not None:
+        check_variant(variant, ask.outputs, ask.arrange is not None, revision, _place_of(VARIANT, ask))
+    overlay: Overlay | None = None
+    try:
+        if ask.arrange is not None:
+            overlay, nodes = ask.arrange()
+        else:
+            otherwise = revision.compute.overlays.hint if ask.may_bring and limits.max_nodes else ""
+            ids, naming = ask.ids, revision.graph.naming
+            nodes = naming.find_integers(ids, otherwise) if isinstance(ids, np.ndarray) else naming.find(ids, otherwise)
+    except RequestError as error:
+        raise ask.items.placed(error) from None
+    form: Any = None
+    joined = ask.items.joined
+    if joined is not None:
+        nodes, form = joined(nodes, overlay)
+    return Question(
+        nodes, wishes.objective, bool(wishes.strict), ask.outputs, overlay, wishes.seed, variant, form,
+        wishes.timeout_ms, wishes.priority or DEFAULT_PRIORITY, ask.answer_form,
+    )  # fmt: skip
+
+
+def _place_of(wish: Wish, ask: Ask) -> str:
+    is_in_body = getattr(ask.wishes, wish.field) is not None
+    return (ask.places if is_in_body else IN_HEAD)[wish.field]
+
+
+def _require_offset(min_offset: int, wishes: Wishes, revision: ServedRevision, where: str) -> None:
+    """Raises BehindError where the revision's graph does not have that offset yet."""
+    applied = revision.changes.log.offset
+    if applied is None:
+        raise no_updates(where, "leave it out", revision)
+    if applied < min_offset:
+        raise BehindError(min_offset, wishes)
+
+
+def no_updates(where: str, instead: str, revision: ServedRevision | None) -> RequestError:
+    """Error for a request that needs a log of changes. `instead`: what the client may do; empty: nothing.
+    `revision`: what is served now; None: nothing yet."""
+    manifest = HOW_TO_CHANGE if revision is None else revision.task.how_to_change
+    remedy = f"{instead}, or {manifest}" if instead else manifest
+    return RequestError(ErrorCode.NO_UPDATES, where, "the graph of this service does not change", remedy)
+
+
+def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revision: ServedRevision, where: str) -> str:
+    """The variant that a request names, which can answer it. `where`: the field that names it."""
+    gives = revision.capabilities.get(name)
+    if gives is None:
+        raise RequestError(
+            ErrorCode.UNKNOWN_VARIANT,
+            where,
+            f"revision {revision.manifest.revision} has no variant {shown_value(name)}",
+            f"choose from {', '.join(revision.capabilities)}, or leave it out",
+        )
+    needed = Capabilities(
+        overlay=brings_overlay, embeddings="embeddings" in outputs, changes=revision.changes.needed.changes
+    )
+    if gives.cover(needed):
+        return name
+    missing = needed.in_words()
+    if not gives.changes and needed.changes:
+        missing = " and ".join(filter(None, (missing, "a graph that changes")))
+    able = ", ".join(other for other, capable in revision.capabilities.items() if capable.cover(needed))
+    raise RequestError(
+        ErrorCode.VARIANT_UNABLE,
+        where,
+        f"variant {name} cannot answer requests with {missing}",
+        f"choose from {able}, or leave it out" if able else "leave it out",
+    )

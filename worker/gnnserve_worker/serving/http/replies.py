@@ -5,14 +5,10 @@ Which error it is does not depend on the protocol: a form writes the same senten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
-
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.http.codecs.codec import ErrorForm
+from gnnserve_worker.serving.http.codec import ErrorForm, Reply
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 
 REFUSAL_STATUS = {
@@ -69,17 +65,6 @@ _HEAD_OF_ERROR = {
     ErrorCode.LOG_FULL: b"retry-after: 10\r\n",
 }
 """What the head of an error says beside its media type."""
-
-
-class Reply(msgspec.Struct, frozen=True):
-    status: int
-    head: bytes
-    """Header lines, each with its CRLF, without the body's length."""
-    body: bytes | memoryview
-    pieces: Iterator[bytes] | None = None
-    """Parts of a large body, in place of `body`; each is quick to make."""
-    code: str = ""
-    """Code of the error or refusal; empty: it is none."""
 
 
 def error_reply(error: RequestError, form: ErrorForm = encode_json_error) -> Reply:

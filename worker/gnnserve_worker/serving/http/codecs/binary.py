@@ -16,12 +16,10 @@ import numpy as np
 from gnnserve_api.changes import OFFSET_HEADER
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.asking.question import PREDICT_PATH, ErrorCode, Question, RequestError
-from gnnserve_worker.asking.wishes import HEADERS_REMEDY
+from gnnserve_worker.asking.question import HEADERS_REMEDY, PREDICT_PATH, ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.requests import Answer
 
 ID_BYTES = 8

@@ -39,6 +39,7 @@ from gnnserve_worker.asking.question import PREDICT_PATH, Question, counted
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.binary import (
     ID_BYTES,
     BinaryCodec,
@@ -46,9 +47,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
     check_integer_ids,
     read_outputs,
 )
-from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.requests import Answer
 
 COUNTS = struct.Struct("<4q")

@@ -17,17 +17,26 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
 from gnnserve_worker.asking.body_form import FIELDS, UNREADABLE, body_error
 from gnnserve_worker.asking.overlay import brings_nothing
-from gnnserve_worker.asking.question import PREDICT_PATH, ErrorCode, Question, RequestError, cut
-from gnnserve_worker.asking.wishes import CHOOSING_MEMBERS, NO_WISHES, NOTHING_GIVEN, given_in, wishes_of_body
+from gnnserve_worker.asking.question import (
+    CHOOSING_MEMBERS,
+    NO_WISHES,
+    NOTHING_GIVEN,
+    PREDICT_PATH,
+    ErrorCode,
+    Question,
+    RequestError,
+    cut,
+    given_in,
+    wishes_of_body,
+)
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codec import Arrange, Ask, Encoded
 from gnnserve_worker.serving.http.codecs.large_json import (
     LARGE_BYTES,
     check_values,
     may_have_field,
     without_collection,
 )
-from gnnserve_worker.serving.http.question import Arrange, Ask
 from gnnserve_worker.serving.requests import Answer
 
 _SHORTEST_OVERLAY = len('{"overlay":')

@@ -17,16 +17,14 @@ import orjson
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, cut
+from gnnserve_worker.asking.question import CHOOSING_PARAMETERS, ErrorCode, Question, RequestError, cut, read_whole
 from gnnserve_worker.asking.tensors import read_elements
-from gnnserve_worker.asking.wishes import CHOOSING_PARAMETERS, read_whole
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
-from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.infer_request import may_bring, read_infer_body
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference
-from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import InferBody

@@ -29,12 +29,11 @@ from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, Question, RequestError, cut, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.search import Found
-from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
 from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, ask_of
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find
-from gnnserve_worker.serving.http.question import Ask
 from gnnserve_worker.serving.requests import Answer
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")

@@ -1,12 +1,13 @@
-"""All codecs, and which of them a request is meant for."""
+"""All codecs, which of them a request is meant for, and what else its head says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from gnnserve_worker.asking.question import NO_WISHES, WISH_HEADERS, check_stated_once, wishes_of_head
+from gnnserve_worker.serving.http.codec import Codec, ErrorForm, Head, MediaCodec
 from gnnserve_worker.serving.http.codecs.binary import BinaryCodec
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
-from gnnserve_worker.serving.http.codecs.codec import Codec, ErrorForm, MediaCodec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec, encode_json_error
 from gnnserve_worker.serving.http.codecs.open_inference import (
     JSON_LENGTH,
@@ -15,6 +16,8 @@ from gnnserve_worker.serving.http.codecs.open_inference import (
 )
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference, is_open_inference
 from gnnserve_worker.serving.http.codecs.recommend import RecommendCodec
+from gnnserve_worker.serving.http.content_coding import ACCEPT_ENCODING, wanted_coding
+from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
 CODECS: tuple[MediaCodec, ...] = (JsonCodec(), BinaryCodec(), BinaryOverlayCodec(), RecommendCodec())
 """Codecs of a fixed path. The first one of a path also reads what names no media type, or an unknown one: `curl -d`
@@ -45,3 +48,24 @@ def find_codec(path: str, headers: Mapping[bytes, bytes]) -> Codec | None:
 def error_form_of(path: str) -> ErrorForm:
     """The form of errors at a path, whether there is such a path or not."""
     return encode_protocol_error if is_open_inference(path) else encode_json_error
+
+
+READ_HEADERS = WISH_HEADERS | CODEC_HEADERS | {ACCEPT_ENCODING, PARENT_HEADER}
+"""The headers that `read_head` looks at."""
+
+
+def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -> Head | None:
+    """`headers`: all of them, names in lower case. None: no predictions at this path."""
+    read = {name: value for name, value in headers if name in READ_HEADERS}
+    codec = find_codec(path, read)
+    if codec is None:
+        return None
+    if query:
+        codec.check_query(query)
+    accepted = read.get(ACCEPT_ENCODING)
+    coding = None if accepted is None else wanted_coding(accepted)
+    wishes = NO_WISHES
+    if not WISH_HEADERS.isdisjoint(read):
+        check_stated_once(headers)
+        wishes = wishes_of_head(read)
+    return Head(codec, query, wishes, coding, path, read.get(PARENT_HEADER))

@@ -27,10 +27,9 @@ from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, s
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.explore.subject import Explained, Subject, subject_of
-from gnnserve_worker.serving.http.question import check_variant
-from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.http.predict import check_variant
 from gnnserve_worker.serving.model import ServedModel, monotonic_ms
-from gnnserve_worker.serving.requests import Answer, Outcome
+from gnnserve_worker.serving.requests import Answer, Lane, Outcome
 
 _SEED = 0
 _ENTRIES_AT_ONCE = 100_000

@@ -22,7 +22,7 @@ from gnnserve_worker.serving.http.open_inference.about import (
     describe_server,
     describe_usage,
 )
-from gnnserve_worker.serving.http.question import check_variant
+from gnnserve_worker.serving.http.predict import check_variant
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
 

@@ -13,12 +13,11 @@ from gnnserve_worker.asking.edge_payload import PayloadFields
 from gnnserve_worker.asking.naming import NodeNaming
 from gnnserve_worker.asking.overlay import OverlaySupport, check_edge_bytes, check_finite, check_sizes
 from gnnserve_worker.asking.overlay_ids import NamedIds, place_ids
-from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
+from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestError, counted
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
-from gnnserve_worker.asking.wishes import IN_PARAMETERS
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.question import Ask
+from gnnserve_worker.serving.http.codec import Ask
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import (
     EDGE_FEATURES,

@@ -15,9 +15,19 @@ from msgspec import Raw
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value
+from gnnserve_worker.asking.question import (
+    CHOOSING_PARAMETERS,
+    NO_WISHES,
+    SEED,
+    WISHES,
+    ErrorCode,
+    RequestError,
+    Wishes,
+    cut,
+    shown_value,
+    wishes_of_parameters,
+)
 from gnnserve_worker.asking.tensors import Contents, GivenTensor, check_form
-from gnnserve_worker.asking.wishes import CHOOSING_PARAMETERS, NO_WISHES, SEED, WISHES, Wishes, wishes_of_parameters
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.tensors.served import OVERLAY, given_kind, input_kinds
 

@@ -16,10 +16,8 @@ from urllib.parse import unquote
 import httptools
 
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp, Message, Scope
-from gnnserve_worker.serving.http.wire.flow import Flow
-from gnnserve_worker.serving.http.wire.heads import expects_continue
-from gnnserve_worker.serving.http.wire.reading import Reader
-from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk
+from gnnserve_worker.serving.http.wire.http1 import LAST_CHUNK, Reader, ResponseStart, encode_chunk, expects_continue
+from gnnserve_worker.serving.http.wire.limits import Flow
 
 _log = logging.getLogger(__name__)
 _MOST_UNREAD_BODY_BYTES = 64 * 1024

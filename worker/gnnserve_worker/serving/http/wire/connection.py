@@ -9,6 +9,9 @@ methods, chunked bodies, `Expect`, upgrades, huge bodies, requests that were sen
 A request may be answered before all of it has come: a body that is too large, a path that there is not. Most clients
 read nothing before they have sent everything, and a connection that is closed with unread bytes is reset, which they
 see in place of the answer. So a connection lingers: what still comes is read and discarded, within limits.
+
+Where other services share the event loop, what arrives waits for the service's turn: `QueuedInput` stands between
+transport and connection then.
 """
 
 from __future__ import annotations
@@ -17,30 +20,34 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, assert_never
 
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
-from gnnserve_worker.serving.http.codecs.codec import ErrorForm
+from gnnserve_worker.serving.http.codec import ErrorForm, Reply
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
-from gnnserve_worker.serving.http.wire.flow import Flow
-from gnnserve_worker.serving.http.wire.heads import large_head, not_http, wrong_version
-from gnnserve_worker.serving.http.wire.known_heads import (
+from gnnserve_worker.serving.http.wire.http1 import (
     HEAD_END,
     HEAD_END_BYTES,
+    LAST_CHUNK,
     KnownHead,
     KnownHeads,
+    Reader,
+    ResponseStart,
+    Trouble,
+    encode_chunk,
+    large_head,
+    not_http,
     without_upgrade,
+    wrong_version,
 )
-from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Patience, Places, Room
-from gnnserve_worker.serving.http.wire.reading import Reader, Trouble
-from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk
+from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Flow, Patience, Places, Room
 from gnnserve_worker.serving.inlet import Inlet
+from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Pending
 
 CLIENT_LOG = logging.getLogger(__name__)
@@ -113,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._arrived_ms: float | None = None
         """When the data that are being read arrived; None: they are read as they arrive."""
         self.has_waiting_input = False
-        """What the client sent waits for the service's turn (`queued_input.py`): it is neither idle nor late."""
+        """What the client sent waits for the service's turn (`QueuedInput`): it is neither idle nor late."""
         self._patience_s = math.inf
         """Time limit of the client's next action; infinite while the client waits for an answer."""
         self._waited_s = 0.0
@@ -507,3 +514,52 @@ class Connection(asyncio.Protocol):
             self._waited_s = 0.0
         elif not self._reader.is_head_open:  # where it is, the next request's time runs already
             self._linger()
+
+
+class QueuedInput(asyncio.Protocol):
+    def __init__(self, connection: Connection, inlet: Inlet, clock_ms: Callable[[], float] = monotonic_ms) -> None:
+        self._connection = connection
+        self._inlet = inlet
+        self._clock_ms = clock_ms
+        self._unread = b""
+        """Arrived, and not read yet."""
+        self._arrived_ms = 0.0
+        """When its beginning arrived."""
+        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._connection.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unread = b""
+        self._connection.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._inlet.count(len(data))
+        if self._unread:
+            self._unread += data
+            self._connection.hold_reading()
+            return
+        self._unread, self._arrived_ms = data, self._clock_ms()
+        self._connection.has_waiting_input = True
+        self._inlet.put(self)
+
+    def eof_received(self) -> None:
+        # The transport closes next, and what the client sent before its end is answered where that takes no batch.
+        self.take_in()
+
+    def take_in(self) -> None:
+        unread, self._unread = self._unread, b""
+        connection = self._connection
+        if not unread or connection.transport.is_closing():
+            return
+        connection.read_on()
+        try:
+            connection.read(unread, self._arrived_ms)
+        except Exception as error:  # noqa: BLE001  (as the event loop does where data are read as they come)
+            asyncio.get_running_loop().call_exception_handler({
+                "message": "input of a connection could not be read", "exception": error,
+                "transport": connection.transport, "protocol": connection,
+            })  # fmt: skip
+            connection.abort()

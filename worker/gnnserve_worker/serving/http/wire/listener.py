@@ -10,10 +10,9 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.wire.connection import Connection, Shared
+from gnnserve_worker.serving.http.wire.connection import Connection, QueuedInput, Shared
+from gnnserve_worker.serving.http.wire.http1 import ResponseStart
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room
-from gnnserve_worker.serving.http.wire.queued_input import QueuedInput
-from gnnserve_worker.serving.http.wire.responses import ResponseStart
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.security.handshakes import HandshakeLimits, TlsListener
 from gnnserve_worker.serving.security.tls import ListeningTls

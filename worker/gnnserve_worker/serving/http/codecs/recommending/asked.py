@@ -12,14 +12,13 @@ import numpy as np
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.recommend import RecommendRequest
 from gnnserve_worker.asking.overlay import brings_nothing
-from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, check_node_count
-from gnnserve_worker.asking.wishes import wishes_of_body
+from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, check_node_count, wishes_of_body
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
+from gnnserve_worker.serving.http.codec import Arrange, Ask
 from gnnserve_worker.serving.http.codecs.recommending.known import allowed_by, excluded_of, stored_of
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
-from gnnserve_worker.serving.http.question import Arrange, Ask
 from gnnserve_worker.tasks.recommending import FoldedNode
 
 AnyRequest = RecommendRequest[Any]
