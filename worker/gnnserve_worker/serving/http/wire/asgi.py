@@ -29,16 +29,6 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FAILED = b"Internal Server Error"
 
 
-class Exchange:
-    """A request and whether it is answered: on the fast path, one per connection, used again."""
-
-    __slots__ = ("is_answered", "keep_alive")
-
-    def __init__(self, *, is_answered: bool, keep_alive: bool) -> None:
-        self.is_answered = is_answered
-        self.keep_alive = keep_alive
-
-
 def build_scope(reader: Reader, transport: asyncio.Transport) -> Scope:
     """The ASGI scope of the request whose head is complete. Raises where its address cannot be read."""
     address = httptools.parse_url(reader.url)
@@ -68,12 +58,12 @@ def _nothing(_keep_alive: bool) -> None:
     pass
 
 
-class AsgiExchange(Exchange):
+class AsgiExchange:
     """One request and its answer by an application, as the application sees them: `receive` and `send`."""
 
     __slots__ = (
         "_body", "_body_bytes_due", "_changed", "_expects_continue", "_flow", "_gone", "_is_chunked", "_is_started",
-        "_more_body", "_scope", "_start", "_transport", "_when_answered",
+        "_more_body", "_scope", "_start", "_transport", "_when_answered", "is_answered", "keep_alive",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +76,8 @@ class AsgiExchange(Exchange):
         when_answered: Callable[[bool], None],
     ) -> None:
         """`when_answered` is called once the answer is complete, with whether the connection is kept behind it."""
-        super().__init__(is_answered=False, keep_alive=keep_alive)
+        self.is_answered = False
+        self.keep_alive = keep_alive
         self._scope = scope
         self._transport = transport
         self._flow = flow

@@ -29,7 +29,7 @@ from gnnserve_worker.serving.http.asgi_predict import AsgiApp
 from gnnserve_worker.serving.http.codec import ErrorForm, Reply
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
+from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, build_scope
 from gnnserve_worker.serving.http.wire.http1 import (
     HEAD_END,
     HEAD_END_BYTES,
@@ -58,6 +58,16 @@ _MOST_PARTS = 256
 """Parts of a body before they are joined: a body that arrives byte by byte would take forty times its size."""
 
 
+class Exchange:
+    """A request on the fast path and whether it is answered: one per connection, used again."""
+
+    __slots__ = ("is_answered", "keep_alive")
+
+    def __init__(self) -> None:
+        self.is_answered = True
+        self.keep_alive = True
+
+
 class Shared:
     """What all connections of a server share."""
 
@@ -76,6 +86,11 @@ class Shared:
         """Where input waits for the service's turns, beside other services; None: it is read as it comes."""
         self.places: Places[Connection] = Places(room)
 
+    def connect(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        connection, inlet = Connection(self, asyncio.get_running_loop()), self.inlet
+        return connection if inlet is None else QueuedInput(connection, inlet)
+
 
 class Connection(asyncio.Protocol):
     transport: asyncio.Transport
@@ -88,9 +103,8 @@ class Connection(asyncio.Protocol):
         self._reader = Reader(self)
         self._application = shared.application
         """Another one than the server's: it refuses, and the connection is closed after its answer."""
-        self._exchange = Exchange(is_answered=True, keep_alive=True)
-        """The fast path's."""
-        self._current = self._exchange
+        self._exchange = Exchange()
+        self._current: Exchange | AsgiExchange = self._exchange
         """The exchange of the request that was read last."""
         self._running: AsgiExchange | None = None
         """The application's, of the request that is being answered."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.wire.connection import Connection, QueuedInput, Shared
+from gnnserve_worker.serving.http.wire.connection import QueuedInput, Shared
 from gnnserve_worker.serving.http.wire.http1 import ResponseStart
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room
 from gnnserve_worker.serving.inlet import Inlet
@@ -42,9 +42,9 @@ class Listener:
         self._sock = sock
         if tls is None:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(self.connect, sock=sock, backlog=backlog)
+            self._server = await loop.create_server(self.shared.connect, sock=sock, backlog=backlog)
         else:
-            self.tls = TlsListener(sock, tls, self.connect, handshakes)
+            self.tls = TlsListener(sock, tls, self.shared.connect, handshakes)
         self._renew_date()
 
     def resize(self, room: Room) -> None:
@@ -58,10 +58,6 @@ class Listener:
             self.shared.inlet = inlet
             for connection in self.shared.connections:
                 connection.transport.set_protocol(QueuedInput(connection, inlet))
-
-    def connect(self) -> asyncio.Protocol:
-        connection, inlet = Connection(self.shared, asyncio.get_running_loop()), self.shared.inlet
-        return connection if inlet is None else QueuedInput(connection, inlet)
 
     async def close(self, linger_s: float, is_forced: Callable[[], bool]) -> None:
         """Accept no more connections; close each once its answer is sent. Clients that are half-way through a request
