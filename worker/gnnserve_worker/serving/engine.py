@@ -241,20 +241,20 @@ class Engine:
 
     def _serve_next(self, now_ms: float) -> bool:
         """Close the next batch. Whether there is another one to close."""
-        time = self._time
         if self._computing is not None or self._closing is ModelState.STOPPED:
-            return time.take_in_beside()
-        model, longest_ms = time.alone, math.inf
+            return self._time.take_in_beside()
+        model, longest_ms = self._time.alone, math.inf
         if model is not None:
             lane = model.first_waiting_lane()
         else:
-            model, lane = time.next_turn()
+            model, lane = self._time.next_turn()
             if model is not None:
-                now_ms, longest_ms = self._clock_ms(), longest_turn_of(time.models, model)  # input was read meanwhile
+                now_ms = self._clock_ms()  # input was read meanwhile
+                longest_ms = longest_turn_of(self._time.models, model)
         if model is None or lane is None:
-            if self._closing is ModelState.DRAINING and not time.has_more() and not time.is_any_away():
+            if self._closing is ModelState.DRAINING and not self._time.has_more() and not self._time.is_any_away():
                 self._stop()
-            return time.alone is None and model is not None
+            return self._time.alone is None and model is not None
         if now_ms >= model.costs_end_ms:
             model.drop_expired_costs(now_ms)
         try:
@@ -268,7 +268,7 @@ class Engine:
             self._answer(model, lane, taken.batch)
         if self._computing is not None:
             return False
-        return model.has_more if time.alone is model else time.has_more() or time.has_input()
+        return model.has_more if self._time.alone is model else self._time.has_more() or self._time.has_input()
 
     def _answer(self, model: ServedModel, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""

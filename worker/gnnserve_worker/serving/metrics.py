@@ -9,7 +9,6 @@ must; gauges that describe the revision are removed with it.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -30,9 +29,7 @@ from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.canary_metrics import CanarySample, collect_canary
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.counters import (
-    LATENCY_BUCKETS_S,
     SIZE_BUCKETS,
-    Durations,
     OverlayCounts,
     RequestCounts,
     VariantCounters,
@@ -259,7 +256,9 @@ class ServingMetrics:
         of.seeds_squared += seeds * seeds
         of.seed_seconds += seeds * seconds
         of.wait_seconds += waited_ms / 1000
-        _observe((of.sample, times.sample_ms), (of.gather, times.gather_ms), (of.compute, times.compute_ms))
+        of.sample.observe(times.sample_ms / 1000)
+        of.gather.observe(times.gather_ms / 1000)
+        of.compute.observe(times.compute_ms / 1000)
         if times.overlay_ms:
             of.overlay.observe(times.overlay_ms / 1000)
 
@@ -271,7 +270,8 @@ class ServingMetrics:
     def observe_answer(self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None) -> None:
         """Count an answer. `latency_ms`: the objective's latency, if it has one."""
         of = self._variants[variant]
-        _observe((of.queue, queue_ms), (of.request, total_ms))
+        of.queue.observe(queue_ms / 1000)
+        of.request.observe(total_ms / 1000)
         if latency_ms is None:
             self._outcomes.unbounded += 1
         elif total_ms <= latency_ms:
@@ -375,14 +375,6 @@ class ServingMetrics:
             yield from collect_changes(self._updates, self.changes, self._service)
         if self._spans is not None:
             yield collect_spans(self._spans, self._service, self._created_s)
-
-
-def _observe(*durations: tuple[Durations, float]) -> None:
-    """Count each time, in ms, in its histogram."""
-    for histogram, took_ms in durations:
-        seconds = took_ms / 1000
-        histogram.counts[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
-        histogram.total_s += seconds
 
 
 class _Counted(Collector):

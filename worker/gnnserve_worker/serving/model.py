@@ -302,13 +302,7 @@ class ServedModel:
 
     def could_begin_ms(self, batch: Batch) -> float:
         """The first time at which a request of the batch was queued and the model's last batch was done."""
-        released_ms, first_ms = self.released_ms, math.inf
-        for piece in batch.pieces:
-            arrived_ms = piece.request.arrived_ms
-            if arrived_ms <= released_ms:
-                return released_ms
-            first_ms = min(first_ms, arrived_ms)
-        return first_ms
+        return max(self.released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
 
     def first_waiting_lane(self) -> Lane | None:
         """The lane whose requests are next; lanes before it that are done are closed. None also while the model is
@@ -385,7 +379,9 @@ def _request_of(key: int, lane: Lane, question: Question, arrived_ms: float, wan
         extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
         changed = int(np.count_nonzero(nodes >= lane.revision.graph.first_new))
     objective = lane.objective if question.objective == NO_OBJECTIVE else question.objective
-    needs = _NEEDS[overlay is not None, wants_embeddings, changes is not None and changes.needed.changes]
+    needs = STORED_GRAPH
+    if overlay is not None or wants_embeddings or changes is not None:
+        needs = _NEEDS[overlay is not None, wants_embeddings, changes is not None and changes.needed.changes]
     named = None if question.variant is None else lane.chooser.indices[question.variant]
     return Request(
         key, seeds, objective, arrived_ms, needs, extra, changed, fixed, of_rows, named, question.priority

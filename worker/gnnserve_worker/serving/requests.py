@@ -249,9 +249,10 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
             settled += settle(accepted, [(piece.request.key, outcome)])
             continue
         arrived_ms = piece.request.arrived_ms
+        queue_ms = finished_ms - arrived_ms - spent_ms
         part = Answer(
             batch.variant, scores, embeddings, piece.request.objective, arrived_ms, finished_ms, times,
-            max(0.0, finished_ms - arrived_ms - spent_ms), computed.offset,
+            queue_ms if queue_ms > 0.0 else 0.0, computed.offset,
         )  # fmt: skip
         if not piece.whole:
             pending.parts.append(part)

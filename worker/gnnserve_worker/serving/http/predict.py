@@ -81,6 +81,8 @@ class ServerTiming:
             self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f" % (
                 times.sample_ms, times.gather_ms, times.compute_ms
             )  # fmt: skip
+        if receive_ms is None and send_ms is None and not overlay_ms:
+            return b"server-timing: queue;dur=%.3f%b\r\n" % (queue_ms, self._stages)
         receive = b"" if receive_ms is None else b"receive;dur=%.3f, " % receive_ms
         overlay = b", overlay;dur=%.3f" % overlay_ms if overlay_ms else b""
         send = b"" if send_ms is None else b", send;dur=%.3f" % send_ms
@@ -349,7 +351,9 @@ class Predict:
     def _encode(self, asked: Asked, answer: Answer) -> Reply:
         # Reading an overlay takes the longer, the more it brings: it counts as what it is, and not as waiting.
         receive_ms, overlay_ms, head = asked.receive_ms, answer.times.overlay_ms + asked.read_ms, asked.arrival.head
-        queue_ms = max(0.0, answer.queue_ms - asked.read_ms - (receive_ms or 0.0))
+        queue_ms = answer.queue_ms
+        if asked.read_ms or receive_ms:
+            queue_ms = max(0.0, queue_ms - asked.read_ms - (receive_ms or 0.0))
         is_in_time = None if answer.objective.latency_ms is None else partial(_is_in_time, answer)
         encoded = head.codec.encode_answer(
             answer, asked.question, asked.lane.revision, is_in_time, in_pieces=asked.is_large

@@ -97,11 +97,14 @@ class ClassifyNodes(NodeItems):
     """`classes` as int64; empty where they are texts."""
     class_texts: tuple[bytes, ...] = field(init=False)
     """`classes` as JSON; empty where they are integers."""
+    class_lists: tuple[bytes, ...] = field(init=False)
+    """For each class, the JSON list of it alone: the labels of one node, by far the most frequent answer."""
 
     def __post_init__(self) -> None:
         ids, texts = class_columns(self.classes)
         object.__setattr__(self, "class_ids", ids)
         object.__setattr__(self, "class_texts", texts)
+        object.__setattr__(self, "class_lists", tuple(_encoder.encode([label]) for label in self.classes))
         labels = ClassLabels(self.graph, self.classes, self.multi_label, self.decisive_scores, self.held_out)
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "numbers_per_node", 1 + len(self.classes) + self.most_embedding_columns)
@@ -241,6 +244,8 @@ class ClassifyNodes(NodeItems):
         if self.thresholds:
             scores = self.decisive_scores(answer.variant, scores)
         if not self.multi_label:
+            if len(scores) == 1:
+                return self.class_lists[scores.argmax()]
             best = scores.argmax(axis=1)
             if texts:
                 return b"[" + b",".join([texts[column] for column in best.tolist()]) + b"]"
