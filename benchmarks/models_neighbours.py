@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,14 +133,13 @@ def program_manifest(folder: Path) -> dict[str, Any]:
 def measure(bench: Bench, served: Served, duration_s: float, rounds: int) -> dict[str, Any]:
     rate_per_s = OFFERED * _capacity_per_s(bench, served, duration_s)
     reports: dict[str, list[Report]] = {name: [] for name in MODES}
-    statuses: dict[str, Counter[str]] = {name: Counter() for name in MODES}
+    answers = {name: Answers() for name in MODES}
     recovered_s: dict[str, list[float]] = {name: [] for name in MODES}
     for _ in range(rounds):
         for name, mode in MODES.items():
-            with _asked(served, mode) as counted:
+            with _asked(served, mode, answers[name]):
                 time.sleep(min(1.0, duration_s / 2))  # until the first one has failed
                 reports[name] += _loads(bench, served, rate_per_s, duration_s)
-            statuses[name] += counted
             recovered_s[name].append(_seconds_until_healthy(served))
     return {
         "rate_per_s": round(rate_per_s, 1),
@@ -148,7 +147,8 @@ def measure(bench: Bench, served: Served, duration_s: float, rounds: int) -> dic
             name: {
                 "words": MODES[name].words,
                 **_others_of(reports[name]),
-                "programStatuses": dict(statuses[name]),
+                "programStatuses": dict(answers[name].statuses),
+                "programSentences": answers[name].sentences,
                 "recovered_s": round(max(recovered_s[name]), 4),
             }
             for name in MODES
@@ -171,35 +171,58 @@ def _loads(bench: Bench, served: Served, rate_per_s: float, duration_s: float) -
     return [report_of(load, duration_s) for load in loads]
 
 
-def _others_of(reports: Sequence[Report]) -> dict[str, float]:
-    """Medians over services and rounds; failures of all of them."""
+def _others_of(reports: Sequence[Report]) -> dict[str, Any]:
+    """Medians over services and rounds; failures of all of them, and what the first of each kind was told."""
+    errors, sentences = Counter[str](), dict[str, str]()
+    for one in reports:
+        errors.update(one["errors"])
+        sentences = one["sentences"] | sentences
     return {
         "p50_ms": round(statistics.median(one["latencyMs"]["p50"] for one in reports), 3),
         "p99_ms": round(statistics.median(one["latencyMs"]["p99"] for one in reports), 3),
-        "failed": sum(one["requests"] - one["answers"] for one in reports),
+        "failed": sum(_failed_of(reports)),
+        "failedByRun": _failed_of(reports),
         "requests": sum(one["requests"] for one in reports),
+        "errors": dict(errors),
+        "sentences": sentences,
     }
+
+
+def _failed_of(reports: Sequence[Report]) -> list[int]:
+    return [one["requests"] - one["answers"] for one in reports]
 
 
 # --- the program's clients
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    statuses: Counter[str] = field(default_factory=Counter)
+    sentences: dict[str, str] = field(default_factory=dict)
+    """What the first with each status said, where it is not 200."""
+
+    def add(self, status: str, sentence: str) -> None:
+        self.statuses[status] += 1
+        if sentence:
+            self.sentences.setdefault(status, sentence)
+
+
 @contextmanager
-def _asked(served: Served, mode: Mode) -> Iterator[Counter[str]]:
-    """The program is asked evenly; what the answers' statuses were is counted."""
-    counted: Counter[str] = Counter()
+def _asked(served: Served, mode: Mode, answers: Answers) -> Iterator[None]:
+    """The program is asked evenly; what becomes of it is added to `answers`."""
     over = threading.Event()
-    ask = partial(_status_of, served.urls[PROGRAM], mode)
+    ask = partial(_ask, served.urls[PROGRAM], mode)
     # Looking for its process takes time of others, too, so it is done beside every program.
     looking = _every(_KILL_EVERY_S, over, lambda: _look_at_program(served, is_killed=mode.is_killed))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = []
-        with looking, _every(1 / PER_S, over, lambda: answers.append(pool.submit(ask))):
+        asked = []
+        with looking, _every(1 / PER_S, over, lambda: asked.append(pool.submit(ask))):
             try:
-                yield counted
+                yield
             finally:
                 over.set()
-        counted.update(one.result() for one in answers)
+        for one in asked:
+            answers.add(*one.result())
 
 
 @contextmanager
@@ -217,19 +240,20 @@ def _every(seconds: float, over: threading.Event, act: Callable[[], object]) -> 
         thread.join()
 
 
-def _status_of(url: str, mode: Mode) -> str:
+def _ask(url: str, mode: Mode) -> tuple[str, str]:
+    """The answer's status, and what it says where that is not 200."""
     override = {"id": 7, "features": [*mode.features]}
     body = json.dumps({"nodes": [7], "return": ["scores"], "overlay": {"overrides": [override]}})
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_PATIENCE_S)
     try:
         connection.request("POST", "/v1/predict", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        response.read()
-        return str(response.status)
+        said = response.read()
+        return str(response.status), "" if response.status == 200 else json.loads(said)["error"]["message"]
     except TimeoutError:
-        return "no answer"
+        return "no answer", ""
     except OSError as error:
-        return type(error).__name__
+        return type(error).__name__, str(error)
     finally:
         connection.close()
 
@@ -243,9 +267,9 @@ def _look_at_program(served: Served, *, is_killed: bool) -> None:
 
 def _seconds_until_healthy(served: Served) -> float:
     began_s = time.monotonic()
-    while (status := _status_of(served.urls[PROGRAM], MODES["healthy"])) != "200":
+    while (answer := _ask(served.urls[PROGRAM], MODES["healthy"]))[0] != "200":
         if time.monotonic() - began_s > _GIVE_UP_S:
-            raise SystemExit(f"the program does not answer again: {status}")
+            raise SystemExit(f"the program does not answer again: {' '.join(answer)}")
         time.sleep(0.1)
     return time.monotonic() - began_s
 
@@ -262,7 +286,20 @@ def show_neighbours(found: Mapping[str, Any]) -> None:
             mode["words"], f"{mode['p50_ms']:.2f}", f"{mode['p99_ms']:.2f}", f"{mode['failed']:,}",
             f"{mode['requests']:,}", str(mode["programStatuses"]), f"{mode['recovered_s']:.2f}",
         )  # fmt: skip
-    Console(width=140).print(table)
+    console = Console(width=140)
+    console.print(table)
+    for line in sentences_of(found["neighbours"]):
+        console.print(line, markup=False)
+
+
+def sentences_of(neighbours: Mapping[str, Any]) -> Iterator[str]:
+    """What failed requests were told, a line each."""
+    for mode in neighbours["modes"].values():
+        for reason, count in mode["errors"].items():
+            told = mode["sentences"].get(reason, "nothing")
+            yield f"beside {mode['words']}, {count:,} requests of others: {reason}: {told}"
+        for status, told in mode["programSentences"].items():
+            yield f"{mode['words']}, {mode['programStatuses'][status]:,} requests: {status}: {told}"
 
 
 def _p99_over_healthy(mode: str, found: Any) -> float:

@@ -197,6 +197,7 @@ def test_refusals_are_counted_by_reason_and_decide_the_exit_code() -> None:
     assert report["latencyMs"] is None
     assert report["statuses"] == {"429": report["requests"]}
     assert report["errors"] == {"429 queueFull": report["requests"]}
+    assert report["sentences"] == {"429 queueFull": "full"}
 
 
 @pytest.mark.parametrize("loop", [[], ["--rate", "200"]], ids=["closed loop", "open loop"])

@@ -41,6 +41,7 @@ class _Prediction(msgspec.Struct, rename="camel"):
 
 class _Detail(msgspec.Struct):
     code: str
+    message: str = ""
 
 
 class _RefusalBody(msgspec.Struct):
@@ -246,7 +247,10 @@ class Generator:
                 self._add_times(answer)
             self._add_row(ask, self._read_answerer(answer), answer.answered_at_s)
             return
-        record.errors[_reason(answer)] += 1
+        reason, sentence = _read_refusal(answer)
+        record.errors[reason] += 1
+        if sentence:
+            record.sentences.setdefault(reason, sentence)
         if answer.status not in {429, 503}:
             self._add_row(ask, FAILED)
         elif not self._retry(ask, answer):
@@ -308,11 +312,13 @@ def _parse_retry_after(text: bytes) -> float | None:
     return float(text) if text.isdigit() and len(text) < 10 else None
 
 
-def _reason(answer: TimedAnswer) -> str:
+def _read_refusal(answer: TimedAnswer) -> tuple[str, str]:
+    """Status and code, and what the server says of it."""
     try:
-        return f"{answer.status} {_decode_refusal(answer.body).error.code}"
+        said = _decode_refusal(answer.body).error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return str(answer.status)
+        return str(answer.status), ""
+    return f"{answer.status} {said.code}", said.message
 
 
 class Pacer(threading.Thread):

@@ -88,6 +88,8 @@ class Record:
     """Open loop: sent minus due, of each try."""
     statuses: Counter[int] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    sentences: dict[str, str] = field(default_factory=dict)
+    """What the server said with the first of each of the errors."""
     objectives_met: int = 0
     """Answers of which the server said so."""
     started: int = 0

@@ -42,6 +42,7 @@ def facts_of(report: LoadReport) -> list[tuple[str, str]]:
     facts.append(("statuses", _counts(report.statuses)))
     if report.errors:
         facts.append(("errors", _counts(report.errors)))
+        facts += [("", f"{reason}: {sentence}") for reason, sentence in report.sentences.items()]
     return facts
 
 

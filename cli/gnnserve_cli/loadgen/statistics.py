@@ -143,6 +143,8 @@ class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     """Share of the answers, as the server reports it: counted from arrival, without what happens before."""
     statuses: dict[str, int]
     errors: dict[str, int]
+    sentences: dict[str, str]
+    """What the server said with the first of each of the errors."""
     slices: list[Slice]
     """Open loop: the course of the run in equal parts."""
     warnings: list[str]
@@ -216,6 +218,7 @@ def summarize(planned: LoadPlan, record: Record, accuracies: Accuracies | None =
         objective_met_share=record.objectives_met / known_variants if known_variants else None,
         statuses={str(status): count for status, count in sorted(record.statuses.items())},
         errors=dict(record.errors.most_common()),
+        sentences=record.sentences,
         slices=[] if plan.rate_per_s is None else slice_up(plan, record, SLICES, accuracies),
         warnings=[*_interruption(planned, record), *_warnings(plan, latency, lag, record)],
     )
