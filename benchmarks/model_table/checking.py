@@ -36,8 +36,9 @@ from gnnserve_describe.layout import layout_of
 from gnnserve_describe.write import DECODER
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.programs.allowed import check_program_file
+from gnnserve_worker.programs.allowed import facts_of
 from gnnserve_worker.programs.contract import lay_out
+from gnnserve_worker.programs.facts import check_contract
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
@@ -222,7 +223,7 @@ class Served:
     def of(cls, described: Description) -> Served:
         program = described.program
         file = described.folder / program.file
-        check_program_file(file, program)
+        check_contract(facts_of(file), program)
         example = described.example
         layout = layout_of(example.graph)
         tensors = dict(zip(layout.inputs, (each.numpy() for each in layout.tensors_of(example.graph)), strict=True))

@@ -61,7 +61,8 @@ A `{KIND}` says which graph is served, by which model, in which variants, and wh
 
 Another value in `spec.graph`, `spec.model`, `spec.task` or `spec.variants` changes the *recipe*: a new revision is
 generated beside the one that is there ([repository.md](repository.md)). On one machine that is the next `run` or
-`generate`, and `spec.objective`, `spec.worker.batching` and `spec.endpoint.overlay` take effect at the next start. In a
+`generate`, and `spec.objective`, `spec.worker.batching`, `spec.endpoint.overlay` and `spec.model.program.limits`, of
+which no revision is made, take effect at the next start. In a
 cluster the operator does it while the old revision answers; what every other change causes there is in
 [operator.md](operator.md). How a latency and a tolerance act together is in [http.md](http.md).
 """

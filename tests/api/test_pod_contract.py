@@ -14,6 +14,7 @@ from gnnserve_api.generation import (
 )
 from gnnserve_api.objective import Objective
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.programs import ProgramLimits
 from gnnserve_api.routing import RoutingTable, decode_routing, encode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
@@ -86,6 +87,16 @@ def test_a_spec_tells_workers_its_objective_batching_and_limits() -> None:
     )
     table = spec.routing_table("abc")
     assert table == RoutingTable("abc", spec.recipe(), Objective(5, 10), Batching(8, 16), OverlayLimits(3, 30))
+    assert decode_routing(encode_routing(table)) == table
+
+
+def test_a_spec_tells_workers_the_limits_of_its_program() -> None:
+    program = {"uri": "file:///described", "limits": {"memory": "1Gi", "seconds": 2}}
+    spec = GNNServiceSpec.model_validate(
+        {**MINIMAL, "model": {"program": program, "expected": {"uri": "file:///described/expected.npz"}}}
+    )
+    table = spec.routing_table("abc")
+    assert table.program_limits == ProgramLimits(memory_bytes=1 << 30, seconds=2)
     assert decode_routing(encode_routing(table)) == table
 
 

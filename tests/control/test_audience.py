@@ -35,6 +35,7 @@ def read(text: str) -> GNNServiceSpec:
     return GNNServiceSpec.model_validate({"graph": {"source": {"builtin": "Digits"}}, **fields})
 
 
+PROGRAM = "model: {program: {uri: 'file:///a'%s}, expected: {uri: 'file:///b'}}"
 SQLITE = "endpoint: {}, updates: {log: {sqlite: {}}%s}"
 CLAIM = "repository: {claim: {accessMode: ReadWriteMany%s}, history: 3}"
 CANARY = "repository: {history: 3}, routing: {canary: {revision: %s, percent: %d}}"
@@ -56,6 +57,7 @@ EDITS = {
     ),
     "graph.normalization": ("", "graph: {source: {builtin: Digits}, normalization: Disabled}"),
     "model": ("", "model: {hidden: 16}"),
+    "model.program.limits": (PROGRAM % "", PROGRAM % ", limits: {seconds: 5}"),
     "task": (LINKS, LINKS.replace("32", "16")),
     "variants": ("", "variants: {pruning: {factors: [1]}}"),
     "objective": ("", "objective: {latencyMs: 5}"),

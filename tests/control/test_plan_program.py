@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.support.observed import Namespace
 
+from gnnserve_api.programs import ProgramLimits
 from gnnserve_api.routing import CanaryRoute, ProgramState
 
 KIND = "ProgramHealthy"
@@ -37,6 +38,24 @@ def test_the_condition_is_what_workers_say_and_the_service_stays_ready() -> None
     namespace.answer(program=ProgramState("", 4))
     namespace.settle()
     assert namespace.reason(KIND) == "True ProgramRuns"
+
+
+def test_other_limits_reach_workers_and_nothing_is_generated_or_replaced() -> None:
+    volume = {"source": {"builtin": "Digits"}, "volume": {"claimName": "models"}}
+    model = {"program": {"uri": "described"}, "expected": {"uri": "described/expected.npz"}}
+    namespace = Namespace(graph=volume, model=model)
+    namespace.serve()
+    before, jobs = namespace.get("Deployment")["spec"], namespace.jobs()
+    limits = ProgramLimits(memory_bytes=1 << 30, seconds=20)
+    namespace.edit(model={**model, "program": {"uri": "described", "limits": {"memory": "1Gi", "seconds": 20}}})
+    namespace.answer(program=ProgramState("", 0, ProgramLimits()))
+    namespace.settle()
+    assert (namespace.table().program_limits, namespace.jobs()) == (limits, jobs)
+    assert namespace.get("Deployment")["spec"] == before
+    assert "has yet to take on spec.model.program.limits" in str(namespace.condition("Ready")["message"])
+    namespace.answer(program=ProgramState("", 0, limits))
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
 
 
 def test_a_program_that_only_the_second_revision_runs_is_told_too() -> None:

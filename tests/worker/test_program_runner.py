@@ -88,13 +88,13 @@ def test_many_threads_ask_one_process(runner: ProgramRunner, server: ForkServer)
 def test_a_program_that_hangs_is_ended_and_the_next_question_is_answered(mischief: Path, server: ForkServer) -> None:
     runner = ProgramRunner(mischief, 2, ProgramLimits(memory_bytes=1 << 30, seconds=20), server=server)
     ask(runner)
-    runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=0.3)
+    runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=0.3))
     (before,) = children(server)
     with pytest.raises(ProgramFailedError, match=r"took longer than 0\.3 s; .*fewer nodes") as raised:
         ask(runner, ENDLESS, 0)
     assert raised.value.failure is Failure.TIME_OUT
     assert before not in children(server)
-    runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=20)
+    runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=20))
     assert not ask(runner).any()
     assert runner.stats.restarts == {Failure.TIME_OUT: 1}
     runner.close()
@@ -107,7 +107,7 @@ def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(misc
     failed = threading.Event()
 
     def hang() -> None:
-        runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=1)
+        runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=1))
         with pytest.raises(ProgramFailedError):
             ask(runner, ENDLESS, 0)
         failed.set()
@@ -118,7 +118,7 @@ def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(misc
         hanging = threads.submit(hang)
         while process.free_lanes != 0:
             pass
-        runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=20)
+        runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=20))
         assert not threads.submit(ask, runner).result().any()
         hanging.result()
     assert failed.is_set()
@@ -218,7 +218,7 @@ def test_after_a_run_that_hangs_the_next_one_leaves_the_cores_to_others_and_late
         while not runner._starts.has_hung:  # where others have the cores it only waits
             with pytest.raises(ProgramFailedError, match="took longer"):
                 ask(runner, ENDLESS, 0)
-        runner.limits = ProgramLimits(memory_bytes=1 << 30, seconds=60)
+        runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=60))
 
         def policies() -> list[int]:
             found = []
@@ -392,6 +392,32 @@ def test_runs_that_fail_again_and_again_keep_others_waiting_for_two_seconds_at_m
     now += 2.0
     assert not ask(runner).any()
     runner.close()
+
+
+def test_other_limits_hold_from_the_next_run_on(mischief: Path, server: ForkServer) -> None:
+    large = float(1 << 27)
+    with closing(ProgramRunner(mischief, 1, ProgramLimits(memory_bytes=1 << 28, seconds=60), server=server)) as runner:
+        with pytest.raises(ProgramFailedError):
+            ask(runner, 0, large)
+        runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=60))
+        ask(runner, 0, large)
+        (before,) = children(server)
+        runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=50))
+        ask(runner)
+        assert children(server) == [before], "another time needs no other process"
+        assert runner.stats.restarts == {Failure.MEMORY: 1}
+
+
+def test_other_limits_let_a_program_that_could_not_be_read_start_at_once(mischief: Path, server: ForkServer) -> None:
+    little = ProgramLimits(memory_bytes=1 << 20, seconds=60)
+    with closing(ProgramRunner(mischief, 1, little, clock_s=lambda: 0.0, server=server)) as runner:
+        for _ in range(2):
+            with pytest.raises(NotReadyError):
+                ask(runner)
+        with pytest.raises(ProgramFailedError, match=r"started again in 1\.0 s"):
+            ask(runner)
+        runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=60))
+        assert not ask(runner).any()
 
 
 def test_stats_of_several_programs_add_up(runner: ProgramRunner) -> None:

@@ -6,8 +6,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
-from gnnserve_api.programs import MAX_HOPS, InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
+from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, size_bytes
+from gnnserve_api.programs import (
+    MAX_HOPS,
+    InputRole,
+    ProgramInput,
+    ProgramLimits,
+    ProgramManifest,
+    ProgramOutput,
+    RelationKey,
+)
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, Sha256, text, with_defaults
 from gnnserve_api.spec.paths import ProgramPath, TensorsPath
 from gnnserve_api.spec.rules import rule
@@ -79,6 +88,9 @@ class LimitsSpec(ApiModel):
     seconds: Annotated[float, Field(gt=0, le=600)] = 10.0
     """Longest time of one run, in seconds. A longer one is ended, and a new process is started."""
 
+    def to_limits(self) -> ProgramLimits:
+        return ProgramLimits(memory_bytes=size_bytes(self.memory), seconds=self.seconds)
+
 
 class DecoderWeights(ApiModel):
     """Weights of what makes a score of two rows, where links are scored."""
@@ -122,8 +134,9 @@ class Program(ApiModel):
     Absent: all neighbours, so that answers are those of the model."""
     decoder: DecoderWeights | None = None
     """Weights of task.links.decoder, for DistMult and MLP. Absent: none, or as the folder says."""
-    limits: LimitsSpec = with_defaults(LimitsSpec)
-    """Limits of the process that runs the program."""
+    limits: Annotated[LimitsSpec, Audience.GENERATION | Audience.WORKERS] = with_defaults(LimitsSpec)
+    """Limits of the process that runs the program. Workers follow other ones without a restart, and no revision is made
+    of them; generation refuses a program that needs more."""
 
     @rule(
         f"({_HAS_CONTRACT}) ? has(self.hops) && has(self.scores) : "

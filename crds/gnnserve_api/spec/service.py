@@ -371,6 +371,7 @@ class GNNServiceSpec(ApiModel):
             objective=self.objective.to_objective(),
             batching=self.worker.batching.to_batching(),
             overlay=self.endpoint.overlay.to_limits(),
+            program_limits=None if self.model.program is None else self.model.program.limits.to_limits(),
             mode=self.routing.mode,
             base_variant=self.routing.variant,
             weights=self.routing.weights or {},

@@ -125,6 +125,7 @@ def _difference(declared: RoutingTable, compacted: str, route: Route) -> str | N
         ("spec.worker.batching", route.batching == declared.batching),
         # Workers that know no overlays refuse a table with limits of its own, and tell that as their problem.
         ("spec.endpoint.overlay", route.overlay in {declared.overlay, UNSET}),
+        ("spec.model.program.limits", _has_limits(declared, route)),
         ("spec.routing.mode", route.mode == declared.mode),
     ):
         if not is_taken_on:
@@ -134,6 +135,11 @@ def _difference(declared: RoutingTable, compacted: str, route: Route) -> str | N
     if is_static and route.base_variant != declared.base_variant:
         return "has yet to take on spec.routing.variant"
     return None
+
+
+def _has_limits(declared: RoutingTable, route: Route) -> bool:
+    """A worker that runs no program tells of none."""
+    return route.program is UNSET or route.program.limits in {declared.program_limits, UNSET}
 
 
 def _waiting(message: str) -> Problem:

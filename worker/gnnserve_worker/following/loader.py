@@ -209,6 +209,7 @@ class Loader:
             is_beside = job.is_beside or self._is_second
             loaded = self._load_beside(table.revision) if is_beside else self._load(table.revision)
             loaded.check(table)
+            loaded.follow(table)
             opened_s = time.perf_counter()
             loaded.compute.warm_up()
             is_larger = (

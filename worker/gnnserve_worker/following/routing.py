@@ -44,10 +44,22 @@ def parse_routing(text: str | bytes) -> RoutingTable:
             raise ValueError(f"{name}: {detail['msg']}, found {detail['input']!r}") from error
     if not 0 <= table.shadow_permille <= MOST_SHADOW_PERMILLE:
         raise ValueError(f"shadowPermille: expected 0 to {MOST_SHADOW_PERMILLE}, found {table.shadow_permille}")
+    _check_program_limits(table)
     _check_mode(table)
     _check_costs(table)
     _check_canary(table)
     return table
+
+
+def _check_program_limits(table: RoutingTable) -> None:
+    limits = table.program_limits
+    if limits is None:
+        return
+    if limits.memory_bytes <= 0:
+        raise ValueError(f"programLimits.memoryBytes: expected a number of bytes above 0, found {limits.memory_bytes}")
+    for field, seconds in (("seconds", limits.seconds), ("startSeconds", limits.start_seconds)):
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"programLimits.{field}: expected a number of seconds above 0, found {seconds}")
 
 
 def _check_mode(table: RoutingTable) -> None:

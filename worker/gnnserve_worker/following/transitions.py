@@ -140,8 +140,9 @@ def _bring_into_effect(state: State, could_grow: bool, now_s: float) -> Step:
             # The service's objective, batching and limits apply to the present revision too, however long loading the
             # next one takes.
             wanted = msgspec.structs.replace(
-                in_effect, objective=table.objective, batching=table.batching, overlay=table.overlay
-            )
+                in_effect, objective=table.objective, batching=table.batching, overlay=table.overlay,
+                program_limits=table.program_limits,
+            )  # fmt: skip
             state, effects = _switch(state, answering, wanted, state.load_s)
     if waits:
         return state, effects
@@ -284,6 +285,7 @@ def _settings(table: RoutingTable) -> dict[str, Any]:
         "objective": table.objective,
         "batching": table.batching,
         "overlay": table.overlay,
+        "programLimits": table.program_limits,
         "mode": table.mode,
         "baseVariant": table.base_variant,
         "weights": table.weights,

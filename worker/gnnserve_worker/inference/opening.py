@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+from gnnserve_api.programs import ProgramLimits
 from gnnserve_api.provenance import provenance_of
 from gnnserve_worker.asking.asked_nodes import AskedNodes, GraphTypes
 from gnnserve_worker.asking.changed_features import ChangedFeatures
@@ -61,9 +62,15 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         overlays=overlays,
         files=loaded.files,
         programs=lambda: total_stats([program.stats for program in loaded.programs]),
+        limit_programs=partial(_limit_programs, loaded),
         indexes=indexes,
     )
     return ServedRevision(manifest, graph, task, compute, changes)
+
+
+def _limit_programs(loaded: LoadedRevision, limits: ProgramLimits) -> None:
+    for program in loaded.programs:
+        program.limit(limits)
 
 
 def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: AskedNodes) -> ServedGraph:

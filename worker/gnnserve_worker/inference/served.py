@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
+from gnnserve_api.programs import ProgramLimits
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
@@ -58,6 +59,8 @@ class ServedCompute:
     as this one was loaded, and has given it back. From any thread, and quickly."""
     programs: Callable[[], ProgramStats | None] = lambda: None
     """State of the programs that it runs; None: it runs none. Any thread may call it; it is quick."""
+    limit_programs: Callable[[ProgramLimits], None] = lambda _: None
+    """Has their processes keep to other limits. Any thread may call it; it is quick."""
     indexes: tuple[RevisionIndex, ...] = ()
     """Those that recommendations are found in, of the nodes that may be recommended; empty: it has no place for any."""
 
@@ -89,6 +92,13 @@ class ServedRevision:
         tiers = stated_tiers(points_of(manifest.profile))
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
+
+    def follow(self, table: RoutingTable) -> None:
+        """Compute as the table says, whatever answers are chosen by it."""
+        if table.program_limits is not None:
+            self.compute.limit_programs(table.program_limits)
+        for index in self.compute.indexes:
+            index.is_expected = table.makes_index
 
     def check(self, table: RoutingTable) -> None:
         """Raises TableError where the table routes to variants that do not exist here. Their costs do no harm."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import ProgramLimits
 from gnnserve_api.repository import NetworkKind, VariantManifest
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.opening.loaded import NetworkBuilder
@@ -30,8 +29,8 @@ class VariantNetworks:
     """Schema of the graph as predictions read it."""
     build: NetworkBuilder
     """Makes networks of layers."""
-    runners: dict[tuple[Path, ProgramLimits], ProgramRunner] = field(default_factory=dict)
-    """All programs that were opened, by their files and limits."""
+    runners: dict[Path, ProgramRunner] = field(default_factory=dict)
+    """All programs that were opened, by their files."""
 
     def open(self, variant: VariantManifest, table: Table) -> VariantNetwork:
         """DamagedError; or ValueError and KeyError where weights do not fit."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import ProgramLimits, contract_problems
+from gnnserve_api.programs import contract_problems
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.parallel import thread_count
@@ -15,8 +15,8 @@ from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.tables.table import Table
 
-Runners = dict[tuple[Path, ProgramLimits], ProgramRunner]
-"""Programs of a revision that were opened, by their files and limits."""
+Runners = dict[Path, ProgramRunner]
+"""Programs of a revision that were opened, by their files."""
 
 
 def open_program(
@@ -35,7 +35,7 @@ def open_program(
         raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
     # A table has the columns of the widest type, of which a narrower one has its own first.
     columns = tuple(min(kind.features or 0, variant.columns) for kind in schema.types)
-    file = revision.folder / variant.weights, program.limits
+    file = revision.folder / variant.weights
     if file not in runners:
-        runners[file] = ProgramRunner(file[0], thread_count(), program.limits)
+        runners[file] = ProgramRunner(file, thread_count(), program.limits)
     return ProgramNetwork(program, schema, runners[file], columns)

@@ -61,7 +61,7 @@ class ProgramRunner:
         server: ForkServer | None = None,
     ) -> None:
         """`clock_s`: what waiting before another start goes by. `server`: None: the worker's."""
-        self.limits = limits
+        self._limits = limits
         self._program = ProgramFile(file)
         self._server = fork_server() if server is None else server
         self._lanes = lanes
@@ -113,6 +113,14 @@ class ProgramRunner:
             moved.end()
         return self._started().provider
 
+    def limit(self, limits: ProgramLimits) -> None:
+        """Have other limits from now on. Quick: where they are of memory, the next run is by a new process."""
+        if limits == self._limits:
+            return
+        self._limits = limits
+        # What the program lacked it may have now.
+        self._starts.forget_delay()
+
     def close(self) -> None:
         with self._starting, self._lock:
             self._is_closed = True
@@ -125,7 +133,7 @@ class ProgramRunner:
         try:
             process = self._started()
             began_s = time.monotonic()
-            found = self._ask(process, inputs, outputs, rows, began_s + self.limits.seconds)
+            found = self._ask(process, inputs, outputs, rows, began_s + self._limits.seconds)
         except ProgramFailedError as error:
             self._counts.note_failure(str(error), max(0.0, time.monotonic() - began_s))
             raise
@@ -149,7 +157,7 @@ class ProgramRunner:
             lane.close()
             share = (process.computed_s - computed_s) / (time.monotonic() - began_s)
             self._give_up(process, Failure.TIME_OUT, has_hung=share > _HUNG_SHARE)
-            problem = f"took longer than {self.limits.seconds:g} s"
+            problem = f"took longer than {self._limits.seconds:g} s"
             raise ProgramFailedError(Failure.TIME_OUT, problem) from error
         except (EOFError, OSError) as error:
             lane.close()
@@ -166,18 +174,23 @@ class ProgramRunner:
         return found
 
     def _started(self) -> StartedProcess:
-        patience_s = self.limits.seconds if self._has_started else self.limits.start_seconds
+        patience_s = self._limits.seconds if self._has_started else self._limits.start_seconds
         if not self._starting.acquire(timeout=patience_s):
             raise ProgramFailedError(Failure.TIME_OUT, f"is being started for longer than {patience_s:g} s")
         try:
             with self._lock:
                 if self._is_closed:
                     raise ProgramFailedError(Failure.CRASH, "is not served any more")
-                if self._held.process is not None:
-                    return self._held.process
+                held, limits = self._held.process, self._limits
+                if held is not None and held.memory_bytes == limits.memory_bytes:
+                    return held
+                self._held.process = None
+            if held is not None:
+                # Runs that it still has are begun again by the next one.
+                held.end()
             self._starts.require_due()
             try:
-                process = StartedProcess(self._server, self._program, self._lanes, self.limits, self._device)
+                process = StartedProcess(self._server, self._program, self._lanes, limits, self._device)
             except ProgramFailedError as error:
                 self._note_given_up(error.failure, _AFTER_START)
                 raise
@@ -253,6 +266,10 @@ class _Starts:
             self.has_hung = has_hung
             self._in_a_row += 1
             self._due_s = self._clock_s() + delays.after(self._in_a_row)
+
+    def forget_delay(self) -> None:
+        with self._lock:
+            self._due_s = -math.inf
 
     def require_due(self) -> None:
         with self._lock:

@@ -110,6 +110,8 @@ class StartedProcess:
         self, server: ForkServer, program: ProgramFile, lanes: int, limits: ProgramLimits, device: ProgramDevice
     ) -> None:
         self._lock = threading.Lock()
+        self.memory_bytes = limits.memory_bytes
+        """Most memory that it takes, beyond what ONNX Runtime itself does."""
         self.is_given_up = False
         self.is_ended_here = False
         """Whether the worker ended it."""

@@ -69,10 +69,11 @@ class ServedCanary:
         return self._engine.models[self._name].watch if self._answers else None
 
     def route(self) -> CanaryRoute:
-        watch = self.watch
+        watch, model = self.watch, self._engine.models.get(self._name)
+        table = None if model is None else model.table
         return CanaryRoute(
             self.revision, self._percent, self._answers, self._problem or self._difference(),
-            UNSET if watch is None else watch.observed() or UNSET, program_state(self._programs()),
+            UNSET if watch is None else watch.observed() or UNSET, program_state(self._programs(), table),
         )  # fmt: skip
 
     def sample(self) -> CanarySample:

@@ -145,8 +145,7 @@ class ServedModel:
         revision.check(table)
         self.watch.follow(revision, table.shadow_permille)
         self.renewal.follow(revision)
-        for index in revision.compute.indexes:
-            index.is_expected = table.makes_index
+        revision.follow(table)
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
         if lane is None or not same or lane.objective != table.objective or lane.overlay_limits != table.overlay:

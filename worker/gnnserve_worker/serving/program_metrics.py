@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import UNSET, UnsetType
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gnnserve_api.routing import ProgramState
+from gnnserve_api.routing import ProgramState, RoutingTable
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.stats import ProgramStats
 
@@ -15,8 +15,12 @@ FIRST, SECOND = "gnnserve_program", "gnnserve_canary_program"
 """Beginning of the names: of a service's revision, and of its second one, which must not be mixed with it."""
 
 
-def program_state(stats: ProgramStats | None) -> ProgramState | UnsetType:
-    return UNSET if stats is None else ProgramState(stats.problem, sum(stats.restarts.values()))
+def program_state(stats: ProgramStats | None, table: RoutingTable | None) -> ProgramState | UnsetType:
+    """`table`: the one in effect."""
+    if stats is None:
+        return UNSET
+    limits = None if table is None else table.program_limits
+    return ProgramState(stats.problem, sum(stats.restarts.values()), UNSET if limits is None else limits)
 
 
 def collect_programs(stats: ProgramStats, of: Mapping[str, str], since_s: float, prefix: str) -> Iterator[Metric]:

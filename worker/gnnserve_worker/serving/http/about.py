@@ -111,7 +111,7 @@ def describe_route(
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
         accuracy=model.watch.observed() or msgspec.UNSET,
         inputs=model.watch.drifted_inputs() or msgspec.UNSET,
-        program=program_state(revision.compute.programs()),
+        program=program_state(revision.compute.programs(), model.table),
         damaged=msgspec.UNSET if damage is None else damage,
         updates=msgspec.UNSET if updates is None else state_of(updates),
         canary=msgspec.UNSET if canary is None else canary,
