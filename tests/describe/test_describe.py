@@ -15,6 +15,7 @@ import yaml
 from safetensors.numpy import load_file
 from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES, TYPED_GRAPH, EdgeNet, Net, TypedNet
 from tests.support.graphs import table_of
+from tests.support.programs import check_program_file
 from torch_geometric.data import Data
 
 from gnnserve_api.errors import InputError
@@ -28,7 +29,6 @@ from gnnserve_describe.write import EXPECTED, MANIFEST, PROGRAM, WEIGHTS
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.models.program import ProgramNetwork
-from gnnserve_worker.programs.allowed import check_program_file
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
 

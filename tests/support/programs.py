@@ -17,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch.export import Dim
 
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
+from gnnserve_worker.programs.allowed import facts_of
+from gnnserve_worker.programs.facts import check_contract
 
 GRAPH_INPUTS = (ProgramInput("x", InputRole.FEATURES), ProgramInput("edge_index", InputRole.EDGES))
 
@@ -33,6 +35,11 @@ def manifest_of(
     return ProgramManifest(
         "model.onnx", "", hops, tuple(inputs), ProgramOutput(scores, columns), embeddings, reads_degrees
     )
+
+
+def check_program_file(file: Path, program: ProgramManifest) -> None:
+    """What generation checks of a file, in this process. InputError."""
+    check_contract(facts_of(file), program)
 
 
 def export(

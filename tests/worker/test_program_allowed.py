@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
-from tests.support.programs import GRAPH_INPUTS, export, manifest_of, save, write_mischief
+from tests.support.programs import GRAPH_INPUTS, check_program_file, export, manifest_of, save, write_mischief
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.programs import InputRole, ProgramInput
@@ -19,7 +19,7 @@ from gnnserve_api.spec.program import Program
 from gnnserve_worker.generation import given_program
 from gnnserve_worker.generation.given_program import read_program
 from gnnserve_worker.programs import allowed
-from gnnserve_worker.programs.allowed import OPERATORS, check_program_file
+from gnnserve_worker.programs.allowed import OPERATORS, facts_of
 
 X_ALONE = GRAPH_INPUTS[:1]
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -285,7 +285,7 @@ def test_files_of_many_gigabytes_are_refused_before_they_are_read(
     sparse_file(tmp_path / "data", 40 << 30)
     node = helper.make_node("Add", ["x", "w"], ["scores"])
     with pytest.raises(InputError, match="data has 42,949,672,960 bytes, more than"):
-        allowed.data_files(save(graph(node, weights=(external("data"),)), tmp_path / "other.onnx"))
+        facts_of(save(graph(node, weights=(external("data"),)), tmp_path / "other.onnx"))
 
 
 def assert_told(told: str, words: str) -> None:

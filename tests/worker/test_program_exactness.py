@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from tests.support.graphs import dense_features, random_graph, table_of
-from tests.support.programs import export_over_graph, manifest_of
+from tests.support.programs import check_program_file, export_over_graph, manifest_of
 
 from gnnserve_api.graph_schema import one_type
 from gnnserve_api.programs import ProgramManifest, ProgramOutput
@@ -19,7 +19,6 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.models.program import ProgramNetwork
-from gnnserve_worker.programs.allowed import check_program_file
 from gnnserve_worker.programs.race import check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours

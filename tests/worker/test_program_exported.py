@@ -10,6 +10,7 @@ import pytest
 from tests.support.gpu_revisions import projected_revision
 from tests.support.gpu_revisions import revision as revision_of
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.programs import check_program_file
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
@@ -27,7 +28,6 @@ from gnnserve_worker.models.network import Activations
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.programs.allowed import check_program_file
 from gnnserve_worker.programs.exported import contract_of_export, input_of
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.repository import Repository

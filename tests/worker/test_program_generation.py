@@ -37,7 +37,7 @@ from gnnserve_worker.compaction.folding import fold
 from gnnserve_worker.export.write import build_exact, export_variant
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
-from gnnserve_worker.generation.programs import running
+from gnnserve_worker.generation.programs import prepared, running
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
 from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.inference.batch import infer_batch
@@ -399,8 +399,11 @@ def test_files_and_folders_are_told_apart(given: Callable[..., Given]) -> None:
     assert "seems to be a file of torch" in made.refusal({"uri": (made.folder / "model.pt").as_uri(), **contract()})
 
 
-def test_memory_that_is_too_little_to_start_in_is_named(given: Callable[..., Given]) -> None:
+def test_memory_that_is_too_little_to_start_in_is_named(
+    given: Callable[..., Given], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = given("SAGE")
+    monkeypatch.setattr(prepared, "_LANES", 64)  # each has a thread, whose stack takes megabytes
     found = made.refusal({**contract(), "limits": {"memory": "1Mi"}})
     assert "limits.memory: is too little: the program cannot be read within 1 MiB" in found
     assert "give it more" in found

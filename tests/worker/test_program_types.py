@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from tests.support.graphs import dense_features
-from tests.support.programs import export, made_once, manifest_of
+from tests.support.programs import check_program_file, export, made_once, manifest_of
 from tests.support.repository import RANKING, repository_in, tiny_profile
 
 from gnnserve_api.errors import RepositoryError
@@ -25,7 +25,6 @@ from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.programs.allowed import check_program_file
 from gnnserve_worker.programs.race import check_repeats
 from gnnserve_worker.repository.repository import Repository
 

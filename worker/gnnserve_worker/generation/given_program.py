@@ -1,7 +1,7 @@
 """Reading a program that a manifest names: its file, its contract, and whether both fit the graph.
 
 A contract is in the manifest, or beside the file: `manifest.yaml` of gnnserve-describe, `export.json` of
-`gnnserve export`. Nothing here runs the program.
+`gnnserve export`. Nothing here runs the program, and another process reads its file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from msgspec import UNSET
 from pydantic import ValidationError
 
 from gnnserve_api import decoding
-from gnnserve_api.device import size_bytes
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportManifest
 from gnnserve_api.graph_schema import GraphSchema
@@ -25,19 +24,19 @@ from gnnserve_api.manifest_yaml import read_yaml
 from gnnserve_api.programs import (
     InputRole,
     ProgramInput,
-    ProgramLimits,
     ProgramManifest,
     RelationKey,
     contract_problems,
 )
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
-from gnnserve_api.spec.program import DecoderWeights, LimitsSpec, Program
+from gnnserve_api.spec.program import DecoderWeights, Program
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
-from gnnserve_worker.programs.allowed import check_program_file, check_size, columns_of_inputs, data_files
+from gnnserve_worker.programs.allowed import check_size, may_have_data_files
 from gnnserve_worker.programs.exported import contract_of_export
+from gnnserve_worker.programs.facts import FIELD, ProgramFacts, check_contract
+from gnnserve_worker.programs.inspection import inspect
 
-FIELD = "spec.model.program"
 DESCRIBED, EXPORTED = "manifest.yaml", "export.json"
 _SUFFIXES_OF_TORCH = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".pkl")
 
@@ -115,8 +114,9 @@ def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -
             f"{FIELD}.uri", f"{file} has SHA-256 {sha256}, and {beside} was written beside {contract.sha256}",
             "describe the model again",
         )  # fmt: skip
-    data = data_files(file)
-    contract = msgspec.structs.replace(contract, sha256=sha256, data_files=data, limits=limits_of(given.limits))
+    limits = given.limits.to_limits()
+    data = inspect(file, limits).data_files if may_have_data_files(file) else ()
+    contract = msgspec.structs.replace(contract, sha256=sha256, data_files=data, limits=limits)
     lines = [sha256, *(digest_of(f"{FIELD}.uri", folder / name) for name in data)]
     if beside is not None:
         lines.append(digest_of(f"{FIELD}.uri", beside))
@@ -125,10 +125,6 @@ def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -
     digest = sha256 if len(lines) == 1 else hashlib.sha256("\n".join(lines).encode()).hexdigest()
     weights = None if decoder is None else decoder.uri.path
     return GivenProgram(folder, contract, digest, told.columns, weights)
-
-
-def limits_of(given: LimitsSpec) -> ProgramLimits:
-    return ProgramLimits(memory_bytes=size_bytes(given.memory), seconds=given.seconds)
 
 
 def _described(path: Path) -> _Contract:
@@ -190,12 +186,13 @@ def check_program(given: GivenProgram, program: Program, spec: GNNServiceSpec, s
     if problems := contract_problems(contract, schema):
         raise InputError(FIELD, "; ".join(problems), "correct the contract")
     _check_fanouts(contract, program, spec)
-    check_program_file(given.file, contract)
-    _check_columns(given, schema)
+    facts = inspect(given.file, contract.limits)
+    check_contract(facts, contract)
+    _check_columns(facts, given, schema)
 
 
-def _check_columns(given: GivenProgram, schema: GraphSchema) -> None:
-    stated = columns_of_inputs(given.file)
+def _check_columns(facts: ProgramFacts, given: GivenProgram, schema: GraphSchema) -> None:
+    stated = facts.columns_of_inputs
     for each in given.contract.inputs:
         if each.name not in stated or each.role not in _COLUMNS:
             continue

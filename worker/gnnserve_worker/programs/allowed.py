@@ -1,4 +1,5 @@
-"""What a program may be: read from its file before anything runs it. Needs onnx, which is of an extra."""
+"""What a program may be: read from its file before anything runs it, in a process that may take no more memory than the
+program (`inspection.py`). Needs onnx, which is of an extra."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import ProgramInput, ProgramManifest, ProgramOutput
+from gnnserve_worker.programs.facts import DYNAMO, FIELD, ProgramFacts, StatedTensor
 
 OLDEST_OPSET, NEWEST_OPSET = 13, 23
 MOST_FILE_BYTES = (2 << 30) - 1
@@ -21,8 +22,6 @@ MOST_OPERATORS = 100_000
 _LONGEST_NAME = 255
 """Bytes of a file's name, at most."""
 
-_FIELD = "spec.model.program"
-_DYNAMO = "torch.onnx.export(model, args, dynamo=True, dynamic_shapes=…)"
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
 OPERATORS = frozenset(
@@ -47,13 +46,17 @@ _DRAWING = frozenset(
 )
 
 
-def check_program_file(file: Path, program: ProgramManifest) -> None:
-    """InputError: the file is no program that may be run, or another one than the contract describes."""
+def facts_of(file: Path) -> ProgramFacts:
+    """InputError: the file is no program that may be run."""
     model = _read(file)
     _check_operators(model)
     _check_weights(model, file)
-    _check_inputs(model, program)
-    _check_outputs(model, program)
+    weights = {each.name for each in model.graph.initializer}
+    return ProgramFacts(
+        tuple(_stated(each) for each in model.graph.input if each.name not in weights),
+        tuple(_stated(each) for each in model.graph.output),
+        _data_files(model),
+    )
 
 
 def check_size(file: Path) -> None:
@@ -64,33 +67,15 @@ def check_size(file: Path) -> None:
         return  # what reads it says why
     if size > MOST_FILE_BYTES:
         raise InputError(
-            f"{_FIELD}.uri",
+            f"{FIELD}.uri",
             f"{file.name} has {size:,} bytes, more than the {MOST_FILE_BYTES:,} that a file of ONNX may have",
             "write its weights beside it: onnx.save(…, save_as_external_data=True)",
         )
 
 
-def data_files(file: Path) -> tuple[str, ...]:
-    """Names of the files beside a program that have weights of it. InputError: it cannot be read, or they are
-    elsewhere."""
-    if not _may_have_data_files(file):
-        return ()
-    onnx, folder = _onnx(), file.parent.resolve()
-    external = [one for one in _tensors_of(_read(file)) if one.data_location == onnx.TensorProto.EXTERNAL]
-    for tensor in external:
-        _check_external(tensor, folder)
-    names = (Path(os.path.normpath(_location_of(tensor))).name for tensor in external)
-    return tuple(dict.fromkeys(names))
-
-
-def columns_of_inputs(file: Path) -> dict[str, int]:
-    """Columns of each input that is a matrix, by name; without those whose number differs from call to call."""
-    sizes = {each.name: each.type.tensor_type.shape.dim for each in _read(file).graph.input}
-    return {name: dims[1].dim_value for name, dims in sizes.items() if len(dims) == 2 and dims[1].HasField("dim_value")}
-
-
-def _may_have_data_files(file: Path) -> bool:
-    """By the key that names them, so that most programs are told apart without the import of onnx."""
+def may_have_data_files(file: Path) -> bool:
+    """Whether it may have weights in files beside it: by the key that names them, so that most programs are told apart
+    without being parsed."""
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(b"location") >= 0
@@ -98,41 +83,48 @@ def _may_have_data_files(file: Path) -> bool:
         return False  # what reads it says why
 
 
+def _data_files(model: Any) -> tuple[str, ...]:
+    """Names of the files beside it that have weights of it, which are checked."""
+    external = (one for one in _tensors_of(model) if one.data_location == import_onnx().TensorProto.EXTERNAL)
+    names = (Path(os.path.normpath(_location_of(tensor))).name for tensor in external)
+    return tuple(dict.fromkeys(names))
+
+
 def _location_of(tensor: Any) -> str:
     return next((str(entry.value) for entry in tensor.external_data if entry.key == "location"), "")
 
 
-def _onnx() -> Any:
+def import_onnx() -> Any:
     """The package onnx. InputError: it is not installed."""
     try:
         import onnx  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
         raise InputError(
-            _FIELD, f"a program is read by {error.name}, which is not installed", "pip install 'gnnserve[programs]'"
+            FIELD, f"a program is read by {error.name}, which is not installed", "pip install 'gnnserve[programs]'"
         ) from error
     return onnx
 
 
 def _read(file: Path) -> Any:
-    onnx = _onnx()
+    onnx = import_onnx()
     try:
         check_size(file)
         model = onnx.load(file, load_external_data=False)
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except OSError as error:
-        raise InputError(f"{_FIELD}.uri", f"{file} cannot be read: {error.strerror}", "correct the address") from error
+        raise InputError(f"{FIELD}.uri", f"{file} cannot be read: {error.strerror}", "correct the address") from error
     except Exception as error:
         raise InputError(
-            f"{_FIELD}.uri", f"{file.name} is no file of ONNX", f"write one by {_DYNAMO} and save"
+            f"{FIELD}.uri", f"{file.name} is no file of ONNX", f"write one by {DYNAMO} and save"
         ) from error
     if model.ir_version > onnx.IR_VERSION:
         raise InputError(
-            f"{_FIELD}.uri", f"{file.name} is of version {model.ir_version} of ONNX's format; up to {onnx.IR_VERSION} "
+            f"{FIELD}.uri", f"{file.name} is of version {model.ir_version} of ONNX's format; up to {onnx.IR_VERSION} "
             "are read", "export it again, or write it by onnx.save with a lower ir_version",
         )  # fmt: skip
     if not model.graph.node:
-        raise InputError(f"{_FIELD}.uri", f"{file.name} has no operators", f"write it again by {_DYNAMO}")
+        raise InputError(f"{FIELD}.uri", f"{file.name} has no operators", f"write it again by {DYNAMO}")
     return model
 
 
@@ -141,13 +133,13 @@ def _check_operators(model: Any) -> None:
     standard = max((versions[domain] for domain in _STANDARD_DOMAINS if domain in versions), default=0)
     if not OLDEST_OPSET <= standard <= NEWEST_OPSET:
         raise InputError(
-            f"{_FIELD}.uri", f"the program is of opset {standard}; {OLDEST_OPSET} to {NEWEST_OPSET} are run",
+            f"{FIELD}.uri", f"the program is of opset {standard}; {OLDEST_OPSET} to {NEWEST_OPSET} are run",
             "export it with opset_version=18, or convert it by onnx.version_converter",
         )  # fmt: skip
     own = {(each.domain, each.name) for each in model.functions}
     if _operator_count(model) > MOST_OPERATORS:
         raise InputError(
-            f"{_FIELD}.uri", f"the program has more than {MOST_OPERATORS:,} operators",
+            f"{FIELD}.uri", f"the program has more than {MOST_OPERATORS:,} operators",
             "a loop over data was probably unrolled: write it as one operation on tensors",
         )  # fmt: skip
     for node in _nodes_of(model):
@@ -166,7 +158,7 @@ def _operator_count(model: Any) -> int:
             counts[key] = _counted(bodies[key], counts)
     except CycleError as error:
         raise InputError(
-            f"{_FIELD}.uri", f"function {error.args[1][0][1]} of the program calls itself", "export the module again"
+            f"{FIELD}.uri", f"function {error.args[1][0][1]} of the program calls itself", "export the module again"
         ) from error
     return _counted(_nodes_of_graph(model.graph), counts)
 
@@ -176,7 +168,7 @@ def _counted(nodes: Iterable[Any], counts: Mapping[tuple[str, str], int]) -> int
 
 
 def _check_operator(node: Any) -> None:
-    where = f"{_FIELD}.uri"
+    where = f"{FIELD}.uri"
     if node.domain not in _STANDARD_DOMAINS:
         raise InputError(
             where, f"operator {node.op_type} is of {node.domain}, and custom operators are not run",
@@ -239,7 +231,7 @@ def _dense(tensors: Iterable[Any]) -> Iterator[Any]:
 
 
 def _check_weights(model: Any, file: Path) -> None:
-    onnx = _onnx()
+    onnx = import_onnx()
     total = 0
     folder = file.parent.resolve()
     for tensor in _tensors_of(model):
@@ -247,7 +239,7 @@ def _check_weights(model: Any, file: Path) -> None:
             total += _bytes_of(tensor)
         if total > MOST_WEIGHT_BYTES:
             raise InputError(
-                f"{_FIELD}.uri", f"weights have more than {MOST_WEIGHT_BYTES:,} bytes",
+                f"{FIELD}.uri", f"weights have more than {MOST_WEIGHT_BYTES:,} bytes",
                 "keep tables of embeddings as features of nodes, not in the program",
             )  # fmt: skip
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -255,17 +247,17 @@ def _check_weights(model: Any, file: Path) -> None:
 
 
 def _bytes_of(tensor: Any) -> int:
-    onnx = _onnx()
+    onnx = import_onnx()
     count = 1
     for size in tensor.dims:
         if size < 0:
-            raise InputError(f"{_FIELD}.uri", f"weights {tensor.name!r} have a size below 0", "write the file again")
+            raise InputError(f"{FIELD}.uri", f"weights {tensor.name!r} have a size below 0", "write the file again")
         count *= size
     try:
         item = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(
-            f"{_FIELD}.uri", f"weights {tensor.name!r} are of an unknown type", "export the program in float32"
+            f"{FIELD}.uri", f"weights {tensor.name!r} are of an unknown type", "export the program in float32"
         ) from error
     return count * int(item)
 
@@ -276,28 +268,28 @@ def _check_external(tensor: Any, folder: Path) -> None:
     data = Path(os.path.normpath(folder / location))
     if len(os.fsencode(location)) > _LONGEST_NAME or "\0" in location:
         raise InputError(
-            f"{_FIELD}.uri", f"weights {tensor.name!r} are at a name of {len(location):,} letters, which no file has",
+            f"{FIELD}.uri", f"weights {tensor.name!r} are at a name of {len(location):,} letters, which no file has",
             "write the file again",
         )  # fmt: skip
     if not location or Path(location).is_absolute() or data.parent != folder or data.is_symlink():
         raise InputError(
-            f"{_FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, outside the program's own folder",
+            f"{FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, outside the program's own folder",
             "write them into the program (save(…, external_data=False)), or into a file beside it",
         )  # fmt: skip
     if not data.is_file():
         raise InputError(
-            f"{_FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, which is not there",
+            f"{FIELD}.uri", f"weights {tensor.name!r} are at {location!r}, which is not there",
             "copy that file beside the program",
         )  # fmt: skip
     if data.stat().st_size > MOST_WEIGHT_BYTES:
         raise InputError(
-            f"{_FIELD}.uri", f"{location} has {data.stat().st_size:,} bytes, more than the {MOST_WEIGHT_BYTES:,} that "
+            f"{FIELD}.uri", f"{location} has {data.stat().st_size:,} bytes, more than the {MOST_WEIGHT_BYTES:,} that "
             "weights may have", "keep tables of embeddings as features of nodes, not in the program",
         )  # fmt: skip
     wanted = _number(given.get("offset", "0"), tensor) + _number(given.get("length", str(_bytes_of(tensor))), tensor)
     if wanted > data.stat().st_size:
         raise InputError(
-            f"{_FIELD}.uri", f"{location} has {data.stat().st_size:,} bytes, and weights {tensor.name!r} end at "
+            f"{FIELD}.uri", f"{location} has {data.stat().st_size:,} bytes, and weights {tensor.name!r} end at "
             f"{wanted:,}", "copy the whole file beside the program",
         )  # fmt: skip
 
@@ -305,89 +297,21 @@ def _check_external(tensor: Any, folder: Path) -> None:
 def _number(text: str, tensor: Any) -> int:
     if not text.isdecimal():
         raise InputError(
-            f"{_FIELD}.uri", f"weights {tensor.name!r} are at {text!r}, not a number of bytes", "write the file again"
+            f"{FIELD}.uri", f"weights {tensor.name!r} are at {text!r}, not a number of bytes", "write the file again"
         )
     return int(text)
 
 
-def _check_inputs(model: Any, program: ProgramManifest) -> None:
-    weights = {each.name for each in model.graph.initializer}
-    found = {each.name: each for each in model.graph.input if each.name not in weights}
-    described = {each.name: each for each in program.inputs}
-    missing, unknown = sorted(found.keys() - described.keys()), sorted(described.keys() - found.keys())
-    if missing or unknown:
-        raise InputError(
-            f"{_FIELD}.inputs",
-            f"the program takes {_listed(found)}, and the contract describes {_listed(described)}",
-            "describe each input once; an input that the model does not use is not in an export",
-        )
-    for name, each in described.items():
-        _check_input(each, found[name].type)
-
-
-def _check_input(each: ProgramInput, kind: Any) -> None:
-    onnx = _onnx()
-    field = f"{_FIELD}.inputs.{each.name}"
-    wanted = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}[each.dtype]
-    if kind.tensor_type.elem_type != wanted:
-        told = _kind_of(kind)
-        raise InputError(
-            field, f"the program takes {told}, and {each.role} are {each.dtype}", f"export it with {each.dtype}"
-        )
-    sizes = kind.tensor_type.shape.dim
-    if len(sizes) != each.rank:
-        raise InputError(
-            field, f"the program takes {len(sizes)} axes, and {each.role} have {each.rank}",
-            "correct the role, or the example that it was exported with",
-        )  # fmt: skip
-    if each.free_axis is not None and sizes[each.free_axis].HasField("dim_value"):
-        fixed = sizes[each.free_axis].dim_value
-        raise InputError(
-            field, f"axis {each.free_axis} has the fixed size {fixed} of the example, and differs from call to call",
-            f"export it by {_DYNAMO} with a torch.export.Dim for that axis",
-        )  # fmt: skip
+def _stated(each: Any) -> StatedTensor:
+    sizes = each.type.tensor_type.shape.dim
+    free = (size.dim_value if size.HasField("dim_value") else None for size in sizes)
+    return StatedTensor(each.name, _kind_of(each.type), tuple(free))
 
 
 def _kind_of(kind: Any) -> str:
     """A tensor's type by its name, for people."""
-    known = _onnx().TensorProto.DataType
+    known = import_onnx().TensorProto.DataType
     number = kind.tensor_type.elem_type
     if not kind.HasField("tensor_type"):
         return f"a {kind.WhichOneof('value') or 'value of no type'}"
     return str(known.Name(number)).lower() if number in known.values() else f"type {number}"
-
-
-def _check_outputs(model: Any, program: ProgramManifest) -> None:
-    found = {each.name: each for each in model.graph.output}
-    for each in program.outputs:
-        if each.name not in found:
-            raise InputError(
-                f"{_FIELD}.outputs", f"the program gives {_listed(found)}, and no {each.name!r}", "name one of these"
-            )
-        _check_output(each, found[each.name].type)
-
-
-def _check_output(each: ProgramOutput, kind: Any) -> None:
-    onnx = _onnx()
-    field = f"{_FIELD}.outputs.{each.name}"
-    sizes = kind.tensor_type.shape.dim
-    if kind.tensor_type.elem_type != onnx.TensorProto.FLOAT or len(sizes) != 2:
-        told = _kind_of(kind)
-        raise InputError(
-            field, f"the program gives {told} of {len(sizes)} axes; expected float32 [nodes, columns]",
-            "return a matrix with a row for each node",
-        )  # fmt: skip
-    if sizes[0].HasField("dim_value"):
-        raise InputError(
-            field, f"it has always {sizes[0].dim_value} rows; expected one for each node or seed",
-            f"export it by {_DYNAMO} with a torch.export.Dim for the number of nodes",
-        )  # fmt: skip
-    if sizes[1].HasField("dim_value") and sizes[1].dim_value != each.columns:
-        raise InputError(
-            field, f"it has {sizes[1].dim_value} columns, and the contract says {each.columns}",
-            f"say {sizes[1].dim_value}",
-        )  # fmt: skip
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(sorted(names)) or "nothing"

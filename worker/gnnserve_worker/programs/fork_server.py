@@ -1,7 +1,8 @@
 """The process that starts those of programs, by forking: `python -m gnnserve_worker.programs.fork_server CONNECTION`.
 
-It has ONNX Runtime imported, which takes most of a start, and no program; each fork reads one (`process.py`). There is
-one for each worker, which ends when the worker does. `forking.py` is the worker's side.
+It has ONNX Runtime imported, which takes most of a start, and no program; each fork reads one, to run it (`process.py`)
+or to tell what it is (`inspection.py`). There is one for each worker, which ends when the worker does. `forking.py` is
+the worker's side.
 """
 
 from __future__ import annotations
@@ -13,16 +14,32 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from gnnserve_api import decoding
-from gnnserve_worker.programs import process
-from gnnserve_worker.programs.messages import STATUS, Start
+from gnnserve_worker.programs import allowed, inspection, process
+from gnnserve_worker.programs.messages import STATUS, Purpose, Start
 from gnnserve_worker.programs.priority import yield_to_others
 
 _MOST_BYTES = 1 << 16
 _MOST_DESCRIPTORS = 253
 """Most that Linux passes in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    imports: Callable[[], object]
+    """Imports what takes longest; before the first fork for it."""
+    main: Callable[[Start, list[int]], None]
+    """The fork's."""
+
+
+_ROLES: Mapping[Purpose, _Role] = {
+    Purpose.RUN: _Role(process.import_runtime, process.main),
+    Purpose.INSPECT: _Role(allowed.import_onnx, inspection.main),
+}
 
 
 class ForkServer:
@@ -32,6 +49,15 @@ class ForkServer:
         self._awaited.register(connection, select.POLLIN)
         self._forks: dict[int, tuple[int, int]] = {}
         """Number of each process, and where its status is wanted, by its descriptor."""
+        self._imported = set[Purpose]()
+
+    def import_for(self, purpose: Purpose) -> None:
+        if purpose in self._imported:
+            return
+        self._imported.add(purpose)
+        importing = threading.Thread(target=_import, args=(_ROLES[purpose].imports,))
+        importing.start()
+        importing.join()
 
     def serve(self) -> None:
         """Fork as asked, and tell how the forks end, until the worker is gone."""
@@ -54,6 +80,7 @@ class ForkServer:
                 return False
             descriptors += further
         status, *own = descriptors
+        self.import_for(start.purpose)
         pid = os.fork()
         if pid == 0:
             self._become(start, status, own)
@@ -76,7 +103,7 @@ class ForkServer:
             for awaited, (_, of_another) in self._forks.items():
                 os.close(awaited)
                 os.close(of_another)
-            process.main(start, own)
+            _ROLES[start.purpose].main(start, own)
             code = 0
         except BaseException:  # noqa: BLE001 - the worker tells that it ended, and the log why
             traceback.print_exc()
@@ -93,21 +120,20 @@ class ForkServer:
         os.close(status)
 
 
-def _import_runtime() -> None:
+def _import(imports: Callable[[], object]) -> None:
     yield_to_others(threading.get_native_id())
     # Where it is missing, or fails, the process of a program tells.
     with suppress(Exception):
-        process.import_runtime()
+        imports()
 
 
 def main(connection: int) -> None:
     # Ctrl-C in a terminal reaches all of its processes; the worker ends this one, once requests are answered.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    importing = threading.Thread(target=_import_runtime)
-    importing.start()
-    importing.join()
-    ForkServer(socket.socket(fileno=connection)).serve()
+    server = ForkServer(socket.socket(fileno=connection))
+    server.import_for(Purpose.RUN)
+    server.serve()
 
 
 if __name__ == "__main__":

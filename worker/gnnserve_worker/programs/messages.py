@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import socket
 import struct
+from enum import StrEnum
 from itertools import accumulate
 
 import msgspec
@@ -21,7 +22,8 @@ STATUS = struct.Struct("<i")
 NAME = "gnnserve-model"
 """Name of the processes of programs, as ps and top show it: 15 characters at most."""
 _LENGTH = struct.Struct("<I")
-_MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20
+"""Length of a message, at most."""
 _ALIGNMENT_BYTES = 64
 
 
@@ -47,9 +49,18 @@ class NotReadError(EOFError):
     """The other side is gone, and did not read what was sent to it."""
 
 
+class Purpose(StrEnum):
+    """What a process of a program is for."""
+
+    RUN = "Run"
+    """It is asked for scores, by the messages below."""
+    INSPECT = "Inspect"
+    """It tells what the file states of itself (`inspection.py`)."""
+
+
 class Start(msgspec.Struct, frozen=True):
-    """A program that a process is wanted for. Descriptors come along: where its exit status is wanted, and those of
-    `process.main`."""
+    """A program that a process is wanted for. Descriptors come along: where its exit status is wanted, and those of the
+    `main` of its purpose."""
 
     file: str
     memory_bytes: int
@@ -58,6 +69,7 @@ class Start(msgspec.Struct, frozen=True):
     descriptors: int = 0
     """How many come along, in several messages where they are many."""
     device: ProgramDevice = ON_CPU
+    purpose: Purpose = Purpose.RUN
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -93,7 +105,7 @@ def end_of(placed: tuple[Placed, ...], first: int = 0) -> int:
     return -(-end // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def send(connection: socket.socket, message: Question | Answer) -> None:
+def send(connection: socket.socket, message: msgspec.Struct) -> None:
     """NotReadError: the other side is gone."""
     body = msgspec.json.encode(message)
     try:
@@ -106,7 +118,7 @@ def receive(connection: socket.socket) -> bytes:
     """The next message. EOFError: the other side is gone, or speaks otherwise; NotReadError: before it had read what
     was sent. TimeoutError: as the socket's."""
     (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
-    if length > _MOST_BYTES:
+    if length > MOST_BYTES:
         raise EOFError(f"a message of {length} bytes")
     return _receive_exactly(connection, length)
 

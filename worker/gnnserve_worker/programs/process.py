@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import resource
 import socket
 import threading
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from gnnserve_api import decoding
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.messages import NAME, Answer, Placed, Question, Start, receive, send
 from gnnserve_worker.programs.priority import is_lowered, yield_to_others
-from gnnserve_worker.programs.providers import limited_resource, prepare, providers
+from gnnserve_worker.programs.providers import limit_memory, prepare, providers
 from gnnserve_worker.programs.rewriting import rewritten
 
 _MOST_REASON = 600
@@ -100,10 +99,7 @@ def _open(start: Start, kept: int) -> tuple[Any, int]:
     onnxruntime.set_default_logger_severity(4)
     chosen = providers(start.device, onnxruntime.get_available_providers())
     # Beyond what the process holds before it reads the program.
-    limited, held = limited_resource(start.device)
-    limit = _held_bytes(held) + start.memory_bytes
-    resource.setrlimit(limited, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_memory(start.device, start.memory_bytes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
@@ -119,11 +115,6 @@ def _open(start: Start, kept: int) -> tuple[Any, int]:
     if not start.kept_bytes:
         _keep(kept, program)
     return onnxruntime.InferenceSession(program, options, providers=chosen), len(program)
-
-
-def _held_bytes(column: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{column}:"))
 
 
 def _kept(descriptor: int, size: int) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,6 +50,26 @@ def limited_resource(device: ProgramDevice) -> tuple[int, str]:
     """The resource that bounds a process's memory, and the name of its column in /proc/self/status. CUDA reserves
     address space for all memory that there is, so that there what is written to is bounded."""
     return (resource.RLIMIT_DATA, "VmData") if device.is_gpu else (resource.RLIMIT_AS, "VmSize")
+
+
+def limit_memory(device: ProgramDevice, memory_bytes: int) -> None:
+    """Let this process take so much more than it has now, and no more; and leave no core dump."""
+    limited, column = limited_resource(device)
+    limit = _status_bytes(column) + memory_bytes
+    resource.setrlimit(limited, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def came_near_limit(memory_bytes: int) -> bool:
+    """Whether this process, on the CPU, has had more than seven eighths of what `limit_memory` lets it take: protobuf
+    does not tell that memory was short."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return limit != resource.RLIM_INFINITY and _status_bytes("VmPeak") > limit - memory_bytes // 8
+
+
+def _status_bytes(column: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{column}:"))
 
 
 def prepare(onnxruntime: Any, device: ProgramDevice, options: Any) -> None:

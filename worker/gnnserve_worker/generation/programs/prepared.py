@@ -28,7 +28,7 @@ from gnnserve_worker.generation.families.program import kept_as
 from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.frontier import worth_keeping
-from gnnserve_worker.generation.given_program import FIELD, GivenProgram, check_program, read_program
+from gnnserve_worker.generation.given_program import GivenProgram, check_program, read_program
 from gnnserve_worker.generation.lessons import LearntNetworks, Lesson, OneRowModels, WeightSources, take_lessons
 from gnnserve_worker.generation.one_relation import check_range
 from gnnserve_worker.generation.preparation import Networks, Wanted, WriteRowSource, import_graph
@@ -47,6 +47,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, of_target_alone
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.programs.facts import FIELD
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import CHECK, Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe

@@ -15,13 +15,13 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.features import Normalized, normalization_of
-from gnnserve_worker.generation.given_program import FIELD
 from gnnserve_worker.generation.training_set import scaled_features
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.programs.answers import run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
+from gnnserve_worker.programs.facts import FIELD
 from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
