@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api.graph_schema import GraphSchema
+
 
 class LinkCalibration(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """From scores of a variant to probabilities: 1 / (1 + exp(-(slope * score + intercept)))."""
@@ -22,6 +24,11 @@ class EndManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     """Position of the first of them."""
     end: int
     """Position behind the last of them."""
+
+    def over(self, schema: GraphSchema) -> EndManifest:
+        """The end where its type stands in another numbering of nodes."""
+        place, firsts = schema.place_of(self.type), schema.first_nodes
+        return EndManifest(self.type, firsts[place], firsts[place + 1])
 
 
 class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -52,3 +59,6 @@ class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     @property
     def answers_all_types(self) -> bool:
         return True
+
+    def over(self, schema: GraphSchema) -> LinksManifest:
+        return msgspec.structs.replace(self, first=self.first.over(schema), second=self.second.over(schema))

@@ -420,6 +420,10 @@ class TaskSection(Protocol):
     def answers_all_types(self) -> bool:
         """Whether nodes of every type have outputs, so that rows of all of them are read."""
 
+    def over(self, schema: GraphSchema) -> TaskSection:
+        """The section over the same types with other numbers of nodes: another version of the graph, or room for new
+        nodes behind each type."""
+
 
 class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """`revisions/<revision>/revision.json`: its presence is the commit."""
@@ -472,17 +476,17 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """`checksum_of` the rest, as it stands in the file."""
 
     @property
-    def task_sections(self) -> tuple[TaskSection, ...]:
-        """Sections that tasks have written; empty: the task has none."""
-        return tuple(section for section in (self.links,) if section is not None)
+    def sections(self) -> Mapping[str, TaskSection]:
+        """Sections that tasks have written, by their fields; empty: the task has none."""
+        return {} if self.links is None else {"links": self.links}
 
     @property
     def task_files(self) -> tuple[str, ...]:
-        return tuple(name for section in self.task_sections for name in section.listed_files)
+        return tuple(name for section in self.sections.values() for name in section.listed_files)
 
     @property
     def answers_all_types(self) -> bool:
-        return any(section.answers_all_types for section in self.task_sections)
+        return any(section.answers_all_types for section in self.sections.values())
 
     @property
     def expected(self) -> dict[str, str]:

@@ -52,6 +52,8 @@ def carry_over(
         networks = {file for variant in variants for file in variant.network_files}
         for file in sorted(networks | ({source.tensors} if source.tensors else set())):
             staged.carry_file(file, repository.read_file(manifest, file))
+        for file in manifest.task_files:
+            staged.carry_file(file, repository.read_file(manifest, file))
         progress(Progress(_STAGE, len(tables), len(tables)))
         return staged.commit(
             scope=manifest.scope,
@@ -66,6 +68,7 @@ def carry_over(
             assumptions=manifest.assumptions,
             compared=() if manifest.compared is UNSET else manifest.compared,
             cascades=cascades,
+            sections={field: section.over(folded.data.schema) for field, section in manifest.sections.items()},
         )
 
 

@@ -14,10 +14,11 @@ from gnnserve_worker.compaction.kept_nodes import KeptNodes
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes
+from gnnserve_worker.graph.links import names_of_all
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.relation_lists import without_unused_payload
-from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType, Relation
+from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -99,19 +100,22 @@ class Folding:
         """The graph as it is now, under that digest."""
         graph, loaded, places = self._graph, self._loaded, self._graph.places
         kept = [ids.kept for ids in graph.ids_of]
-        firsts = places.first_nodes
-        asked = self._changes[0]
+        asked, types = self._changes[0], tuple(self._type(kind, own) for kind, own in enumerate(kept))
+        answers_all = loaded.manifest is not None and loaded.manifest.answers_all_types
         data = GraphData(
             source=loaded.source,
             digest=digest,
-            types=tuple(self._type(kind, own) for kind, own in enumerate(kept)),
+            types=types,
             relations=folded_relations(graph, kept),
             labels=asked.labels_of(loaded.labels, kept[0]),
             classes=loaded.classes,
-            splits=asked.splits_of(loaded.splits, kept[0], len(loaded.labels)),
+            splits=splits_of_all(loaded.splits, graph.stored.first_nodes, kept)
+            if answers_all
+            else asked.splits_of(loaded.splits, kept[0], len(loaded.labels)),
             made_of=made_of,
+            names=names_of_all(types) if answers_all else None,
         )
-        return data, KeptNodes(kept, np.diff(firsts).tolist(), graph.stored)
+        return data, KeptNodes(kept, np.diff(places.first_nodes).tolist(), graph.stored)
 
     def _type(self, kind: int, kept: np.ndarray) -> NodeType:
         columns = self._loaded.type_rows[kind].columns
@@ -122,6 +126,18 @@ class Folding:
             () if columns is None else columns_of(columns.columns),
             self._graph.ids_of[kind].of_these(kept),
         )
+
+
+def splits_of_all(splits: Splits, first_nodes: Sequence[int], kept: Sequence[np.ndarray]) -> Splits:
+    """Splits of nodes of all types in their new numbering. `first_nodes`: number of each type's first node before, and
+    behind them that of all; `kept`: as of `folded_relations`. New nodes are in none."""
+    numbers, came = np.full(first_nodes[-1], -1, np.int64), 0
+    for first, end, own in zip(first_nodes[:-1], first_nodes[1:], kept, strict=True):
+        stored = own[own < end - first]
+        numbers[first + stored] = came + np.arange(len(stored))
+        came += len(own)
+    parts = (numbers[part] for part in (splits.train, splits.validation, splits.test))
+    return Splits(*(part[part >= 0] for part in parts))
 
 
 def folded_relations(graph: LivingGraph, kept: Sequence[np.ndarray]) -> tuple[Relation, ...]:

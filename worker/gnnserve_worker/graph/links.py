@@ -244,6 +244,11 @@ def part_relation(data: GraphData, links: Links, *, reads_features: bool = True)
     return PartedLinks(_link_graph(graph, parted), parted, data)
 
 
+def names_of_all(types: Sequence[NodeType]) -> NodeIds | None:
+    """`GraphData.names` where links are scored; None: types have no names."""
+    return qualified_ids(types) if types[0].name else None
+
+
 def qualified_ids(types: Sequence[NodeType]) -> NodeIds:
     """What nodes are called: their type, a slash, and their id within it."""
     texts = []

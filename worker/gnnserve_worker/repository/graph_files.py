@@ -259,6 +259,7 @@ def read_graph(found: VerifiedVersion) -> GraphData:
         classes=manifest.classes,
         splits=found.splits(),
         made_of=version.made_of,
+        names=open_names(manifest, found.mapped),
     )
 
 
