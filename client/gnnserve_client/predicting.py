@@ -193,9 +193,8 @@ def _read_json(asking: Asking, question: Question, reply: Reply) -> Prediction:
             outputs[name] = labels_array(listed) if name == "labels" else np.array(listed, np.float32)
         except ValueError as error:
             raise NotGnnserveError(url, f"its {name} are no array: {error}") from error
-    seen = answer.offset if isinstance(answer, PredictAnswer) else msgspec.UNSET
     offset, tier = (
-        None if isinstance(number, msgspec.UnsetType) else number for number in (seen, answer.tier_permille)
+        None if isinstance(number, msgspec.UnsetType) else number for number in (answer.offset, answer.tier_permille)
     )
     return _checked(
         url, question, reply, outputs, (answer.variant, answer.revision, answer.objective_met, offset, tier)

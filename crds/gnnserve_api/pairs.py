@@ -53,7 +53,8 @@ class PairsRequest(
     min_offset: Annotated[
         int | None,
         Meta(
-            description="Refused: the graph of a service that scores links does not change.",
+            description="Answer from a graph that has this offset of the log of changes, or a later one: the request "
+            "waits for it until its deadline, one second without one.",
             extra_json_schema={"minimum": 0, "maximum": MAX_OFFSET},
         ),
     ] = None
@@ -99,4 +100,8 @@ class PairsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     probabilities: Annotated[
         list[float] | UnsetType,
         Meta(description="Calibrated probability of a link, among as many links as other pairs."),
+    ] = UNSET
+    offset: Annotated[
+        int | UnsetType,
+        Meta(description="The offset of the log of changes that the answer has seen; absent where the graph is fixed."),
     ] = UNSET

@@ -152,7 +152,8 @@ BREAKS_RULE = {
     },
     "variants.metric must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; MRR and RecallAtK are "
     "for links alone": {**MINIMAL, "task": {"links": {}}, "variants": {"metric": "Accuracy"}},
-    "updates must not be given with task.links: which edges are held out is decided when the graph is imported": {
+    "updates must not be given with task.links but for model.program: which edges are held out is decided when the "
+    "graph is imported": {
         **MINIMAL,
         "task": {"links": {}},
         "updates": {"log": {"sqlite": {}}},

@@ -45,7 +45,7 @@ from gnnserve_worker.tasks.generated import Imported, Judgement, OutputsOf, Verd
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
-from gnnserve_worker.tasks.served import HOW_TO_CHANGE, ScoredNodes
+from gnnserve_worker.tasks.served import ScoredNodes
 from gnnserve_worker.tasks.served_labels import NOTHING_HELD_OUT
 
 
@@ -304,7 +304,6 @@ class ServedOdd(NodeItems):
     )
     fields_of_others: frozenset[str] = frozenset()
     outputs = ("odd",)
-    how_to_change = HOW_TO_CHANGE
     tensors = OddTensors()
     description = TaskDescription(
         "Tell odd classes",

@@ -10,23 +10,37 @@ import pytest
 from tests.support.living import ROOM_BYTES, PlainGraph, batch_of, generated
 
 from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.embeddings import IndexMetric
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.touched import Touched, TouchedSince
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.recent import RecentVectors
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 NODES = 60
 THREE_LAYERS = {"pruning": {"factors": [1]}, "stored": [1, 2], "storedFollowChanges": True}
-OPENED = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=8, offset=None))
-INDEX = SimpleNamespace(opened=OPENED)
+METRIC = IndexMetric.COSINE
+OPENED = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=8, offset=None, metric=METRIC))
+
+
+def follower_of(replica: LivingRevision, loaded: LoadedRevision) -> IndexFollower:
+    part = IndexPart("index", "", 0, NODES).standing(replica.graph.stored, loaded.graph.schema)
+    index = SimpleNamespace(opened=OPENED, part=part)
+    return IndexFollower(replica, [index], reach_of(loaded))  # type: ignore[list-item]
+
+
+def recent_of(follower: IndexFollower, opened: SimpleNamespace = OPENED) -> RecentVectors:
+    (beside,) = follower.followed
+    return beside.recent(opened)  # type: ignore[arg-type]
 
 
 def followed(follower: IndexFollower) -> RecentVectors:
-    while follower.find_more(OPENED):  # type: ignore[arg-type]
+    while follower.find_more():
         pass
-    return follower.recent(OPENED)  # type: ignore[arg-type]
+    return recent_of(follower)
 
 
 @pytest.mark.parametrize("direction", [Direction.UNDIRECTED, Direction.DIRECTED])
@@ -39,7 +53,7 @@ def test_every_embedding_that_a_change_alters_is_reached(
         tmp_path, "reach", architecture, plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES
     )
     replica = LivingRevision(loaded, ROOM_BYTES)
-    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
+    follower = follower_of(replica, loaded)
     draw, fresh = np.random.default_rng(1), [*range(1000, 900, -1)]
     reached_all = 0
     for _ in range(6):
@@ -68,14 +82,14 @@ def test_it_is_told_how_far_it_follows_and_found_a_little_at_a_time(tmp_path: Pa
         tmp_path, "followed", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES
     )
     replica = LivingRevision(loaded, ROOM_BYTES)
-    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
+    follower = follower_of(replica, loaded)
     told: list[int] = []
     replica.touched.on_touched = lambda: told.append(replica.offset)
     replica.apply(1, [batch_of(np.ones((1, 12), np.float32), new=[500], edges=[(3, 500), (500, 4)])])
     assert told == [1]
-    assert (follower.recent(OPENED).pending, follower.known_offset) == (0, 0)  # type: ignore[arg-type]
+    assert (recent_of(follower).pending, follower.known_offset) == (0, 0)
     with replica.applying:  # as the thread that applies changes holds it
-        assert follower.find_more(OPENED)  # type: ignore[arg-type]
+        assert follower.find_more()
         assert follower.known_offset == 0
     assert followed(follower).pending >= 2
     assert follower.known_offset == 1
@@ -88,28 +102,28 @@ def test_a_request_with_an_older_index_leaves_what_is_beside_the_newer_one(tmp_p
     plain = PlainGraph(NODES, 7, EdgeRules(Direction.DIRECTED))
     loaded = generated(tmp_path, "older", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES)
     replica = LivingRevision(loaded, ROOM_BYTES)
-    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
+    follower = follower_of(replica, loaded)
     replica.touched.note(Touched(1, np.array([3]), np.array([4])))
     recent = followed(follower)
-    older = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=4, offset=None))
-    beside = follower.recent(older)  # type: ignore[arg-type]
+    older = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=4, offset=None, metric=METRIC))
+    beside = recent_of(follower, older)
     assert (beside.count, beside.pending) == (0, recent.pending)
-    assert follower.recent(OPENED) is recent  # type: ignore[arg-type]
+    assert recent_of(follower) is recent
 
 
 def test_changes_that_touch_no_node_do_not_hide_those_behind_them(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 7, EdgeRules(Direction.DIRECTED))
     loaded = generated(tmp_path, "empty", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES)
     replica, nothing = LivingRevision(loaded, ROOM_BYTES), np.empty(0, np.int64)
-    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
+    follower = follower_of(replica, loaded)
     for offset in range(1, 1001):
         replica.touched.note(Touched(offset, nothing, nothing))
     replica.touched.note(Touched(1001, np.array([3]), np.array([4])))
     assert followed(follower).pending >= 2
     assert follower.known_offset == 1001
     replica.touched.note(Touched(1002, nothing, nothing))
-    assert follower.find_more(OPENED)  # type: ignore[arg-type]
-    assert not follower.find_more(OPENED)  # type: ignore[arg-type]
+    assert follower.find_more()
+    assert not follower.find_more()
     assert follower.known_offset == 1002
 
 

@@ -111,7 +111,10 @@ class Given:
     def repository(self) -> Repository:
         return Repository(self.folder / "repository", "default", "tiny")
 
-    def service(self, program: dict[str, Any] | None = None, **links: Any) -> GNNService:
+    def service(
+        self, program: dict[str, Any] | None = None, parts: dict[str, Any] | None = None, **links: Any
+    ) -> GNNService:
+        """`parts`: of the spec, beside graph, model and task."""
         rows = {"name": "rows", "columns": HIDDEN}
         has_head = self.module.head is not None
         contract: dict[str, Any] = {
@@ -129,6 +132,7 @@ class Given:
             model={"program": contract, "expected": {"uri": (self.folder / "expected.npz").as_uri()}},
             task={"links": {"dimensions": HIDDEN, **links}},
             normalization="Disabled",
+            **(parts or {}),
         )
 
     def generate(self, program: dict[str, Any] | None = None, **links: Any) -> RevisionManifest:

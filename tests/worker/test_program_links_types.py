@@ -18,6 +18,7 @@ from tests.worker.test_program_types_generation import hetero_data
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.opening import served_revision
@@ -59,7 +60,8 @@ class Given:
     def repository(self) -> Repository:
         return Repository(self.folder / "repository", "default", "tiny")
 
-    def generate(self, **more: Any) -> RevisionManifest:
+    def service(self, parts: dict[str, Any] | None = None, **more: Any) -> GNNService:
+        """`parts`: of the spec; `more`: of the program's contract."""
         inputs = []
         for each in PROGRAM.inputs:
             relation = {name: getattr(each.relation, name) for name in ("source", "name", "target")}
@@ -79,7 +81,10 @@ class Given:
         typed = {**hetero_data(self.folder), "reverse": "Disabled"}
         document["spec"]["graph"]["source"] = {"typed": typed}
         document["spec"] |= {"model": model, "task": {"links": {"relation": "buys", "dimensions": HIDDEN}}}
-        return generate(type(spec).model_validate(document), self.repository)
+        return GNNService.model_validate({**document, "spec": {**document["spec"], **(parts or {})}})
+
+    def generate(self, **more: Any) -> RevisionManifest:
+        return generate(self.service(**more), self.repository)
 
 
 @pytest.fixture(scope="module")

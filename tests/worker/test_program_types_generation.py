@@ -329,8 +329,8 @@ class GrownGraph:
                 self.edges[one.name] = [edge for edge in edges if all(edge[end] != node for end in left)]
         return body
 
-    def scores(self, model: Model) -> np.ndarray:
-        """Those of `users`."""
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a module is given: nodes in the order of `rows`."""
         places = {kind: {node: place for place, node in enumerate(rows)} for kind, rows in self.rows.items()}
         arrays = {f"x_{kind}": np.stack([*rows.values()]) for kind, rows in self.rows.items()}
         for one in RELATIONS:
@@ -340,8 +340,12 @@ class GrownGraph:
             if one.payload is not None:
                 arrays["attr"] = np.array([edge[2] for edge in edges], np.float32)
                 arrays["time"] = np.array([edge[3] for edge in edges], np.int64)
+        return arrays
+
+    def scores(self, model: Model) -> np.ndarray:
+        """Those of `users`."""
         with torch.no_grad():
-            found: np.ndarray = model(**{name: torch.tensor(array) for name, array in arrays.items()})[0].numpy()
+            found: np.ndarray = model(**{name: torch.tensor(one) for name, one in self.arrays().items()})[0].numpy()
         return found
 
 

@@ -136,7 +136,7 @@ def opened(data: GraphData) -> Toy:
     lists = [relation.lists for relation in data.relations]
     graph = Graph(*merged_lists(data.schema, lists), data.schema, merged_payload_rows(data.schema, lists))
     schema = data.schema
-    called = TARGET_NODES.call(None, USERS, GraphTypes(schema, schema, {kind.name: None for kind in schema.types}))
+    called = TARGET_NODES.call(USERS, GraphTypes(schema, schema, {kind.name: None for kind in schema.types}))
     arranger = overlay_arranger(graph, places_of(schema))
     ids = IdsWithTypes(called.ids) if schema.names is NAMES_OF_TYPES else IdsAlone(called.naming)
     support = OverlaySupport(COLUMN, arranger.arrange, None, EdgePayloads(schema.relations, schema.names))

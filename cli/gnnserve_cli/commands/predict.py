@@ -370,8 +370,7 @@ def _format_vector(values: list[float]) -> str:
 
 
 def _facts(answer: PredictAnswer | PairsAnswer, times: ClientTimes, parts: Parts) -> list[tuple[str, str]]:
-    seen = answer.offset if isinstance(answer, PredictAnswer) else UNSET
-    offset = [] if isinstance(seen, msgspec.UnsetType) else [("offset", f"{seen:,}")]
+    offset = [] if isinstance(answer.offset, msgspec.UnsetType) else [("offset", f"{answer.offset:,}")]
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),
         *offset,

@@ -299,11 +299,12 @@ def metric_is_of_the_task(spec: _Spec) -> bool | str:
 
 
 @_rule_of_links(
-    f"!{_HAS_LINKS} || !has(self.updates)",
-    "updates must not be given with task.links: which edges are held out is decided when the graph is imported",
+    f"!{_HAS_LINKS} || !has(self.updates) || has(self.model.program)",
+    "updates must not be given with task.links but for model.program: which edges are held out is decided when the "
+    "graph is imported",
 )
 def links_hold_out_edges(spec: _Spec, links: Links) -> bool:
-    return spec.updates is None
+    return spec.updates is None or spec.model.program is not None
 
 
 @_rule_of_links(

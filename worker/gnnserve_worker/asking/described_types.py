@@ -84,6 +84,20 @@ class _TypesInTexts(_WithoutTypes):
     no_overlay = overlay_schemas.FOLDED
 
 
+class _TypesInOrder(_TypesInTexts):
+    def page(
+        self, naming: NodeNaming, ids: QualifiedIds, nodes: int, kind: TypeManifest | None, start: int, count: int
+    ) -> NodesAnswer:
+        listed: list[int | str] = []
+        first, end = 0, start + count
+        for each in ids.types.types:
+            taken = ids.taken_of(each)
+            shown = ids.shown(each, max(0, start - first), min(taken, end - first))
+            listed += (f"{each.name}/{one}" for one in shown)
+            first += taken
+        return NodesAnswer(listed, start, nodes, naming.kind)
+
+
 @dataclass(frozen=True, slots=True)
 class TypesByName:
     """Requests may name types, and answers tell them."""
@@ -112,3 +126,5 @@ class TypesByName:
 WITHOUT_TYPES: DescribedTypes = _WithoutTypes()
 TYPES_IN_TEXTS: DescribedTypes = _TypesInTexts()
 """Nodes of all types are in one numbering, called by texts that name the type."""
+TYPES_IN_ORDER: DescribedTypes = _TypesInOrder()
+"""The same in a graph that has types: those of one come behind those of another, without the room between them."""

@@ -17,7 +17,7 @@ from gnnserve_api.live_accuracy import TypedNodeId
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.asking.id_schemas import IdSchemas, IdsOfTarget, PlainIds, TextsWithTypes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.asking.type_ids import QualifiedIds, as_text
+from gnnserve_worker.asking.type_ids import LivingNames, QualifiedIds, as_text
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.overlay import number_overlay
@@ -309,7 +309,7 @@ class TextNaming(_Naming):
     takes_texts = True
     kind = NodeIdKind.STRINGS
 
-    def __init__(self, ids: NodeIds | LivingIds, nodes: int) -> None:
+    def __init__(self, ids: NodeIds | LivingIds | LivingNames, nodes: int) -> None:
         super().__init__(nodes)
         self._ids = ids
 
@@ -357,7 +357,8 @@ class TextsWithTypesNaming(TextNaming):
     def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
         remedy = _LISTED
         if "/" not in shown:
-            remedy = f"nodes are named with their type, as in {shown_value(self.shown(0, 1)[0])}; {remedy}"
+            example = next(iter(self.shown(0, _FEW_IDS)), "type/id")
+            remedy = f"nodes are named with their type, as in {shown_value(example)}; {remedy}"
         return _unknown(where, shown, remedy, otherwise)
 
     @property
@@ -429,7 +430,7 @@ def _unknown(where: str, shown: str, remedy: str, otherwise: str) -> RequestErro
     return RequestError(ErrorCode.UNKNOWN_NODE, where, f"node {shown} is not in the graph", remedy)
 
 
-def _shown(ids: NodeIds | LivingIds, nodes: int, start: int, end: int) -> list[int | str]:
+def _shown(ids: NodeIds | LivingIds | LivingNames, nodes: int, start: int, end: int) -> list[int | str]:
     end = min(end, nodes)
     return [] if start >= end else [*ids.shown(start, end)]
 

@@ -69,8 +69,8 @@ def types_of_one(ids: NodeIds | LivingIds | None, nodes: int, features: int | No
 def plain_graph(ids: NodeIds | LivingIds | None, nodes: int, asked: AskedNodes = TARGET_NODES) -> ServedGraph:
     """A graph of which no more is known than its nodes, called by `ids`; None: by positions."""
     of_one = types_of_one(ids, nodes, None, 0)
-    called, empty = asked.call(ids, nodes, of_one), np.zeros(0, np.int32)
+    called, empty = asked.call(nodes, of_one), np.zeros(0, np.int32)
     return ServedGraph(
-        called.naming, of_one.types, called.ids, called.described, lambda: nodes, lambda _: ((0, empty),),
+        called.naming, of_one.types, called.ids, called.described, called.count, lambda _: ((0, empty),),
         lambda _: empty, lambda _: empty,
     )  # fmt: skip

@@ -80,7 +80,7 @@ class QualifiedIds:
     def shown(self, kind: TypeManifest, start: int, end: int) -> list[int | str]:
         """Ids of the nodes of a type at positions start to end - 1 within it, as far as they exist."""
         ids = self._of_type[kind.name]
-        end = min(end, ids.count if isinstance(ids, LivingIds) else kind.nodes)
+        end = min(end, self.taken_of(kind))
         if start >= end:
             return []
         return [*(range(start, end) if ids is None else ids.shown(start, end))]
@@ -96,6 +96,11 @@ class QualifiedIds:
         """How many nodes of a type the graph has."""
         ids = self._of_type[kind.name]
         return ids.nodes if isinstance(ids, LivingIds) else kind.nodes
+
+    def taken_of(self, kind: TypeManifest) -> int:
+        """Positions within a type that are taken, those of nodes that have left among them."""
+        ids = self._of_type[kind.name]
+        return ids.count if isinstance(ids, LivingIds) else kind.nodes
 
     def kind_of(self, kind: TypeManifest) -> NodeIdKind:
         """What nodes of a type are called by."""
@@ -166,6 +171,53 @@ class QualifiedIds:
         return f"name nodes as {forms}"
 
 
+class LivingNames:
+    """Texts that name the type of each node, `user/17`, in a graph of several types that changes. It answers as
+    `NodeIds` does, by the numbers of nodes."""
+
+    kind = NodeIdKind.STRINGS
+
+    def __init__(self, stored: NodeIds, published: GraphSchema, ids: QualifiedIds, living: Sequence[LivingIds]) -> None:
+        """`stored`: those of the revision, by its own numbering, which is `published`. `living`: ids of each type."""
+        self._stored = stored
+        self._ids = ids
+        self._living = living
+        self._published = np.array(published.first_nodes, np.int64)
+        self._firsts = np.array(ids.numbered.first_nodes, np.int64)
+
+    def find_texts(self, wanted: Sequence[str]) -> np.ndarray:
+        """Numbers int64 of nodes; -1 where there is no such node."""
+        positions = self._stored.find_texts(wanted)
+        kinds = np.searchsorted(self._published, positions, side="right") - 1
+        for kind, living in enumerate(self._living):
+            own = np.flatnonzero((kinds == kind) & (positions >= 0))
+            within = positions[own] - self._published[kind]
+            positions[own] = np.where(living.is_gone[within], -1, within + self._firsts[kind])
+        for place in np.flatnonzero(positions < 0).tolist():
+            positions[place] = self._number_of(wanted[place])
+        return positions
+
+    def shown(self, start: int, end: int) -> list[str]:
+        """The texts of the nodes of these numbers, start to end - 1, that are there."""
+        listed: list[str] = []
+        for first, kind in zip(self._firsts.tolist(), self._ids.types.types, strict=False):
+            shown = self._ids.shown(kind, max(0, start - first), end - first)
+            listed += (f"{kind.name}/{one}" for one in shown)
+        return listed
+
+    def _number_of(self, text: str) -> int:
+        """The number of a node that has come since; -1: there is none."""
+        name, _, id_ = text.partition("/")
+        kind = self._ids.place_of(name)
+        if kind < 0:
+            return -1
+        if self._ids.types.types[kind].node_ids == "Strings":
+            return self._ids.number(QualifiedId(name, id_)) if id_ else -1
+        # Only as ids are written: 7 is not called 07.
+        is_written = _is_integer(id_) and str(int(id_)) == id_
+        return self._ids.number(QualifiedId(name, int(id_))) if is_written else -1
+
+
 class TargetIds(QualifiedIds):
     """Ids of which those without a type are of the type that is answered for, the only one that answers are about."""
 
@@ -181,7 +233,7 @@ class TargetIds(QualifiedIds):
 
 def as_text(given: Any, where: str, examples: Sequence[int | str]) -> str:
     """The id of a node of a graph whose ids are texts with their type: "user/17", or {"type": "user", "id": 17}.
-    `examples`: ids of the graph, at least one."""
+    `examples`: ids of the graph, of which the first is told; empty: the node there has left."""
     if isinstance(given, str):
         return given
     if isinstance(given, dict) and set(given) == set(_MEMBERS):
@@ -190,7 +242,7 @@ def as_text(given: Any, where: str, examples: Sequence[int | str]) -> str:
             return f"{name}/{id_}"
     raise RequestError(
         ErrorCode.INVALID_TYPE, where, f"expected an id with its type, got {shown_value(given)}",
-        f"name nodes as {shown_value(examples[0])}",
+        f"name nodes as {shown_value(next(iter(examples), 'type/id'))}",
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
-"""Which embeddings of an index changes of the graph have made old, and those that were computed anew since.
+"""Which embeddings of a revision's indexes changes of the graph have made old, and those that were computed anew since.
 
-A change reaches the nodes that it touches, and over the hops of the network their readers, and the readers of those.
+A change reaches the nodes that it touches, and over the hops of the network their readers, and the readers of those,
+whichever index has them.
 All of it is found and computed a little at a time, when the caller has time (`serving/index_renewal.py`); until then it
 is counted as pending. The event loop's thread alone uses it.
 """
@@ -8,12 +9,14 @@ is counted as pending. The event loop's thread alone uses it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.embeddings import IndexManifest, IndexState
+from gnnserve_api.repository import NetworkKind
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
@@ -45,19 +48,48 @@ class Reach:
     """Whether a neighbour's weight depends on how many neighbours it has."""
 
 
-class IndexFollower:
-    def __init__(self, replica: LivingRevision, index: RevisionIndex, reach: Reach) -> None:
+class FollowedIndex:
+    """What is computed beside one index. Positions count from the first node of its part."""
+
+    def __init__(self, index: RevisionIndex, is_gone: np.ndarray) -> None:
+        """`is_gone`: nodes of the graph that have left, bool [nodes], as it is at any time."""
         self.index = index
-        self.touched = replica.touched
-        self.is_gone = replica.graph.is_gone
+        self.is_gone = is_gone[index.part.start : index.part.end]
         """Nodes that have left, bool [positions]."""
-        self._replica = replica
-        self._reach = reach
         self._made: IndexManifest | None = None
         self._recent: RecentVectors | None = None
-        self._is_reached = np.zeros(len(replica.graph.ids.is_gone), bool)
-        """Nodes that changes have reached, bool [positions]: pending again where another index takes over. Where nodes
-        are of several types, those of the one that is classified, which come first."""
+        self._is_reached = np.zeros(len(self.is_gone), bool)
+        """Nodes that changes have reached, bool [positions]: pending again where another index takes over."""
+
+    def recent(self, opened: OpenIndex) -> RecentVectors:
+        """What was computed beside this index, and what is pending of it, as far as changes are known."""
+        made = opened.manifest
+        if self._recent is not None and self._made == made:
+            return self._recent
+        anew = RecentVectors(made.nodes, len(self._is_reached), made.columns, metric=made.metric)
+        anew.touch(np.flatnonzero(self._is_reached))
+        # A request that came before a newer index was opened goes on with the older one: nothing is kept beside that.
+        newest = self.index.opened
+        if newest is not None and newest.manifest == made:
+            self._made, self._recent = made, anew
+        return anew
+
+    def note_reached(self, nodes: np.ndarray) -> None:
+        """Note that changes have reached these nodes of the graph (int64), of which some may be of other parts."""
+        part, opened = self.index.part, self.index.opened
+        own = nodes[(nodes >= part.start) & (nodes < part.end)] - part.start
+        self._is_reached[own] = True
+        if opened is not None:
+            self.recent(opened).touch(own)
+
+
+class IndexFollower:
+    def __init__(self, replica: LivingRevision, indexes: Sequence[RevisionIndex], reach: Reach) -> None:
+        """`indexes`: of the revision, at least one."""
+        self.touched = replica.touched
+        self.followed = tuple(FollowedIndex(index, replica.graph.is_gone) for index in indexes)
+        self._replica = replica
+        self._reach = reach
         self._pieces: deque[_Piece] = deque()
         """What is to be looked at next."""
         self._waits = [np.zeros(len(replica.graph.is_gone), bool) for _ in range(reach.hops + 1)]
@@ -67,23 +99,13 @@ class IndexFollower:
         self.known_offset = replica.base_offset
         """The offset up to which it is known which nodes changes reach."""
 
-    def recent(self, opened: OpenIndex) -> RecentVectors:
-        """What was computed beside this index, and what is pending of it, as far as changes are known."""
-        made = opened.manifest
-        if self._recent is not None and self._made == made:
-            return self._recent
-        anew = RecentVectors(made.nodes, len(self._is_reached), made.columns)
-        anew.touch(np.flatnonzero(self._is_reached))
-        # A request that came before a newer index was opened goes on with the older one: nothing is kept beside that.
-        newest = self.index.opened
-        if newest is not None and newest.manifest == made:
-            self._made, self._recent = made, anew
-        return anew
+    def beside(self, index: RevisionIndex) -> FollowedIndex:
+        """What is computed beside an index of the revision."""
+        return next(one for one in self.followed if one.index is index)
 
-    def find_more(self, opened: OpenIndex) -> bool:
+    def find_more(self) -> bool:
         """Find some of the nodes that changes have reached. False: all of them are known. It takes a fraction of a
         millisecond."""
-        recent = self.recent(opened)
         if not self._pieces and not self._take_parts():
             self.known_offset = self._taken_offset
             return False
@@ -103,16 +125,15 @@ class IndexFollower:
             self._hold(piece.layers + 1, readers.nodes)
         found = piece.nodes[:of]
         self._waits[piece.layers][found] = False
-        found = found[found < len(self._is_reached)]
-        self._is_reached[found] = True
-        recent.touch(found)
+        for one in self.followed:
+            one.note_reached(found)
         if not self._pieces:
             self.known_offset = self._taken_offset
         return True
 
-    def state(self, opened: OpenIndex) -> IndexState:
-        """As answers tell it."""
-        recent = self.recent(opened)
+    def state(self, index: RevisionIndex, opened: OpenIndex) -> IndexState:
+        """As answers tell it. `opened`: the one that was searched."""
+        recent = self.beside(index).recent(opened)
         return msgspec.structs.replace(
             opened.state,
             offset=opened.manifest.offset or 0,
@@ -151,11 +172,14 @@ class IndexFollower:
 
 def reach_of(loaded: LoadedRevision) -> Reach:
     """That of the revision's deepest variant: to compute an embedding anew that is the same does no harm."""
-    layers, weighs = 0, False
+    hops, weighs = 0, False
     manifest = loaded.manifest
-    for variant in () if manifest is None else manifest.variants:
+    assert manifest is not None  # noqa: S101  (a published one has it)
+    for variant in manifest.variants:
         stored = 0 if variant.stored is None else variant.stored.layer
-        layers = max(layers, stored + variant.network.layers)
+        layers = range(stored + variant.network.layers)
+        # A program may give rows behind any of its layers.
+        of_embedding = layers if variant.network.kind is NetworkKind.PROGRAM else embedded_task(manifest).layers(layers)
+        hops = max(hops, len(of_embedding))
         weighs |= loaded.variants[variant.name].network.weighs_neighbours
-    hidden = 0 if manifest is None else len(embedded_task(manifest).layers(range(layers)))
-    return Reach(hidden, weighs)
+    return Reach(hops, weighs)

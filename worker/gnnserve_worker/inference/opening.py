@@ -74,15 +74,14 @@ def _limit_programs(loaded: LoadedRevision, limits: ProgramLimits) -> None:
 
 
 def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: AskedNodes) -> ServedGraph:
-    own = loaded.ids if replica is None else replica.graph.ids
-    nodes, graph, of_graph = loaded.answered_nodes, loaded.graph, _types_of(loaded)
-    called = asked.call(own, nodes, of_graph)
+    graph, of_graph = loaded.graph, _types_of(loaded)
+    called = asked.call(loaded.answered_nodes, of_graph)
     return ServedGraph(
         naming=called.naming,
         types=of_graph.types,
         ids=called.ids,
         described=called.described,
-        count=(lambda: nodes) if replica is None else lambda: replica.nodes,
+        count=called.count,
         lists_by_relation=graph.lists_by_relation,
         neighbours_of=graph.list_of,
         readers_of=graph.readers_of if replica is None else replica.readers_of,
@@ -93,9 +92,9 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: Ask
 def _types_of(loaded: LoadedRevision) -> GraphTypes:
     schema = loaded.graph.schema
     if loaded.changes is None:
-        return GraphTypes(schema, schema, loaded.type_ids)
+        return GraphTypes(schema, schema, loaded.type_ids, loaded.ids)
     living = loaded.changes.graph
-    return GraphTypes(living.stored, schema, dict(zip(loaded.type_ids, living.ids_of, strict=True)))
+    return GraphTypes(living.stored, schema, dict(zip(loaded.type_ids, living.ids_of, strict=True)), loaded.ids)
 
 
 def _changes_of(
@@ -106,7 +105,7 @@ def _changes_of(
         gone=MarkedGone(replica.graph.is_gone),
         features=features,
         would_wait=lambda: replica.is_busy,
-        index_follower=IndexFollower(replica, indexes[0], reach_of(loaded)) if indexes else None,
+        index_follower=IndexFollower(replica, indexes, reach_of(loaded)) if indexes else None,
         needed=CHANGED_GRAPH,
     )
 

@@ -10,8 +10,9 @@ from collections import deque
 
 import numpy as np
 
+from gnnserve_api.embeddings import IndexMetric
 from gnnserve_worker.growth import GrowingArray
-from gnnserve_worker.nearest.search import Found, best_of, unit
+from gnnserve_worker.nearest.search import ROWS_OF, Found, best_of, unit
 
 MOST_RECENT_BYTES = 4 * 1024 * 1024
 """Vectors that are compared beside the index: within half a millisecond on one core (8,192 nodes with 128 columns)."""
@@ -25,8 +26,17 @@ reaches it again."""
 class RecentVectors:
     """One thread at a time may use it."""
 
-    def __init__(self, indexed: int, positions: int, columns: int, most_bytes: int = MOST_RECENT_BYTES) -> None:
-        """`indexed`: nodes of the index, at positions below that. `positions`: that nodes may ever have."""
+    def __init__(
+        self,
+        indexed: int,
+        positions: int,
+        columns: int,
+        most_bytes: int = MOST_RECENT_BYTES,
+        metric: IndexMetric = IndexMetric.COSINE,
+    ) -> None:
+        """`indexed`: nodes of the index, at positions below that. `positions`: that nodes may ever have; the index's
+        first node has position 0. `metric`: the index's."""
+        self._rows = ROWS_OF[metric]
         self._indexed = indexed
         self._most = max(2, most_bytes // (4 * columns))
         self._most_changed = int(self._most * _MOST_CHANGED_SHARE)
@@ -86,7 +96,7 @@ class RecentVectors:
 
     def put(self, nodes: np.ndarray, vectors: np.ndarray) -> None:
         """Take the embeddings of nodes that were taken: float32 [nodes, columns], of any length."""
-        rows = unit(vectors)
+        rows = self._rows(vectors)
         for row, node in enumerate(nodes.tolist()):
             if self._state[node] == _COMPUTED_NOW:
                 self._state[node] = _AS_INDEXED
@@ -105,8 +115,7 @@ class RecentVectors:
         allowed: np.ndarray | None,
         is_gone: np.ndarray | None = None,
     ) -> Found:
-        """As `NearestIndex.search`, among these vectors; positions are the graph's, as are those of `allowed` and of
-        `is_gone`, nodes that have left, bool [positions]."""
+        """As `NearestIndex.search`, among these vectors. `is_gone`: nodes that have left, bool [positions]."""
         positions = self._positions.items
         products = self._vectors.items @ unit(query)
         kept = ~np.isin(positions, excluded)

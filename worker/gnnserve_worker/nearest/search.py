@@ -7,13 +7,13 @@ callers say which positions are excluded, and which are allowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.embeddings import IndexKind
+from gnnserve_api.embeddings import IndexKind, IndexMetric
 
 MOST_EXACT_BYTES = 16 * 1024 * 1024
 """Vectors up to here are compared one by one: within 2 ms on one core, which a batch may take too. Beyond it an
@@ -47,6 +47,15 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
     made: np.ndarray = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
     return made
+
+
+def _as_they_are(vectors: np.ndarray) -> np.ndarray:
+    return np.asarray(vectors, np.float32)
+
+
+RowsOf = Callable[[np.ndarray], np.ndarray]
+ROWS_OF: Mapping[IndexMetric, RowsOf] = {IndexMetric.COSINE: unit, IndexMetric.SCORE: _as_they_are}
+"""What is compared with queries of embeddings (float32 [nodes, columns]), by what nodes are the nearest by."""
 
 
 class ExactIndex:

@@ -7,27 +7,30 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from gnnserve_api.embeddings import IndexManifest
 from gnnserve_api.families import Capabilities
 from gnnserve_worker.inference.batch import Inference
-from gnnserve_worker.inference.index_follower import IndexFollower
+from gnnserve_worker.inference.index_follower import FollowedIndex, IndexFollower
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.recent import RecentVectors
-from gnnserve_worker.nearest.revision_index import OpenIndex
 from gnnserve_worker.serving.accuracy.idle import pause_ms
 from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
 from gnnserve_worker.serving.requests import Lane
+from gnnserve_worker.tasks.embedded import EmbeddedTask
+from gnnserve_worker.tasks.embedding import embedded_task
 
 _PERMILLE = 5
 """Most of the time that it takes between requests: those that meet a job are half of what a 99th percentile leaves
 out."""
 _QUIET_PERMILLE = 500
 _MOST_NODES = 256
-_NEEDED = Capabilities(embeddings=True, changes=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RenewalFigures:
-    """How far the index of recommendations has followed changes."""
+    """How far the indexes of recommendations have followed changes."""
 
     pending: int
     """As of `IndexState`."""
@@ -38,8 +41,12 @@ class RenewalFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewalJob(Job):
+    task: EmbeddedTask
+    """Which of what is computed are embeddings."""
     recent: RecentVectors
     """Where its embeddings go."""
+    positions: np.ndarray
+    """Positions of the seeds there, int64."""
 
 
 class IndexRenewal:
@@ -51,6 +58,8 @@ class IndexRenewal:
         """`wake` tells the engine that there is something to compute; any thread may call it."""
         self._wake = wake
         self._follower: IndexFollower | None = None
+        self._turn = 0
+        """Which of several indexes comes first."""
         self._find_again_ms = 0.0
         """When nodes that changes have reached are looked for next."""
         self.seconds = 0.0
@@ -60,17 +69,18 @@ class IndexRenewal:
         """Follow the changes of this revision from now on."""
         self._follower = follower = revision.changes.index_follower
         if follower is not None:
-            follower.touched.on_touched = follower.index.on_opened = self._wake
+            follower.touched.on_touched = self._wake
+            for one in follower.followed:
+                one.index.on_opened = self._wake
             self._wake()  # for what was applied before
 
     def figures(self) -> RenewalFigures | None:
         """None: the graph does not change, or there is no index."""
-        follower = self._follower
-        opened = None if follower is None else follower.index.opened
-        if follower is None or opened is None:
+        followed = () if self._follower is None else self._follower.followed
+        recent = [one.recent(opened) for one in followed if (opened := one.index.opened) is not None]
+        if not recent:
             return None
-        recent = follower.recent(opened)
-        return RenewalFigures(recent.pending, recent.count, self.seconds)
+        return RenewalFigures(sum(one.pending for one in recent), sum(one.count for one in recent), self.seconds)
 
     def forget_revision(self) -> None:
         """The revision answers no more."""
@@ -80,33 +90,19 @@ class IndexRenewal:
         follower = self._follower
         if follower is None or lane.revision.changes.index_follower is not follower:
             return None
-        opened = follower.index.opened
-        name = "" if opened is None else opened.manifest.variant
-        if opened is None or name not in lane.chooser.indices:
+        followed = follower.followed
+        if all(one.index.opened is None for one in followed):
             return None
-        if not lane.revision.capabilities[name].cover(_NEEDED):
-            return None
-        recent = follower.recent(opened)
-        self._find_more(follower, opened)
-        costs, variant = lane.chooser.costs, lane.chooser.indices[name]
-        nodes = recent.take(min(_MOST_NODES, max(1, nodes_of_job(costs, variant))), follower.is_gone)
-        if not len(nodes):
-            return None
-        return RenewalJob(
-            name,
-            nodes.copy(),
-            costs.compute_ms(variant, len(nodes)),
-            _PERMILLE,
-            _QUIET_PERMILLE,
-            with_embeddings=True,
-            recent=recent,
-        )
+        self._find_more(follower)
+        self._turn += 1
+        jobs = (_job_beside(followed[(self._turn + place) % len(followed)], lane) for place in range(len(followed)))
+        return next((job for job in jobs if job is not None), None)
 
-    def _find_more(self, follower: IndexFollower, opened: OpenIndex) -> None:
+    def _find_more(self, follower: IndexFollower) -> None:
         """Find some of the nodes that changes have reached, as seldom as jobs come between requests."""
         begun_ms = time.perf_counter() * 1000
         if begun_ms >= self._find_again_ms:
-            if not follower.find_more(opened):
+            if not follower.find_more():
                 return
             took_ms = time.perf_counter() * 1000 - begun_ms
             self.seconds += took_ms / 1000
@@ -115,11 +111,50 @@ class IndexRenewal:
 
     def finish(self, job: RenewalJob, inference: Inference, took_ms: float) -> None:
         self.seconds += took_ms / 1000
-        vectors = inference.embeddings
+        vectors = job.task.taken(inference)
         if vectors is None:
             self.drop(job)
         else:
-            job.recent.put(job.seeds, vectors)
+            job.recent.put(job.positions, vectors)
 
     def drop(self, job: RenewalJob) -> None:
-        job.recent.give_up(job.seeds)
+        job.recent.give_up(job.positions)
+
+
+def _job_beside(one: FollowedIndex, lane: Lane) -> RenewalJob | None:
+    """The next embeddings beside an index; None: nothing waits, or no variant computes any."""
+    opened = one.index.opened
+    if opened is None or not (recent := one.recent(opened)).pending:
+        return None
+    with_embeddings = lane.revision.task.recommending.output == "embeddings"
+    name = _variant_for(opened.manifest, lane, Capabilities(embeddings=with_embeddings, changes=True))
+    if name is None:
+        return None
+    costs, variant = lane.chooser.costs, lane.chooser.indices[name]
+    positions = recent.take(min(_MOST_NODES, max(1, nodes_of_job(costs, variant))), one.is_gone)
+    if not len(positions):
+        return None
+    return RenewalJob(
+        name,
+        positions + one.index.part.start,
+        costs.compute_ms(variant, len(positions)),
+        _PERMILLE,
+        _QUIET_PERMILLE,
+        with_embeddings=with_embeddings,
+        task=embedded_task(lane.revision.manifest),
+        recent=recent,
+        positions=positions,
+    )
+
+
+def _variant_for(made: IndexManifest, lane: Lane, needed: Capabilities) -> str | None:
+    """The index's own variant, or another one whose embeddings can be compared with it; None: none is able."""
+    revision, recommending = lane.revision, lane.revision.task.recommending
+    able = [
+        variant.name
+        for variant in revision.manifest.variants
+        if variant.name in lane.chooser.indices
+        and revision.capabilities[variant.name].cover(needed)
+        and recommending.compares(revision.manifest.files[variant.weights].sha256, made.weights)
+    ]
+    return made.variant if made.variant in able else next(iter(able), None)

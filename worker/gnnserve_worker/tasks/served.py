@@ -25,9 +25,6 @@ from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.recommending import Recommending
 from gnnserve_worker.tasks.served_labels import NodeLabels
 
-HOW_TO_CHANGE = "turn changes on: `spec.updates: {log: {sqlite: {}}}` in the manifest keeps a log of them"
-"""What lets the graph of a service change, where its task does not say otherwise."""
-
 
 class ScoredNodes(Protocol):
     """Nodes of a question, as the engine has computed them (`serving/requests.py: Answer`)."""
@@ -144,10 +141,6 @@ class ServedTask(Items, Protocol):
     @property
     def outputs(self) -> tuple[str, ...]:
         """All that may be asked for, by name. A binary request that names none asks for scores."""
-
-    @property
-    def how_to_change(self) -> str:
-        """What lets the graph of such a service change, for messages."""
 
     def example(self) -> str:
         """A body in JSON that the graph permits, of one item."""

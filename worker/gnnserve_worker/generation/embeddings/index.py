@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, RECALL_AT, IndexKind, IndexManifest, IndexMetric
 from gnnserve_api.repository import FileEntry
 from gnnserve_worker.nearest.files import LISTS, VECTORS, write_manifest
-from gnnserve_worker.nearest.search import MOST_EXACT_BYTES, exact_best, unit
+from gnnserve_worker.nearest.search import MOST_EXACT_BYTES, ROWS_OF, RowsOf, exact_best, unit
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import files
@@ -87,7 +87,7 @@ def build_index(
     files.make_folder(unfinished)
     try:
         on_progress(Progress("index of embeddings", 0, 1))
-        rows = _ROWS[origin.metric]
+        rows = ROWS_OF[origin.metric]
         if vectors.nbytes <= MOST_EXACT_BYTES:
             built = _Built(IndexKind.EXACT, VECTORS, files.write_array(unfinished / VECTORS, rows(vectors)))
         else:
@@ -134,16 +134,7 @@ def _words(manifest: IndexManifest) -> str:
     return f"{manifest.nodes:,} nodes in {manifest.lists:,} lists, recall@{RECALL_AT} {manifest.recall:.4f}"
 
 
-def _as_they_are(vectors: np.ndarray) -> np.ndarray:
-    return np.asarray(vectors, np.float32)
-
-
-_Rows = Callable[[np.ndarray], np.ndarray]
-_ROWS: Mapping[IndexMetric, _Rows] = {IndexMetric.COSINE: unit, IndexMetric.SCORE: _as_they_are}
-"""What an index stores of embeddings."""
-
-
-def _write_lists(vectors: np.ndarray, rows: _Rows, queries: np.ndarray, folder: Path) -> _Built:
+def _write_lists(vectors: np.ndarray, rows: RowsOf, queries: np.ndarray, folder: Path) -> _Built:
     import faiss  # noqa: PLC0415 - small graphs do without it
 
     faiss.omp_set_num_threads(thread_count())
@@ -179,7 +170,7 @@ def _write_lists(vectors: np.ndarray, rows: _Rows, queries: np.ndarray, folder: 
     )  # fmt: skip
 
 
-def _blocks(vectors: np.ndarray, rows: _Rows, at_once: int = _ADDED_AT_ONCE) -> Iterator[np.ndarray]:
+def _blocks(vectors: np.ndarray, rows: RowsOf, at_once: int = _ADDED_AT_ONCE) -> Iterator[np.ndarray]:
     for start in range(0, len(vectors), at_once):
         yield rows(vectors[start : start + at_once])
 

@@ -51,7 +51,6 @@ from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, Lane, NodeLeft, NotFinite, Outcome, Pending
 from gnnserve_worker.serving.tracing.traces import RequestTrace
-from gnnserve_worker.tasks.served import HOW_TO_CHANGE
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MOST_AT_ONCE = 65_536
@@ -59,6 +58,7 @@ _MOST_AT_ONCE = 65_536
 _LOOK_AGAIN_S = 0.01
 _MOST_HELD_BYTES = 64 * 1024 * 1024
 """Bodies of requests that wait for an offset, altogether."""
+_HOW_TO_CHANGE = "turn changes on: `spec.updates: {log: {sqlite: {}}}` in the manifest keeps a log of them"
 NoAnswer = Refusal | Failure | NotFinite | NodeLeft
 _log = logging.getLogger(__name__)
 
@@ -436,16 +436,14 @@ def _require_offset(min_offset: int, wishes: Wishes, revision: ServedRevision, w
     """Raises BehindError where the revision's graph does not have that offset yet."""
     applied = revision.changes.log.offset
     if applied is None:
-        raise no_updates(where, "leave it out", revision)
+        raise no_updates(where, "leave it out")
     if applied < min_offset:
         raise BehindError(min_offset, wishes)
 
 
-def no_updates(where: str, instead: str, revision: ServedRevision | None) -> RequestError:
-    """Error for a request that needs a log of changes. `instead`: what the client may do; empty: nothing.
-    `revision`: what is served now; None: nothing yet."""
-    manifest = HOW_TO_CHANGE if revision is None else revision.task.how_to_change
-    remedy = f"{instead}, or {manifest}" if instead else manifest
+def no_updates(where: str, instead: str = "") -> RequestError:
+    """Error for a request that needs a log of changes. `instead`: what the client may do; empty: nothing."""
+    remedy = f"{instead}, or {_HOW_TO_CHANGE}" if instead else _HOW_TO_CHANGE
     return RequestError(ErrorCode.NO_UPDATES, where, "the graph of this service does not change", remedy)
 
 

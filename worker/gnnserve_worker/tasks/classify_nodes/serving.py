@@ -33,7 +33,7 @@ from gnnserve_worker.tasks.classify_nodes.tensors import ClassTensors, class_col
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
-from gnnserve_worker.tasks.served import HOW_TO_CHANGE, ScoredNodes
+from gnnserve_worker.tasks.served import ScoredNodes
 from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES, NOTHING_HELD_OUT, HeldOut
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
@@ -86,7 +86,6 @@ class ClassifyNodes(NodeItems):
     form: BodyForm = FORM
     fields_of_others: frozenset[str] = frozenset({"pairs"})
     outputs: tuple[str, ...] = OUTPUTS
-    how_to_change: str = HOW_TO_CHANGE
     request_schema: str = PredictRequest.__name__
     answer_schema: str = PredictAnswer.__name__
     held_out: HeldOut = NOTHING_HELD_OUT
@@ -108,9 +107,8 @@ class ClassifyNodes(NodeItems):
         labels = ClassLabels(self.graph, self.classes, self.multi_label, self.decisive_scores, self.held_out)
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "numbers_per_node", 1 + len(self.classes) + self.most_embedding_columns)
-        # Where the graph changes, nodes are counted as they were published.
-        published = self.graph.nodes if self.graph.labels is None else len(self.graph.labels)
-        part = class_part(self.graph.types.target.name, published)
+        types = self.graph.types
+        part = class_part(types.target.name, types.target.nodes).standing(types, self.graph.numbered)
         object.__setattr__(self, "recommending", NearestNodes(part, self.missing_embeddings))
 
     # Asking

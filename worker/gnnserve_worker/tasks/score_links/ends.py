@@ -10,6 +10,9 @@ from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.tasks.score_links.pairs import place_of
 
+_MOST_LOOKED_AT = 100
+"""Nodes among which an example is looked for: the first ones may have left."""
+
 
 class PairEnds:
     def __init__(self, links: LinksManifest, graph: ServedGraph) -> None:
@@ -23,8 +26,8 @@ class PairEnds:
     def example(self) -> list[int | str]:
         """Ids of a pair that the graph permits."""
         links, shown = self._links, self._graph.naming.shown
-        second = links.second.start + (links.first == links.second)
-        return [*shown(links.first.start, links.first.start + 1), *shown(second, second + 1)]
+        firsts, seconds = (shown(end.start, end.start + _MOST_LOOKED_AT) for end in (links.first, links.second))
+        return [*firsts[:1], *seconds[int(links.first == links.second) :][:1]]
 
     def check(self, ends: np.ndarray, overlay: Overlay | None) -> None:
         """Raises RequestError for a node of a type that cannot stand there. `ends`: positions int64 [2 pairs], first,

@@ -15,6 +15,7 @@ import orjson
 from gnnserve_api import decoding
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import Direction
+from gnnserve_api.links import LinksManifest
 from gnnserve_api.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
@@ -60,10 +61,6 @@ class ScoreLinks:
     id_list: IdList = _PAIRS
     fields_of_others: frozenset[str] = frozenset({"nodes"})
     outputs: tuple[str, ...] = OUTPUTS
-    # What the spec refuses is not advised.
-    how_to_change: str = (
-        "generate the service again from the changed graph: spec.updates is not possible with task.links"
-    )
     request_schema: str = PairsRequest.__name__
     answer_schema: str = PairsAnswer.__name__
     classes: Classes = ()
@@ -178,29 +175,32 @@ class ScoreLinks:
 
 def _open(parts: TaskParts) -> ScoreLinks:
     links = served_links(parts.manifest, parts.folder)
-    ends = PairEnds(links.manifest, parts.graph)
+    numbered, stays = parts.graph.numbered, parts.graph.numbered is parts.graph.types
+    # Types of a graph that stays may have been joined into one.
+    standing = links.manifest if stays else links.manifest.over(numbered)
     return ScoreLinks(
         graph=parts.graph,
         provenance=parts.provenance,
         links=links,
-        ends=ends,
-        recommending=_recommending(parts, links),
+        ends=PairEnds(standing, parts.graph),
+        recommending=_recommending(parts, links, standing),
         decoder=_DECODERS[parts.graph.naming.form],
         classes=parts.classes,
         multi_label=parts.multi_label,
     )
 
 
-def _recommending(parts: TaskParts, links: ServedLinks) -> BestPairs:
-    told, decoder = links.manifest, links.decoder
+def _recommending(parts: TaskParts, links: ServedLinks, standing: LinksManifest) -> BestPairs:
+    decoder, graph = links.decoder, parts.graph
     rules = parts.manifest.edge_rules
     reads_one_way = rules is None or rules.direction is not Direction.UNDIRECTED
-    if not told.first.type:
-        return BestPairs(told, decoder, links.probabilities, reads_one_way, link_parts(told))
-    folder = Folder(told, parts.graph, decoder.folding)
+    indexed = tuple(part.standing(graph.types, graph.numbered) for part in link_parts(links.manifest))
+    if not standing.first.type:
+        return BestPairs(standing, decoder, links.probabilities, reads_one_way, indexed)
+    folder = Folder(standing, graph, decoder.folding)
     return BestPairsOfTypes(
-        told, decoder, links.probabilities, reads_one_way, link_parts(told), graph=parts.graph,
-        overlays=parts.overlays, folder=folder,
+        standing, decoder, links.probabilities, reads_one_way, indexed, graph=graph, overlays=parts.overlays,
+        folder=folder,
     )  # fmt: skip
 
 

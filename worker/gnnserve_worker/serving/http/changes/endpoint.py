@@ -178,8 +178,7 @@ class ChangesEndpoint:
 
     def _require_updates(self) -> Updates:
         if self._updates is None:
-            lane = self._model.lane
-            raise no_updates(CHANGES_PATH, "", None if lane is None else lane.revision)
+            raise no_updates(CHANGES_PATH)
         return self._updates
 
 

@@ -120,7 +120,7 @@ class RecommendCodec:
             variant=answer.variant,
             revision=revision.manifest.revision,
             objective_met=is_in_time is None or is_in_time(),
-            index=sought.index.state if follower is None else follower.state(sought.index),
+            index=sought.index.state if follower is None else follower.state(sought.held, sought.index),
             offset=UNSET if answer.offset is None else answer.offset,
         )
         return Encoded(JSON_HEAD, _encoder.encode(told) + b"\n")

@@ -73,7 +73,7 @@ def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) 
         found = revision.graph.naming.find(ids)
     except RequestError as error:
         raise RequestError(error.code, f"filter.{error.where}", error.problem, error.remedy) from None
-    if part.type and len(wrong := np.flatnonzero((found < part.first) | (found >= part.end))):
+    if part.type and len(wrong := np.flatnonzero((found < part.start) | (found >= part.end))):
         place = int(wrong[0])
         (shown,) = revision.graph.naming.shown(int(found[place]), int(found[place]) + 1)
         raise RequestError(

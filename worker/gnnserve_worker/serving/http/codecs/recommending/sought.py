@@ -49,18 +49,19 @@ def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevi
     """What the index has, and what was computed beside it, without nodes that have left."""
     part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
     follower = revision.changes.index_follower
-    recent = None if follower is None else follower.recent(sought.index)
-    is_gone = None if follower is None else follower.is_gone
-    of_index = None if allowed is None else allowed[part.first : part.end]
+    beside = None if follower is None else follower.beside(sought.held)
+    recent = None if beside is None else beside.recent(sought.index)
+    of_index = None if allowed is None else allowed[part.start : part.indexed_end]
     # Those of the index alone: there is room for many more nodes than there are.
-    if (gone := revision.changes.gone.among(part.first, part.end)) is not None:
+    if (gone := revision.changes.gone.among(part.start, part.indexed_end)) is not None:
         of_index = ~gone if of_index is None else of_index & ~gone
     if recent is not None and recent.count:
-        left = recent.left_to_index[part.first : part.end]
+        left = recent.left_to_index[: part.nodes]
         of_index = left if of_index is None else of_index & left
-    within = excluded[(excluded >= part.first) & (excluded < part.end)] - part.first
-    local = sought.index.search.search(query, count, within, of_index)
-    found = Found(local.positions + part.first, local.products)
-    if recent is None or not recent.count:
-        return found
-    return merged(found, recent.search(query, count, excluded, allowed, is_gone), count)
+    within = excluded[(excluded >= part.start) & (excluded < part.end)] - part.start
+    of_part = within[within < part.nodes]
+    found = sought.index.search.search(query, count, of_part, of_index)
+    if beside is not None and recent is not None and recent.count:
+        of_recent = None if allowed is None else allowed[part.start : part.end]
+        found = merged(found, recent.search(query, count, within, of_recent, beside.is_gone), count)
+    return Found(found.positions + part.start, found.products)
