@@ -50,8 +50,8 @@ from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.labels import fit_temperature
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
-from gnnserve_worker.tasks.classify_nodes.temperature import fit_temperature
 
 GRAPHS = {"amazon_computers": 2, "coauthor_cs": 1, "tolokers": 2}
 """Seeds of training of each graph. mlp2 of coauthor_cs has 20,415 columns: its training takes minutes."""

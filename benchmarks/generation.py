@@ -45,8 +45,7 @@ from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.networks import build_module
-from gnnserve_worker.generation.train import Trained
-from gnnserve_worker.generation.trainees import predict, train_on_rows
+from gnnserve_worker.generation.train import Trained, predict, train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData

@@ -229,7 +229,7 @@ def run_job(job: Job) -> dict[str, Any]:
 
     from benchmarks.retraining import retrain
     from gnnserve_api.spec.pruning import RankingMethod
-    from gnnserve_worker.generation.trainees import train_on_rows
+    from gnnserve_worker.generation.train import train_on_rows
 
     torch.set_num_threads(1)
     started = time.perf_counter()
@@ -273,7 +273,7 @@ def _judge(prepared: Prepared, model: Model, trained: Trained, features: Any) ->
     """Scores on the test nodes. `accuracy`: F1-micro for several labels a node; `roc_auc`: for two classes."""
     from sklearn.metrics import roc_auc_score
 
-    from gnnserve_worker.generation.trainees import predict
+    from gnnserve_worker.generation.train import predict
     from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
     graph, test = prepared.graph, prepared.graph.splits.test

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import columns_of
-from gnnserve_worker.generation.features import keep_columns
-from gnnserve_worker.generation.ranking.rank import rank
+from gnnserve_worker.generation.ranking import rank
 from gnnserve_worker.generation.tensors import first_layer
-from gnnserve_worker.generation.train import Trained
-from gnnserve_worker.generation.trainees import train_on_rows
-from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.generation.train import Trained, train_on_rows
+from gnnserve_worker.generation.training_set import TrainingSet, keep_columns
 from gnnserve_worker.graph.store import Features
 
 

@@ -21,10 +21,9 @@ from benchmarks.updates_answers import short_profile
 from benchmarks.updates_measured import Replay, ReplayedVariant
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.lessons import Models
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.training_set import visible_nodes
+from gnnserve_worker.generation.training_set import fit_normalization, visible_nodes
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import IntegerIds
 from gnnserve_worker.graph.sources.load import load_source
@@ -191,7 +190,7 @@ def _generated(
 ) -> LoadedRevision:
     # Imported here: torch takes seconds, and what grows is tested without it.
     from gnnserve_worker.generation.networks import CPU
-    from gnnserve_worker.generation.trained import TrainedModels
+    from gnnserve_worker.generation.train import TrainedModels
 
     repository = Repository(root, "benchmarks", data.digest)
     made = generate_over(

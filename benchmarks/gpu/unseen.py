@@ -24,8 +24,8 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.gpu.accelerator import Accelerator
+from gnnserve_worker.models.feature_products import Scaling
 from gnnserve_worker.models.rows import row_maker
-from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 

@@ -40,8 +40,8 @@ from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.models.feature_products import Scaling
 from gnnserve_worker.models.rows import RowMaker
-from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository

@@ -10,9 +10,8 @@ from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.lessons import Models, lessons_of
 from gnnserve_worker.generation.one_relation import OneRelation, OneRowsOf
-from gnnserve_worker.generation.preparation import Wanted
 from gnnserve_worker.generation.profile import profile_budget_s
-from gnnserve_worker.generation.steps import publish_networks
+from gnnserve_worker.generation.steps import Wanted, publish_networks
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import ProgressListener, silent

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
-from gnnserve_worker.repository import files, staged
+from gnnserve_worker.repository import files, revision_files
 
 Act = Callable[[], None]
 Moment = Literal["before", "within", "after"]
@@ -36,7 +36,7 @@ class Interruption:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         for name in STEPS:
             patch.setattr(files, name, self._around(name, getattr(files, name)))
-        patch.setattr(staged, "write_rows", self._around("write_rows", staged.write_rows))
+        patch.setattr(revision_files, "write_rows", self._around("write_rows", revision_files.write_rows))
 
     @property
     def happened(self) -> bool:

@@ -39,9 +39,19 @@ from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks import generation, serving
-from gnnserve_worker.tasks.course import Batch, Course, EmbeddingCourse, EmbeddingRates, Part, Visible
 from gnnserve_worker.tasks.description import TaskDescription
-from gnnserve_worker.tasks.generated import Imported, Judgement, OutputsOf, Verdict
+from gnnserve_worker.tasks.generated import (
+    Batch,
+    Course,
+    EmbeddingCourse,
+    EmbeddingRates,
+    Imported,
+    Judgement,
+    OutputsOf,
+    Part,
+    Verdict,
+    Visible,
+)
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange

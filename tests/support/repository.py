@@ -18,7 +18,7 @@ from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision, open_revision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.repository.revision_files import StagedRevision
 from gnnserve_worker.tables.table import feature_blocks
 
 NODES, FEATURES, CLASSES = 6, 4, (3, 5)

@@ -13,10 +13,10 @@ from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.training import Majority, TrainingRun
-from gnnserve_worker.generation import schedule
-from gnnserve_worker.generation.attempts import MOST_ATTEMPTS, learn_with_retries
+from gnnserve_worker.generation import epochs as epochs_module
+from gnnserve_worker.generation.epochs import MOST_ATTEMPTS, learn_with_retries
 from gnnserve_worker.generation.networks import CPU
-from gnnserve_worker.generation.trained import TrainedModels
+from gnnserve_worker.generation.train import TrainedModels
 from gnnserve_worker.progress import Progress, silent
 
 MAJORITY = Majority(score=0.547, nodes=400)
@@ -77,11 +77,11 @@ def test_attempts_share_the_epochs_that_auto_may_take() -> None:
     learnt(learner)
 
     # A third one would be left fewer epochs than the least.
-    assert learner.limits == [None, schedule.MOST_STEPS - 2_450]
+    assert learner.limits == [None, epochs_module.MOST_STEPS - 2_450]
 
 
 def test_a_network_that_no_epochs_are_left_for_was_trained_once() -> None:
-    learner = FakeLearner([0.5], epochs=schedule.MOST_STEPS)
+    learner = FakeLearner([0.5], epochs=epochs_module.MOST_STEPS)
 
     assert learnt(learner)[1].attempts == ()
     assert len(learner.tried) == 1
@@ -99,7 +99,7 @@ def test_a_stated_number_of_epochs_and_links_are_trained_once(
 
 def test_labels_that_nothing_tells_are_tried_again_alike_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LEAST_STEPS": 4, "PATIENCE_STEPS": 3, "PATIENCE_EPOCHS": 3, "MOST_STEPS": 40}.items():
-        monkeypatch.setattr(schedule, name, value)
+        monkeypatch.setattr(epochs_module, name, value)
     data = planted_graph((2, 5, 7), nodes=130)
     labels = np.random.default_rng(3).integers(0, 3, data.graph.nodes)
     data = replace(data, labels=labels)

@@ -30,7 +30,7 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.checks import cascade_misfit
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
-from gnnserve_worker.tasks.classify_nodes.temperature import fit_temperature
+from gnnserve_worker.tasks.classify_nodes.labels import fit_temperature
 
 GRAPH = planted_graph([1, 5, 8], nodes=300)
 CASCADES = [

@@ -29,8 +29,8 @@ from gnnserve_worker.generation.moments import Moments
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.models.architecture import FirstLayer
 from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision

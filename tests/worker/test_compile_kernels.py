@@ -28,7 +28,7 @@ from gnnserve_api.spec.graph import Builtin, GraphSource
 from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker import compile_kernels
-from gnnserve_worker.generation.trainees import train_on_rows
+from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_types, publish_made_up, publish_made_up_types

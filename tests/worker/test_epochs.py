@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_worker.generation.epochs import run_epochs
-from gnnserve_worker.generation.schedule import Schedule
-from gnnserve_worker.tasks.course import Batch, Part
+from gnnserve_worker.generation.epochs import Schedule, run_epochs
+from gnnserve_worker.tasks.generated import Batch, Part
 
 SCORES = [0.2, 0.6, 0.5, 0.6]
 """Validation score of each epoch."""

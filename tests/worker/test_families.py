@@ -17,9 +17,9 @@ from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, 
 from gnnserve_worker.generation.families.registry import PLANNERS, plan_families
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.lessons import LearntNetworks, WeightSources, networks_of, take_lessons
-from gnnserve_worker.generation.ranking.rank import Ranking
+from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.repository.staged import stored_bytes
+from gnnserve_worker.repository.revision_files import stored_bytes
 
 NODES, WIDTH = 5, 6
 RANKED = np.array([5, 0, 4, 1, 3, 2])

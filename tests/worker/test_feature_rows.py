@@ -8,7 +8,7 @@ import pytest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph import feature_rows
 from gnnserve_worker.graph.feature_rows import FeatureRows, addresses_of
-from gnnserve_worker.models.scaling import Scaling
+from gnnserve_worker.models.feature_products import Scaling
 
 ROWS = np.arange(24, dtype=np.float32).reshape(6, 4)
 

@@ -10,7 +10,7 @@ from tests.support.graphs import dense_features, sparse_features
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_worker.generation.features import fit_normalization, keep_columns
+from gnnserve_worker.generation.training_set import fit_normalization, keep_columns
 
 VISIBLE = np.arange(0, 50, 2)
 

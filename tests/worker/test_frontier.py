@@ -10,7 +10,7 @@ from tests.support.profiles import latency
 
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.frontier import dominates, worth_keeping
+from gnnserve_worker.generation.profile import dominates, worth_keeping
 
 
 def variant(name: str, accuracy: float, *p50s_ms: float, projected: bool = False) -> VariantProfile:

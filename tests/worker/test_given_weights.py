@@ -23,7 +23,7 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import LineListener
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks.classify_nodes.label_fit import label_misfits
+from gnnserve_worker.tasks.classify_nodes.labels import label_misfits
 
 GRAPH = planted_graph((0, 1), nodes=40, columns=4, classes=(0, 1))
 SOURCE_VARIANTS = {"pruning": {"factors": [1]}, "projection": "Disabled"}

@@ -27,8 +27,7 @@ from gnnserve_worker.generation.link_training.light_gcn import Propagation
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, Pairs, PartedLinks, message_relations, pair_keys, part_edges
 from gnnserve_worker.graph.overlay import overlay_arranger
-from gnnserve_worker.graph.places import places_of
-from gnnserve_worker.graph.relation_lists import merged_lists
+from gnnserve_worker.graph.relation_lists import merged_lists, places_of
 from gnnserve_worker.graph.store import Graph, Relation
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.decoder import build_decoder, probabilities

@@ -41,7 +41,7 @@ from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.repository.staged import to_json
+from gnnserve_worker.repository.revision_files import to_json
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.reading import read_changes

@@ -14,10 +14,9 @@ from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.binary import BinaryRows
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.feature_products import FeatureProducts
+from gnnserve_worker.models.feature_products import FeatureProducts, Scaling
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct, pays
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
-from gnnserve_worker.models.scaling import Scaling
 
 INPUTS, OUTPUTS, NODES = LEAST_INPUTS + 37, 24, 40
 DRAW = np.random.default_rng(0)

@@ -20,14 +20,12 @@ from gnnserve_api.families import point_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.training import TrainingRun, says_learnt
-from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.learning import Resumption
 from gnnserve_worker.generation.networks import CPU, to_tensors
 from gnnserve_worker.generation.one_row import TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.train import Trained, train
-from gnnserve_worker.generation.training_set import visible_nodes
+from gnnserve_worker.generation.training_set import fit_normalization, model_rows, visible_nodes
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision

@@ -25,12 +25,12 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.overlay import overlay_arranger
-from gnnserve_worker.graph.places import places_of_one_type
+from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import Inference, infer_batch
+from gnnserve_worker.models.feature_products import Scaling
 from gnnserve_worker.models.rows import RowMaker
-from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of

@@ -8,8 +8,7 @@ import pytest
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.graph_schema import AS_LISTED, one_type
 from gnnserve_worker.graph.overlay import OverlayArranger, overlay_arranger
-from gnnserve_worker.graph.places import TypePlaces, places_of
-from gnnserve_worker.graph.relation_lists import merged_lists
+from gnnserve_worker.graph.relation_lists import TypePlaces, merged_lists, places_of
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation, Splits
 
 ONCE = EdgeRules(Direction.DIRECTED, Duplicates.MERGE)

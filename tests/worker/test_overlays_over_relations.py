@@ -31,7 +31,7 @@ from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.batch import infer_batch, warm_up
-from gnnserve_worker.inference.new_nodes import measured_with_new_nodes
+from gnnserve_worker.inference.latency import measured_with_new_nodes
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision

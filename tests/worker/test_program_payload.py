@@ -26,7 +26,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.graph.overlay import EdgeRows, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.places import places_of
+from gnnserve_worker.graph.relation_lists import places_of
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision

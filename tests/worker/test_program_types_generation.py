@@ -47,11 +47,9 @@ from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.generation.programs.prepared import learnt_of_lists
-from gnnserve_worker.generation.propagation import rows_over_types
-from gnnserve_worker.generation.training_set import training_set
+from gnnserve_worker.generation.training_set import fit_normalization, rows_over_types, training_set
 from gnnserve_worker.graph.change_batch import Applied, encode_batch
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.batch import infer_batch, warm_up

@@ -18,14 +18,13 @@ from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.pruning import LassoSettings, Pruning
 from gnnserve_worker.generation import moments
 from gnnserve_worker.generation.networks import to_tensors
-from gnnserve_worker.generation.ranking import greedy, lasso
-from gnnserve_worker.generation.ranking import random as random_ranking
-from gnnserve_worker.generation.ranking.rank import rank
+from gnnserve_worker.generation.ranking import gram as gram_of_columns
+from gnnserve_worker.generation.ranking import rank, rank_at_random, rank_by_lasso, rank_greedily
 from gnnserve_worker.generation.tensors import Tensors, first_layer
-from gnnserve_worker.generation.trainees import train_on_rows
+from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.architecture import FirstLayer
 
 INFORMATIVE = (2, 5, 7)
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
@@ -94,8 +93,8 @@ def test_ranking_leaves_the_master_as_it_is(method: str, architecture: str) -> N
 
 
 def test_random_gives_the_same_permutation_for_the_same_seed() -> None:
-    assert random_ranking.rank(50, 3).tolist() == random_ranking.rank(50, 3).tolist()
-    assert random_ranking.rank(50, 3).tolist() != random_ranking.rank(50, 4).tolist()
+    assert rank_at_random(50, 3).tolist() == rank_at_random(50, 3).tolist()
+    assert rank_at_random(50, 3).tolist() != rank_at_random(50, 4).tolist()
 
 
 def test_random_needs_no_master() -> None:
@@ -103,7 +102,7 @@ def test_random_needs_no_master() -> None:
 
     ranking = rank(Pruning(method="Random"), None, data.features, _set_of(data), seed=9)
 
-    assert ranking.columns.tolist() == random_ranking.rank(WIDTH, 9).tolist()
+    assert ranking.columns.tolist() == rank_at_random(WIDTH, 9).tolist()
     assert ranking.settings == {"seed": 9}
 
 
@@ -125,7 +124,7 @@ def test_greedy_orders_by_the_sum_of_absolute_first_layer_weights(architecture: 
     keys = [k for k in ("convs.0.lin_l.weight", "convs.0.lin_r.weight", "convs.0.nn.lins.0.weight") if k in tensors]
     scores = sum(np.abs(tensors[key]).sum(axis=0) for key in keys)
 
-    columns = greedy.rank(_first(module))
+    columns = rank_greedily(_first(module))
 
     assert columns.tolist() == np.argsort(-np.asarray(scores), kind="stable").tolist()
 
@@ -136,7 +135,7 @@ def test_greedy_keeps_the_order_of_columns_that_tie() -> None:
         module.convs[0].lin_l.weight.fill_(1.0)
         module.convs[0].lin_r.weight.fill_(-1.0)
 
-    assert greedy.rank(_first(module)).tolist() == [0, 1, 2, 3]
+    assert rank_greedily(_first(module)).tolist() == [0, 1, 2, 3]
 
 
 # --- Lasso
@@ -169,7 +168,7 @@ def test_the_gram_matrix_gives_the_papers_loss_for_any_beta(architecture: str, s
     first, mean = _first(module), architecture == "GraphSAGE"
     output = _first_layer_of_training_nodes(dense, training, first, mean=mean)
 
-    gram = lasso.gram(first, data.features, training).astype(np.float64)
+    gram = gram_of_columns(first, data.features, training).astype(np.float64)
 
     draw = np.random.default_rng(0)
     for beta in (draw.normal(size=WIDTH), draw.random(WIDTH), np.zeros(WIDTH), np.eye(WIDTH)[3]):
@@ -184,11 +183,11 @@ def test_the_gram_matrix_gives_the_papers_loss_for_any_beta(architecture: str, s
 def test_the_gram_matrix_is_the_same_in_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     data = planted_graph(INFORMATIVE, nodes=120)
     first, training = _first(module_of("GraphSAGE", (5, 3), WIDTH)), _set_of(data)
-    whole = lasso.gram(first, data.features, training)
+    whole = gram_of_columns(first, data.features, training)
 
     monkeypatch.setattr(moments, "_CHUNK_ROWS", 7)
 
-    np.testing.assert_allclose(lasso.gram(first, data.features, training), whole, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gram_of_columns(first, data.features, training), whole, rtol=1e-4, atol=1e-4)
 
 
 def _random_gram(seed: int, columns: int = 8) -> np.ndarray:
@@ -201,36 +200,36 @@ def test_beta_starts_at_one() -> None:
     """Without a penalty nothing moves, so all columns tie and keep their order."""
     settings = LassoSettings(epochs=1, initial_penalty_permille=0)
 
-    assert lasso.rank(_random_gram(0), settings).tolist() == list(range(8))
+    assert rank_by_lasso(_random_gram(0), settings).tolist() == list(range(8))
 
 
 def test_columns_of_independent_outputs_leave_in_the_order_of_their_share() -> None:
     """A diagonal G: column j is driven to zero when λ reaches 2·g_j/scale."""
     shares = np.array([3.0, 1.0, 8.0, 0.5, 2.0], dtype=np.float32)
 
-    assert lasso.rank(np.diag(shares), LassoSettings()).tolist() == [2, 0, 4, 1, 3]
+    assert rank_by_lasso(np.diag(shares), LassoSettings()).tolist() == [2, 0, 4, 1, 3]
 
 
 def test_a_column_that_contributes_nothing_comes_last() -> None:
     gram = _random_gram(1)
     gram[4, :] = gram[:, 4] = 0
 
-    assert lasso.rank(gram, LassoSettings())[-1] == 4
+    assert rank_by_lasso(gram, LassoSettings())[-1] == 4
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_the_ranking_does_not_depend_on_the_scale_of_the_output(factor: float) -> None:
     gram = _random_gram(2)
 
-    assert lasso.rank(gram * factor, LassoSettings()).tolist() == lasso.rank(gram, LassoSettings()).tolist()
+    assert rank_by_lasso(gram * factor, LassoSettings()).tolist() == rank_by_lasso(gram, LassoSettings()).tolist()
 
 
 def test_renaming_columns_renames_the_ranking() -> None:
     gram, order = _random_gram(3), np.array([5, 2, 7, 0, 1, 3, 6, 4])
 
-    renamed = lasso.rank(gram[order][:, order], LassoSettings())
+    renamed = rank_by_lasso(gram[order][:, order], LassoSettings())
 
-    assert order[renamed].tolist() == lasso.rank(gram, LassoSettings()).tolist()
+    assert order[renamed].tolist() == rank_by_lasso(gram, LassoSettings()).tolist()
 
 
 @pytest.mark.parametrize(
@@ -243,13 +242,13 @@ def test_renaming_columns_renames_the_ranking() -> None:
 def test_the_penalty_is_counted_from_the_smallest_that_removes_every_column(permille: int, ranking: list[int]) -> None:
     settings = LassoSettings(epochs=1, steps_per_epoch=1000, initial_penalty_permille=permille)
 
-    assert lasso.rank(np.diag(np.array([1.0, 3.0], dtype=np.float32)), settings).tolist() == ranking
+    assert rank_by_lasso(np.diag(np.array([1.0, 3.0], dtype=np.float32)), settings).tolist() == ranking
 
 
 def test_a_penalty_beyond_the_limit_still_gives_a_permutation() -> None:
     settings = LassoSettings(epochs=50, initial_penalty_permille=1000, penalty_step_permille=1000)
 
-    assert sorted(lasso.rank(_random_gram(4), settings).tolist()) == list(range(8))
+    assert sorted(rank_by_lasso(_random_gram(4), settings).tolist()) == list(range(8))
 
 
 def test_of_two_copies_of_a_column_the_rest_is_ranked_alike() -> None:
@@ -258,7 +257,7 @@ def test_of_two_copies_of_a_column_the_rest_is_ranked_alike() -> None:
     doubled = np.concatenate([gram, gram[:1]], axis=0)
     doubled = np.concatenate([doubled, doubled[:, :1]], axis=1)
 
-    assert sorted(lasso.rank(doubled, LassoSettings()).tolist()) == list(range(9))
+    assert sorted(rank_by_lasso(doubled, LassoSettings()).tolist()) == list(range(9))
 
 
 @ARCHITECTURES
@@ -282,7 +281,7 @@ def test_more_columns_than_lasso_handles_are_refused_with_the_remedy() -> None:
         InputError,
         match=r"spec\.variants\.pruning\.method: is Lasso, but the graph has 16,385 .* up to 16,384; use Greedy",
     ):
-        lasso.gram(_first(module_of("GraphSAGE", (5, 3), wide.shape[1])), wide, _set_of(data))
+        gram_of_columns(_first(module_of("GraphSAGE", (5, 3), wide.shape[1])), wide, _set_of(data))
 
 
 def test_every_number_that_shaped_a_lasso_ranking_is_recorded() -> None:

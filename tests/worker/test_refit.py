@@ -15,7 +15,7 @@ from gnnserve_worker.generation.moments import Moments, first_layer_moments
 from gnnserve_worker.generation.refit import refit, sample_nodes
 from gnnserve_worker.generation.tensors import first_layer
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.architecture import FirstLayer
 
 NODES, WIDTH = 300, 8
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

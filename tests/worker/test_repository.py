@@ -55,7 +55,7 @@ from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.positions import Positions, PositionSurvey
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.repository.revision_files import StagedRevision
 from gnnserve_worker.tables.formats import FORMATS
 
 RECIPE = "0123456789abcdef"

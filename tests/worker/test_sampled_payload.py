@@ -15,7 +15,7 @@ from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.graph_schema import one_type
 from gnnserve_worker.graph.overlay import EdgeRows, Overlay, OverlayArranger, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.places import places_of
+from gnnserve_worker.graph.relation_lists import places_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.view import unpack
 from gnnserve_worker.sampling.batch_view import Part, view_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from gnnserve_worker.generation import schedule
-from gnnserve_worker.generation.schedule import History, Schedule, schedule_of
+from gnnserve_worker.generation import epochs as epochs_module
+from gnnserve_worker.generation.epochs import History, Schedule, schedule_of
 
 
 def _run(scores: Iterable[float], wanted: Schedule, losses: Iterable[float] | None = None) -> History:
@@ -30,11 +30,11 @@ def test_auto_has_enough_steps_and_enough_epochs_for_graphs_of_any_size(steps_pe
     wanted = schedule_of("Auto", steps_per_epoch)
 
     assert wanted.patience is not None
-    assert wanted.least * steps_per_epoch >= schedule.LEAST_STEPS
-    assert wanted.patience * steps_per_epoch >= schedule.PATIENCE_STEPS
-    assert wanted.patience >= schedule.PATIENCE_EPOCHS
+    assert wanted.least * steps_per_epoch >= epochs_module.LEAST_STEPS
+    assert wanted.patience * steps_per_epoch >= epochs_module.PATIENCE_STEPS
+    assert wanted.patience >= epochs_module.PATIENCE_EPOCHS
     assert wanted.least + wanted.patience <= wanted.most
-    assert wanted.most <= max(schedule.MOST_STEPS, schedule.MOST_EPOCHS)
+    assert wanted.most <= max(epochs_module.MOST_STEPS, epochs_module.MOST_EPOCHS)
 
 
 def test_auto_ends_when_patience_has_passed_since_the_last_improvement() -> None:

@@ -16,12 +16,12 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation import one_relation
+from gnnserve_worker.generation.families.registry import with_searched_factors
 from gnnserve_worker.generation.one_relation import RowNetworks
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.generation.search import search
 from gnnserve_worker.generation.search.training import Promise
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision

@@ -10,7 +10,7 @@ import pytest
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.schedule import expected_epochs
+from gnnserve_worker.generation.epochs import expected_epochs
 from gnnserve_worker.generation.search import plan as planning
 from gnnserve_worker.generation.search.made_up import measure_made_up
 from gnnserve_worker.generation.search.plan import Plan, plan

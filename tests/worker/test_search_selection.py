@@ -14,7 +14,7 @@ from gnnserve_api.families import point_of
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.search import SearchedVariant
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.frontier import dominates
+from gnnserve_worker.generation.profile import dominates
 from gnnserve_worker.generation.search.selection import Areas, select
 
 LEAST = 0.5

@@ -10,11 +10,11 @@ from tests.support.profiles import latency
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.families.registry import with_searched_factors
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, Work, work_of
 from gnnserve_worker.generation.search.training import promises
-from gnnserve_worker.generation.wide import with_searched_factors
-from gnnserve_worker.repository.staged import stored_bytes
+from gnnserve_worker.repository.revision_files import stored_bytes
 
 NODES, FEATURES, CLASSES = 60, 40, 3
 

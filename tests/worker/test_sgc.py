@@ -29,12 +29,10 @@ from gnnserve_api.families import point_of
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
-from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.generation.training_set import Normalized, TrainingSet, model_rows
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network

@@ -12,7 +12,7 @@ from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.tables import edges_of, import_tables, nodes_of
 
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
-from gnnserve_worker.generation.features import fit_normalization
+from gnnserve_worker.generation.training_set import fit_normalization
 from gnnserve_worker.graph.sources import table_nodes
 from gnnserve_worker.graph.sources.density import FEWEST_COLUMNS, FeatureBlocks, without_zeros
 from gnnserve_worker.graph.sources.load import load_source

@@ -21,7 +21,7 @@ from gnnserve_worker.generation.families.family import Ingredients
 from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.hidden import _cut
-from gnnserve_worker.generation.ranking.rank import Ranking
+from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch

@@ -8,8 +8,8 @@ from sklearn.metrics import f1_score
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.scoring import Thresholds
-from gnnserve_worker.models.thresholds import decisive_scores
-from gnnserve_worker.tasks.classify_nodes.thresholds import LARGEST, MIN_POSITIVES, check_thresholds, fit_thresholds
+from gnnserve_worker.models.network import decisive_scores
+from gnnserve_worker.tasks.classify_nodes.labels import LARGEST, MIN_POSITIVES, check_thresholds, fit_thresholds
 
 
 def rare_class(nodes: int = 400, share: float = 0.1, shift: float = -3.0, seed: int = 0) -> tuple[np.ndarray, ...]:

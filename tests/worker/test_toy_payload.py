@@ -33,8 +33,7 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.places import places_of
-from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows, parted_lists
+from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows, parted_lists, places_of
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits

@@ -14,9 +14,8 @@ from tests.support.learning import labelled_set
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_worker.generation import blocks, learner
-from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule
-from gnnserve_worker.generation.train import Trained
-from gnnserve_worker.generation.trainees import predict, train_on_rows
+from gnnserve_worker.generation.epochs import LEAST_STEPS, Schedule
+from gnnserve_worker.generation.train import Trained, predict, train_on_rows
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler

@@ -14,7 +14,7 @@ from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.networks import CPU, build_module, forward, rows_of, training_device
-from gnnserve_worker.generation.trainees import train_on_rows
+from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.registry import OF_ONE_TYPE
 from gnnserve_worker.sampling.subgraph import SubgraphSampler

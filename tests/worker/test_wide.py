@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation import wide
+from gnnserve_worker.generation.families import registry
+from gnnserve_worker.generation.families.registry import written_factors
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.wide import written_factors
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress
@@ -92,8 +92,8 @@ def test_dense_and_moderately_wide_features_lose_nothing() -> None:
 def test_a_revision_without_its_widest_variants_is_published_and_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int, kept: list[str]
 ) -> None:
-    monkeypatch.setattr(wide, "_MOST_TABLE_BYTES", most_bytes)
-    monkeypatch.setattr(wide, "_MOST_TIMES_SOURCE", 0)
+    monkeypatch.setattr(registry, "_MOST_TABLE_BYTES", most_bytes)
+    monkeypatch.setattr(registry, "_MOST_TIMES_SOURCE", 0)
     data = planted_graph((0, 1, 2), nodes=400, columns=64, sparse=True)
     path = write_npz(tmp_path / "graph.npz", npz_arrays(data))
     training = {"epochs": 2, "batchSize": 64}

@@ -111,7 +111,7 @@ def _shown_as(inspection: type) -> _Shown:
 
 
 def _left_out(spec: GNNServiceSpec, data: GraphData) -> Sequence[str]:
-    from gnnserve_worker.generation.wide import written_factors  # noqa: PLC0415
+    from gnnserve_worker.generation.families.registry import written_factors  # noqa: PLC0415
 
     left_out = written_factors(spec, data.features).said()
     return [f"Generation would leave out {left_out}."] if left_out else []

@@ -21,10 +21,9 @@ from gnnserve_api.spec.model import Batches, Model
 from gnnserve_api.training import TrainedBy
 from gnnserve_worker.generation.batches import steps_of_epoch
 from gnnserve_worker.generation.families.relations import fanouts_by_relation
-from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import ListBlock, Rows, SparseRows, rows_of
 from gnnserve_worker.generation.relation_networks import Block, BlockLayer, means_of, rows_of_types
-from gnnserve_worker.generation.training_set import TrainingSet, mean_rows, means_by_relation
+from gnnserve_worker.generation.training_set import Normalized, TrainingSet, mean_rows, means_by_relation
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Relation
 from gnnserve_worker.models.registry import spec_of
@@ -33,7 +32,7 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
-from gnnserve_worker.tasks.course import Visible
+from gnnserve_worker.tasks.generated import Visible
 
 _JUDGED_AT_ONCE = 4096
 """Nodes whose outputs are computed together where nothing is learnt."""

@@ -2,7 +2,7 @@
 real-time GNN inference using channel pruning*).
 
 From the last layer backwards, one factor β per channel that a layer reads is shrunk by a growing penalty until as many
-channels are left as are wanted: the regression that ranks feature columns (`ranking/lasso.py`), over hidden states of
+channels are left as are wanted: the regression that ranks feature columns (`ranking.py`), over hidden states of
 the whole network. The layer is then fitted by least squares to what it computed of all channels (`refit.py`), the
 layer before it loses the outputs that nothing reads any more, and is next. A GIN has channels between the products of a
 layer, too.
@@ -23,14 +23,13 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import LassoSettings
 from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.moments import Moments, first_layer_moments
-from gnnserve_worker.generation.ranking.lasso import gram_of, rank
+from gnnserve_worker.generation.ranking import gram_of, rank_by_lasso
 from gnnserve_worker.generation.refit import refit, sample_nodes
 from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.architecture import Axis, key_of
+from gnnserve_worker.models.architecture import Axis, FirstLayer, key_of
 from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.tail import behind, tail_tensors
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -103,7 +102,7 @@ def narrow_aloud(
 def choose(reader: FirstLayer, moments: Moments, count: int, groups: int) -> np.ndarray:
     """Ids of the `count` channels, ascending, that the layer which reads them needs most; as many of each of `groups`
     equal parts of all channels, which attention heads are."""
-    ranked = rank(gram_of(reader, moments), _PATH)
+    ranked = rank_by_lasso(gram_of(reader, moments), _PATH)
     width = reader.columns // groups
     parts = [ranked[ranked // width == group][: count // groups] for group in range(groups)]
     return np.sort(np.concatenate(parts))

@@ -16,8 +16,8 @@ import numpy as np
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Batches, Model
 from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.batches import batches_of, whole_graph_numbers
+from gnnserve_worker.generation.epochs import expected_epochs
 from gnnserve_worker.generation.profile import BATCH_SEEDS
-from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.graph.store import Features, GraphData
 
 _NUMBER_S, _BATCH_S = 4e-9, 4e-3

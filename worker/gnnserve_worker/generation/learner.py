@@ -1,7 +1,7 @@
 """Training of a network by a course, whichever network learns, and however a graph is gone through.
 
 The network and the blocks of the graph that it reads are chosen by what the network is: over one list of neighbours
-or over relations (`trainees.py`). What is learnt is the task's course, and the epochs are the loop's
+or over relations (`train.py`). What is learnt is the task's course, and the epochs are the loop's
 (`epochs.py`). Weights of the best epoch are kept, as numbers.
 """
 
@@ -18,11 +18,10 @@ from torch import nn
 
 from gnnserve_api.spec.model import Training
 from gnnserve_api.training import TrainedBy, TrainingRun
-from gnnserve_worker.generation.epochs import EpochsRun, Report, run_epochs
-from gnnserve_worker.generation.schedule import schedule_of
+from gnnserve_worker.generation.epochs import EpochsRun, Report, run_epochs, schedule_of
 from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.tasks.course import Batch, Course, Visible
+from gnnserve_worker.tasks.generated import Batch, Course, Visible
 
 VALIDATION_KEY = 1 << 40
 """Sampling key of validation. It is fixed, so that all epochs are compared on the same neighbours."""

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.architecture import FirstLayer
 from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.gather import Aggregator
 

@@ -2,7 +2,7 @@
 
 Dynamic GNN inference as-a-service, section 3.3, describes both ways: finished variants or a master. Which networks are
 learnt is a list (`lessons.py`), which variants there are and what they are made of is `families/`. Given weights need
-no torch, unless one-row variants are trained beside them. Training is `trained.py`.
+no torch, unless one-row variants are trained beside them. Training is `train.py`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline
-from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
-from gnnserve_worker.generation.features import normalization_of
-from gnnserve_worker.generation.findings import assumptions_of, report_assumptions
-from gnnserve_worker.generation.frontier import worth_keeping
+from gnnserve_worker.generation.families.registry import (
+    bytes_of_tables,
+    plan_families,
+    with_factors,
+    with_searched_factors,
+    written_factors,
+)
+from gnnserve_worker.generation.families.write import moments, write_row_source
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
@@ -45,19 +49,24 @@ from gnnserve_worker.generation.lessons import (
     steps_of,
     take_lessons,
 )
-from gnnserve_worker.generation.preparation import Found, Measure, Networks, Wanted, import_graph
-from gnnserve_worker.generation.propagation import ModelRows, model_rows
-from gnnserve_worker.generation.ranking.rank import Ranking, rank
-from gnnserve_worker.generation.row_source import moments, write_row_source
+from gnnserve_worker.generation.profile import worth_keeping
+from gnnserve_worker.generation.ranking import Ranking, rank
+from gnnserve_worker.generation.steps import (
+    Found,
+    Measure,
+    Networks,
+    Wanted,
+    assumptions_of,
+    import_graph,
+    report_assumptions,
+)
 from gnnserve_worker.generation.tensors import first_layer
-from gnnserve_worker.generation.training_set import TrainingSet, training_set
-from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
+from gnnserve_worker.generation.training_set import ModelRows, TrainingSet, model_rows, normalization_of, training_set
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import CHOOSE_FACTORS, Progress, ProgressListener
-from gnnserve_worker.repository.revision_files import RowRecipe
-from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import LearningProblem
 
 if TYPE_CHECKING:
@@ -337,7 +346,7 @@ def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -
 
 def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> ModelsOf:
     from gnnserve_worker.generation.learning import ResumedModels  # noqa: PLC0415
-    from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
+    from gnnserve_worker.generation.train import TrainedModels  # noqa: PLC0415
 
     return lambda data, features: ResumedModels(
         TrainedModels(spec.model, data, features, progress, learning.device), learning.resumption

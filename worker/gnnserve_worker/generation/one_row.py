@@ -22,15 +22,13 @@ from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.learner import run_of
 from gnnserve_worker.generation.learning import Resumption, digest_of
 from gnnserve_worker.generation.lessons import Teacher, TensorsAndRuns
-from gnnserve_worker.generation.propagation import ModelRows
 from gnnserve_worker.generation.tensors import Tensors, projection_of
-from gnnserve_worker.generation.train import Trained, train_aloud
-from gnnserve_worker.generation.trainees import TraineeOverRows, predict
-from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
+from gnnserve_worker.generation.train import Trained, TraineeOverRows, predict, train_aloud
+from gnnserve_worker.generation.training_set import ModelRows, TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tables.table import projected_blocks
-from gnnserve_worker.tasks.course import Course
+from gnnserve_worker.tasks.generated import Course
 
 
 class TrainedOneRows:

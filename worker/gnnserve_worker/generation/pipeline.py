@@ -17,7 +17,7 @@ from gnnserve_worker.progress import PUBLISH, OverallProgress, Progress, Progres
 from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.preparation import Prepare
+    from gnnserve_worker.generation.steps import Prepare
 
 
 def find(service: GNNService, repository: Repository, *, graph_version: str | None = None) -> RevisionManifest | None:
@@ -46,8 +46,8 @@ def generate(
         return published
     # Imported from here on: a start that finds its revision needs none of it.
     from gnnserve_worker.generation.lessons import steps_from_import  # noqa: PLC0415
-    from gnnserve_worker.generation.preparation import Wanted  # noqa: PLC0415
     from gnnserve_worker.generation.profile import profile_budget_s  # noqa: PLC0415
+    from gnnserve_worker.generation.steps import Wanted, take_steps  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
     prepare, budget_s = _preparing(spec), profile_budget_s()
@@ -56,9 +56,6 @@ def generate(
     with repository.locked(on_wait=lambda: overall(Progress("wait for another process that is generating", 0, 1))):
         generated = find_published(repository, identity)  # it may have been published meanwhile
         if generated is None:
-            # Imported here: what is refused before needs nothing of what makes and profiles variants.
-            from gnnserve_worker.generation.steps import take_steps  # noqa: PLC0415
-
             generated = take_steps(prepared, use_gpu=use_gpu)
     overall.finish(PUBLISH, generated.revision)
     return generated

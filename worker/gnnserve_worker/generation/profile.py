@@ -1,7 +1,10 @@
-"""The profile: accuracy and latency of every variant, measured before it serves.
+"""The profile: accuracy and latency of every variant, measured before it serves, and which of them are published.
 
 The static profiling of Dynamic GNN inference as-a-service, section 4.4. Measured by the very function that answers
 requests, on validation nodes.
+
+Variants that the manifest asks for are published always. A variant that a family adds unasked is only if no other
+variant that can answer all that it can is at least as accurate and as fast.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.cascades import CascadeManifest
+from gnnserve_api.domination import beats
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import point_of
 from gnnserve_api.profile import CascadeProfile, LatencyProfile, NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
-from gnnserve_worker.inference.latency import measure_latencies
-from gnnserve_worker.inference.new_nodes import measure_new_nodes, measured_with_new_nodes
-from gnnserve_worker.models.thresholds import decisive_scores
+from gnnserve_worker.inference.latency import measure_latencies, measure_new_nodes, measured_with_new_nodes
+from gnnserve_worker.models.network import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.tasks.generated import Judge, OutputsOf, Verdict
@@ -266,3 +270,26 @@ def _machine() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "unknown processor"
+
+
+# --- what is published of it
+
+
+def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, ...]:
+    """The variants to publish, in the given order. All must have been measured at the same batch sizes. Stages of
+    cascades stay, since these answer by them."""
+    stages = {stage for variant in variants if (found := variant.cascade) for stage in (found.first, found.then)}
+    return tuple(
+        variant
+        for variant in variants
+        if point_of(variant).is_asked_for
+        or variant.name in stages
+        or not any(dominates(other, variant) for other in variants)
+    )
+
+
+def dominates(one: VariantProfile, other: VariantProfile) -> bool:
+    """Whether `one` can answer all that the other can, is at least as accurate, and as fast at every batch size, and
+    strictly better in one of these."""
+    can_stand_in = point_of(one).capabilities.cover(point_of(other).capabilities)
+    return can_stand_in and beats(one, other) and not beats(other, one)

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 
 from gnnserve_worker.generation.moments import Moments
-from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.architecture import FirstLayer
 
 RIDGE = 1e-3
 """λ as a share of the mean of KᵀK's diagonal."""

@@ -19,10 +19,10 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
-from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.learner import numbers_of
 from gnnserve_worker.generation.networks import Rows, SparseRows, multiply_rows, rows_of, to_torch
 from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.training_set import Normalized
 from gnnserve_worker.models.relational import (
     Heads,
     RelationalLayer,

@@ -18,8 +18,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import given_weights
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
-from gnnserve_worker.generation.features import normalization_of
-from gnnserve_worker.generation.findings import assumptions_of, report_assumptions
+from gnnserve_worker.generation.families.write import write_relation_row_source
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
     Lesson,
@@ -28,11 +27,10 @@ from gnnserve_worker.generation.lessons import (
     WeightSources,
     take_lessons,
 )
-from gnnserve_worker.generation.preparation import Networks, Wanted, import_graph
-from gnnserve_worker.generation.ranking.rank import Ranking
-from gnnserve_worker.generation.row_source import write_relation_row_source
+from gnnserve_worker.generation.ranking import Ranking
+from gnnserve_worker.generation.steps import Networks, Wanted, assumptions_of, import_graph, report_assumptions
 from gnnserve_worker.generation.tensors import Tensors, with_decoder
-from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.generation.training_set import TrainingSet, normalization_of, training_set
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
@@ -118,8 +116,7 @@ class Relations:
         if learning is None:
             raise ValueError(f"{name} is trained, for which torch is needed")
         # Imported here: it needs torch.
-        from gnnserve_worker.generation.train import train_with_retries  # noqa: PLC0415
-        from gnnserve_worker.generation.trainees import TraineeOverRelations  # noqa: PLC0415
+        from gnnserve_worker.generation.train import TraineeOverRelations, train_with_retries  # noqa: PLC0415
 
         model, progress, subject = self.wanted.spec.model, self.wanted.progress, self.subject
         architecture = relational_spec_of(model.architecture)

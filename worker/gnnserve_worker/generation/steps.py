@@ -1,39 +1,210 @@
-"""The steps of a generation, one after another, whatever the graph, the model and the task are:
+"""The steps of a generation, one after another, whatever the graph, the model and the task are, and what they hand on:
 
     import → choose networks → learn → plan → write → measure → publish
 
-A graph is imported, and everything that was asked is checked, by `prepare` of its kind. Which networks are wanted is a
-pure list (`lessons.py`). Learning them is the one slow step: each is kept as soon as it is learnt, so that a generation
-that is interrupted anywhere goes on behind the last one. What is planned of them is pure, and written, measured and
-published at once, or not at all; a search plans, writes and measures in rounds (`search/search.py`).
+A graph is imported, and everything that was asked is checked, by `prepare` of its kind: networks over one list of
+neighbours are in `one_relation.py`, networks over several in `relations.py`, programs in `programs/`; which it is, the
+pipeline chooses once, by what networks of the architecture read. Which networks are wanted is a pure list
+(`lessons.py`). Learning them is the one slow step: each is kept as soon as it is learnt, so that a generation that is
+interrupted anywhere goes on behind the last one. What is planned of them is pure, and written, measured and published
+at once, or not at all; a search plans, writes and measures in rounds (`search/search.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
+import numpy as np
+from msgspec import UNSET, UnsetType
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_worker.generation.attempts import training_of
+from gnnserve_api.given_weights import ComparedScores, says_assumed
+from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.repository import RankingManifest, RevisionManifest, RowSource, VariantManifest
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.cascades import check_stages, fit_cascades
-from gnnserve_worker.generation.families.family import PlannedCascade
+from gnnserve_worker.generation.epochs import training_of
+from gnnserve_worker.generation.estimates import GraphSizes
+from gnnserve_worker.generation.families.family import FamilyPlan, PlannedCascade
 from gnnserve_worker.generation.families.write import write_plans
-from gnnserve_worker.generation.learning import begin_learning, generator_of
-from gnnserve_worker.generation.lessons import is_learnt, lessons_of
-from gnnserve_worker.generation.preparation import Found, Measure, Measured, Networks, Preparation, Wanted
+from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.learning import Learning, begin_learning, generator_of
+from gnnserve_worker.generation.lessons import Lesson, WeightSources, is_learnt, lessons_of, steps_of
 from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile
+from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.graph.store import Finding, GraphData
+from gnnserve_worker.models.architecture import ArchitectureSpec
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.programs.failure import ProgramFailedError
-from gnnserve_worker.progress import PROFILE, Progress
+from gnnserve_worker.progress import IMPORT, PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.graph_files import rules_beside
-from gnnserve_worker.repository.revision_files import RowRecipe
-from gnnserve_worker.repository.staged import StagedRevision
-from gnnserve_worker.tasks.generated import Judge, Verdict
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
+from gnnserve_worker.tasks.generated import GenerationTask, Imported, Judge, LearningProblem, Verdict
+
+# --- what steps hand on
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The revision that is to be generated."""
+
+    spec: GNNServiceSpec
+    task: GenerationTask
+    identity: RevisionIdentity
+    repository: Repository
+    progress: ProgressListener
+    graph_version: str | None
+    """Digest of a graph in the repository that changes are part of; None: the source's graph."""
+    profile_budget_s: float
+    """Seconds of measuring one batch size."""
+
+
+class Preparation(Protocol):
+    """A revision of which nothing is refused any more, save by what learning and measuring find."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """With the spec as the task and the graph leave it."""
+
+    @property
+    def tables_bytes(self) -> int:
+        """What tables would take on the disk at most; 0: it is not known."""
+
+    @property
+    def compared(self) -> Sequence[ComparedScores]:
+        """Expected scores that given weights were held against."""
+
+    def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
+        """Take the lessons. `learning`: torch, where anything is trained. The repository has the graph afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    generated: Sequence[GeneratedVariant]
+    """With the thresholds that suit them."""
+    profile: Profile
+    right_labels: Mapping[str, np.ndarray]
+    """By variant, as `search/selection.py` compares them."""
+    cascades: Sequence[CascadeManifest] = ()
+    """With the thresholds that suit the shares to be passed on."""
+
+
+class Measure(Protocol):
+    def __call__(self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()) -> Measured:
+        """Measure written variants, and the cascades that consist of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a revision publishes."""
+
+    plans: Sequence[FamilyPlan]
+    generated: Sequence[GeneratedVariant]
+    """All that were made, in the order of the profile."""
+    profile: Profile
+    """Those that are kept, and why."""
+    cascades: Sequence[CascadeManifest] = ()
+
+
+WriteRowSource = Callable[[Sequence[FamilyPlan], Sequence[VariantManifest], StagedRevision], RowSource]
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Networks over a graph that are learnt, and what is made of them."""
+
+    data: TrainingSet
+    """What they are over, and what they have learnt."""
+    sources: WeightSources
+    ranking: RankingManifest
+    rows: RowRecipe | None
+    """What rows of new nodes are made by while variants are measured; None: none are made."""
+    assumptions: Mapping[str, str] | UnsetType
+    """What is assumed of given weights, since their files do not tell it. UNSET: all weights are trained."""
+    decoder: Mapping[str, np.ndarray]
+    """Weights of what reads their outputs; empty: outputs are answers."""
+    plan: Callable[[], list[FamilyPlan]]
+    """Tables and variants that are made of them. Pure."""
+    keep: Callable[[Sequence[VariantProfile]], tuple[VariantProfile, ...]]
+    """Those of the measured variants that are published, in their order."""
+    write_row_source: WriteRowSource
+    """Writes what makes rows of the kept tables for nodes that come later."""
+    search: Callable[[StagedRevision, Measure], Found] | None = None
+    """Plans, writes and measures in rounds, and chooses; None: the manifest lists variants."""
+
+
+Prepare = Callable[[Wanted], Preparation]
+"""Raises InputError for what is wrong with the input: before torch is loaded, and before anything is written."""
+
+
+def import_graph(
+    wanted: Wanted, read: Callable[[GraphData], GraphData] = lambda graph: graph
+) -> tuple[GraphData, LearningProblem]:
+    """The graph as networks read it, and the task's problem over it; what was imported is told. `read`: makes it of the
+    graph as it was imported. Raises InputError where changes have left a type without nodes."""
+    progress = wanted.progress
+    progress(Progress(IMPORT, 0, 1))
+    imported = _imported(wanted)
+    graph, problem = read(imported.graph), imported.problem
+    steps = steps_of(wanted.spec, GraphSizes.of(graph, problem.items), wanted.profile_budget_s)
+    progress(Progress(IMPORT, 1, 1, _counted(graph), steps))
+    # What was left out must be reported, not only show as a poor accuracy.
+    report_findings(imported.findings, progress)
+    return graph, problem
+
+
+def _imported(wanted: Wanted) -> Imported:
+    if wanted.graph_version is None:
+        return wanted.task.import_graph(wanted.repository.downloads, wanted.progress)
+    data = wanted.repository.read_graph(wanted.graph_version)
+    for kind in data.types:
+        if not kind.nodes:
+            of_type = f" of type {kind.name}" if kind.name else ""
+            raise InputError(
+                "spec.graph.source",
+                f"changes have removed all nodes{of_type}, so that nothing can be learned about them",
+                f"add nodes{of_type}, or leave the networks as they are: without retraining",
+            )
+    return wanted.task.pose(data)
+
+
+def _counted(data: GraphData) -> str:
+    """What was imported, for progress: several types and relations are counted too."""
+    of_types = f" of {len(data.types)} types" if len(data.types) > 1 else ""
+    by_relations = f" by {len(data.relations)} relations" if len(data.relations) > 1 else ""
+    return f"{data.nodes:,} nodes{of_types}, {data.edges:,} edges{by_relations}"
+
+
+# --- messages
+
+
+def report_findings(findings: Iterable[Finding], progress: ProgressListener) -> None:
+    """A line each."""
+    for finding in findings:
+        progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
+
+
+def assumptions_of(spec: GNNServiceSpec, architecture: ArchitectureSpec) -> Mapping[str, str] | UnsetType:
+    """What is assumed of the given weights of a spec; UNSET: all weights are trained."""
+    is_given = spec.model.checkpoint is not None or bool(spec.variants.given)
+    return architecture.assumptions if is_given else UNSET
+
+
+def report_assumptions(spec: GNNServiceSpec, architecture: ArchitectureSpec, progress: ProgressListener) -> None:
+    """A line in the log, where weights are given."""
+    assumed = assumptions_of(spec, architecture)
+    if assumed is not UNSET:
+        what = "assumed of the given weights, whose files do not tell it"
+        report_findings([Finding(what, len(assumed), says_assumed(assumed))], progress)
+
+
+# --- the steps behind the import
 
 
 def take_steps(prepared: Preparation, *, use_gpu: bool) -> RevisionManifest:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnserve_worker.models.architecture import Projection, key_of
-from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.architecture import FirstLayer, Projection, key_of
 from gnnserve_worker.models.registry import spec_of_tensors
 
 Tensors = dict[str, np.ndarray]

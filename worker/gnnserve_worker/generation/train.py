@@ -1,30 +1,41 @@
-"""Training of one network: drawn from a seed, learnt by a course, told as it goes on, and tried again where it has
+"""Training of networks: each is drawn from a seed, learnt by a course, told as it goes on, and tried again where it has
 learnt hardly anything.
 
-What the network is and how its graph is gone through is its trainee's (`trainees.py`), whether it is over one list of
-neighbours or over relations. Every variant is trained anew, with the master's hyper-parameters (Dynamic GNN inference
-as-a-service, section 4).
+A trainee says how weights are drawn and which blocks of the graph are read: torch_geometric's networks over rows of
+nodes with one list of neighbours, or those over relations. Every variant is trained anew on its columns, with the
+master's hyper-parameters (Dynamic GNN inference as-a-service, sections 3.3 and 4). Where a decoder reads what networks
+give, it is learnt with the network of all columns; the others learn to be read by it. So variants differ in their
+table, hops and network alone, and their outputs can be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
-from gnnserve_api.spec.model import Training
+from gnnserve_api.spec.model import Model, Training
 from gnnserve_api.training import TrainedBy, TrainingRun
-from gnnserve_worker.generation.attempts import learn_with_retries
-from gnnserve_worker.generation.epochs import EpochsRun, Report
-from gnnserve_worker.generation.learner import Block, Blocks, Network, learn, run_of, tell_result, telling
+from gnnserve_worker.generation.batches import batches_of, report_batches
+from gnnserve_worker.generation.blocks import ListBlocks, SampledBlocks, WholeGraph, blocks_of
+from gnnserve_worker.generation.channels import narrow_aloud
+from gnnserve_worker.generation.epochs import EpochsRun, Report, learn_with_retries
+from gnnserve_worker.generation.learner import Block, Blocks, Network, learn, outputs_of, run_of, tell_result, telling
+from gnnserve_worker.generation.networks import CPU, ModuleNetwork, build_module, load_tensors
+from gnnserve_worker.generation.relation_networks import RelationNetwork
 from gnnserve_worker.generation.tensors import Tensors, without_decoder
-from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.generation.training_set import TrainingSet, keep_columns
+from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 from gnnserve_worker.progress import ProgressListener
-from gnnserve_worker.tasks.course import Course
+from gnnserve_worker.tasks.generated import Course
+
+# --- one network
 
 
 class Trainee(Protocol[Block]):
@@ -99,3 +110,143 @@ def train_with_retries(
 
     learning_rate, steps = settings.learning_rate or trainee.learning_rate, trainee.blocks.steps(problem.items)
     return learn_with_retries(once, settings, learning_rate, steps, problem.majority, progress)
+
+
+# --- networks over one list of neighbours, and over relations
+
+
+class TraineeOverRows:
+    """A module of torch_geometric over rows of nodes."""
+
+    trained_by: ClassVar[UnsetType] = UNSET
+
+    def __init__(
+        self, model: Model, features: Features, data: TrainingSet, device: torch.device, initial: Tensors | None = None
+    ) -> None:
+        """`initial`: weights to begin with; None: drawn."""
+        self._model, self._shape, self._initial = model, (features.shape[1], data.classes), initial
+        self.device, self.blocks = device, ListBlocks(model, features, data.graph, device)
+        self.learning_rate = spec_of(model.architecture).learning_rate
+
+    def draw(self, course: Course) -> ModuleNetwork:
+        module = build_module(self._model, *self._shape)
+        if self._initial is not None:
+            load_tensors(module, self._initial)
+        return ModuleNetwork(module.to(self.device))
+
+
+class TraineeOverRelations:
+    """A network over relations, whose graph is one block or sampled, as `batches.py` says."""
+
+    def __init__(
+        self, spec: RelationalSpec, shape: RelationalShape, model: Model, blocks: WholeGraph | SampledBlocks,
+        kinds: Collection[int], device: torch.device,
+    ) -> None:  # fmt: skip
+        """`kinds`: places of the types whose nodes have outputs."""
+        self._spec, self._shape, self._kinds, self._dropout = spec, shape, kinds, model.training.dropout
+        self.device, self.blocks, self.learning_rate = device, blocks, spec.learning_rate
+        self.trained_by: TrainedBy = blocks.trained_by
+
+    @classmethod
+    def of(
+        cls, spec: RelationalSpec, shape: RelationalShape, model: Model, subject: TrainingSet, name: str,
+        progress: ProgressListener, device: torch.device = CPU,
+    ) -> TraineeOverRelations:  # fmt: skip
+        """Choose how the graph is gone through, and tell it."""
+        batches = batches_of(model, subject.data.nodes, subject.data.edges)
+        report_batches(model, batches, name, progress)
+        kinds = subject.problem.answered_types(shape.graph)
+        return cls(spec, shape, model, blocks_of(batches, model, shape, subject, kinds, device), kinds, device)
+
+    def draw(self, course: Course) -> RelationNetwork:
+        bound = course.embeddings.bound
+        return RelationNetwork(self._spec, self._shape, self._kinds, bound, self._dropout, self.device)
+
+
+def train_on_rows(
+    data: TrainingSet, features: Features, model: Model, report: Report = silent, device: torch.device = CPU
+) -> Trained:
+    """Train a module by the course of the data's problem."""
+    course = data.problem.course(data.visible, model.training.seed)
+    return train(TraineeOverRows(model, features, data, device), course, model.training, report)
+
+
+def predict(
+    tensors: Tensors, features: Features, graph: Graph, nodes: np.ndarray, model: Model, classes: int,
+    device: torch.device = CPU,
+) -> np.ndarray:  # fmt: skip
+    """Scores of a module with these weights, float32 [nodes, classes], without dropout and with one fixed sample of
+    neighbours."""
+    module = build_module(model, features.shape[1], classes)
+    load_tensors(module, tensors)
+    return outputs_of(ModuleNetwork(module.to(device)), ListBlocks(model, features, graph, device), nodes)
+
+
+# --- all networks of a service
+
+
+class TrainedModels:
+    """The `lessons.Models` of a service that is trained here, on a torch device. The master comes first."""
+
+    def __init__(
+        self, model: Model, data: TrainingSet, features: Features, progress: ProgressListener, device: torch.device
+    ) -> None:
+        self._model = model
+        self._data = data
+        self._features = features
+        self._progress = progress
+        self._device = device
+        self._runs: list[TrainingRun] = []
+        self._decoder: Mapping[str, np.ndarray] | None = None
+
+    @property
+    def runs(self) -> Sequence[TrainingRun]:
+        return self._runs
+
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        return {} if self._decoder is None else self._decoder
+
+    def use_decoder(self, decoder: Mapping[str, np.ndarray]) -> None:
+        """Have all further networks be read by it."""
+        self._decoder = decoder
+
+    def master(self, name: str) -> Tensors:
+        trained = self._train_recorded(self._features, name)
+        self._decoder = trained.decoder
+        return trained.tensors
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        return self._train_recorded(keep_columns(self._features, columns), name).tensors
+
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        """Train what is left of the network further, by the recipe's settings."""
+        features = self._features if columns is None else keep_columns(self._features, columns)
+        model = self._model.with_fewer_channels(factor)
+        left = narrow_aloud(self._model, wide, factor, features, self._data, name, self._progress)
+        course = self._course(model)
+        trained = self._train(features, name, model, course, left)
+        self._runs.append(run_of(name, trained.run, course))
+        return trained.tensors
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        training = self._model.training.model_copy(update={"seed": seed})
+        model = self._model.model_copy(update={"training": training})
+        return self._train(self._features, name, model, self._course(model)).tensors
+
+    def _train_recorded(self, features: Features, name: str) -> Trained:
+        trainee = TraineeOverRows(self._model, features, self._data, self._device)
+        trained, run = train_with_retries(
+            name, trainee, self._data, self._model.training, self._progress, self._decoder
+        )
+        self._runs.append(run)
+        return trained
+
+    def _train(
+        self, features: Features, name: str, model: Model, course: Course, initial: Tensors | None = None
+    ) -> Trained:
+        trainee = TraineeOverRows(model, features, self._data, self._device, initial)
+        return train_aloud(f"train {name}", trainee, course, model.training, self._progress)
+
+    def _course(self, model: Model) -> Course:
+        return self._data.problem.course(self._data.visible, model.training.seed, self._decoder)

@@ -15,11 +15,9 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.features import keep_columns
-from gnnserve_worker.generation.propagation import model_rows
-from gnnserve_worker.generation.schedule import expected_epochs
-from gnnserve_worker.generation.trainees import train_on_rows
-from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.generation.epochs import expected_epochs
+from gnnserve_worker.generation.train import train_on_rows
+from gnnserve_worker.generation.training_set import TrainingSet, keep_columns, model_rows, training_set
 from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener

@@ -34,8 +34,7 @@ from gnnserve_worker.gpu.sharing import share_where_it_pays
 from gnnserve_worker.inference.batch import Inference, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import DeviceStats
-from gnnserve_worker.inference.latency import measure_latencies
-from gnnserve_worker.inference.new_nodes import measure_new_nodes
+from gnnserve_worker.inference.latency import measure_latencies, measure_new_nodes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView

@@ -35,7 +35,7 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import ADDED, REMOVED, LivingLists, PayloadChange, entries_of_edges
 from gnnserve_worker.graph.living_payload import LivingPayload, fits_payload, payload_problem
-from gnnserve_worker.graph.places import TypePlaces
+from gnnserve_worker.graph.relation_lists import TypePlaces
 from gnnserve_worker.graph.store import Graph
 
 _NO_ENTRIES = np.zeros((0, 2), np.int64)

@@ -29,6 +29,7 @@ from gnnserve_worker.kernels.layout import pack_layout
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+
 Features: TypeAlias = "np.ndarray | sp.csr_array"
 """float32 [nodes, columns], dense or CSR."""
 
@@ -187,7 +188,7 @@ class NodeType:
     """Empty where all nodes are of one type."""
     nodes: int
     features: Features | None
-    """As in the source (`generation/features.py` normalises them); None: nodes of this type have none, and get
+    """As in the source (`generation/training_set.py` normalises them); None: nodes of this type have none, and get
     embeddings that are learned."""
     feature_columns: tuple[FeatureColumn, ...] = ()
     """Columns in the order of the features; empty where the source names no columns."""
@@ -355,7 +356,7 @@ class GraphData:
 
     @property
     def features(self) -> Features:
-        """Features as in the source; `generation/features.py` normalises them."""
+        """Features as in the source; `generation/training_set.py` normalises them."""
         (kind,) = self.types
         if kind.features is None:
             raise ValueError("nodes without features")
@@ -390,3 +391,15 @@ class GraphData:
         """The graph with other ids of the nodes of its one type."""
         (kind,) = self.types
         return replace(self, types=(replace(kind, ids=ids),))
+
+
+def random_splits(known: np.ndarray) -> Splits:
+    """Split the nodes that have a label (`known`, bool [nodes]) of a graph without a split of its own, 60/20/20 by a
+    fixed permutation. The same graph is split the same way at every import.
+
+    With fewer than three such nodes there are no validation nodes.
+    """
+    nodes = np.flatnonzero(known).astype(np.int64)
+    order = nodes[np.random.default_rng(0).permutation(len(nodes))]
+    train, validation = int(0.6 * len(nodes)), int(0.8 * len(nodes))
+    return Splits(np.sort(order[:train]), np.sort(order[train:validation]), np.sort(order[validation:]))

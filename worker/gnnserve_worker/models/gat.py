@@ -30,9 +30,16 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.architecture import Axis, LayerKey, LayerWeights, OneTypeSpec, Projection, key_of
+from gnnserve_worker.models.architecture import (
+    Axis,
+    FirstLayer,
+    LayerKey,
+    LayerWeights,
+    OneTypeSpec,
+    Projection,
+    key_of,
+)
 from gnnserve_worker.models.dense import Linear, PerHead, Product, preferred_compute
-from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading, attended

@@ -9,7 +9,7 @@ per architecture beside this one says what its layers compute, `registry.py` fin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -328,3 +328,15 @@ def copy_of_seeds(sample: NeighbourSample, rows: np.ndarray, out: np.ndarray) ->
 def copy_rows(rows: np.ndarray, wanted: np.ndarray, out: np.ndarray) -> None:
     """out = rows[wanted], without a copy in between. `wanted` are row numbers in range."""
     np.take(rows, wanted, axis=0, out=out, mode="clip")
+
+
+def decisive_scores(scores: np.ndarray, thresholds: Sequence[float] | np.ndarray | None) -> np.ndarray:
+    """float32 [nodes, classes]: the scores, less the threshold of each class. None: as they are.
+
+    A node has the classes that are above 0 then; of classes that exclude each other, the highest. How thresholds are
+    chosen is `tasks/classify_nodes/labels.py`.
+    """
+    if thresholds is None:
+        return scores
+    less: np.ndarray = scores - np.asarray(thresholds, dtype=np.float32)
+    return less

@@ -3,7 +3,7 @@
     scores(i) = W · (S^K X)(i) + b,   S = D^-1/2 (A + I) D^-1/2
 
 with PyG's checkpoint keys `<layer>.lin.weight` and `<layer>.lin.bias`. S^K X is made when variants are
-(`generation/propagation.py`), so serving reads a node's own row and samples nothing.
+(`generation/training_set.py`), so serving reads a node's own row and samples nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Networks*, 2020), with one hidden layer for all powers of the adjacency together
     scores(i) = … W_2 · ReLU(W_1 · [X, A X, …, A^K X](i) + b_1) + b_2,   A = D^-1 · adjacency
 
 with torch_geometric.nn.MLP's checkpoint keys `lins.<layer>.weight` and `lins.<layer>.bias`. The row of a node is made
-when variants are (`generation/propagation.py`), so serving samples nothing. With K = 0 it is made of a node's own
+when variants are (`generation/training_set.py`), so serving samples nothing. With K = 0 it is made of a node's own
 features alone.
 """
 

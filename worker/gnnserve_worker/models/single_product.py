@@ -10,9 +10,8 @@ import numpy as np
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.architecture import Axis, LayerWeights, OneTypeSpec, key_of
+from gnnserve_worker.models.architecture import Axis, FirstLayer, LayerWeights, OneTypeSpec, key_of
 from gnnserve_worker.models.dense import Linear, preferred_compute
-from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.tables.gather import Aggregation, Own

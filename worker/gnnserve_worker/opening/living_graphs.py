@@ -23,7 +23,7 @@ from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.names_by_id import NamesById
 from gnnserve_worker.graph.names_by_type import NamesByType
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.places import TypePlaces, places_of
+from gnnserve_worker.graph.relation_lists import TypePlaces, places_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.repository.room import MOST_NODES, GraphRoom
 from gnnserve_worker.sampling.normalised import inverse_roots

@@ -20,7 +20,7 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.places import TypePlaces, places_of
+from gnnserve_worker.graph.relation_lists import TypePlaces, places_of
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows

@@ -1,21 +1,163 @@
-"""Opening a revision, published or staged: its graph, what variants read and compute by, and what applies changes."""
+"""Opening a revision, published or staged: its graph, what variants read and compute by, and what applies changes.
+
+Variants are put together from their files. How tables have rows of nodes decides how they are opened (`TableRows`): one
+of each node, of one type or of several, or one for each relation that reads a node.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from msgspec import UNSET
+from safetensors import SafetensorError
 
+from gnnserve_api.errors import DamagedError
+from gnnserve_api.repository import VariantManifest
+from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.opening.graph import open_seen_graph
-from gnnserve_worker.opening.loaded import LoadedRevision, NetworkBuilder
-from gnnserve_worker.opening.variants import OpenedVariants
+from gnnserve_worker.models.network import VariantNetwork
+from gnnserve_worker.models.rows import MakesRows
+from gnnserve_worker.models.stored_layers import MakesLayer
+from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_of
+from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
+from gnnserve_worker.opening.graph import OpenedGraph, open_seen_graph
+from gnnserve_worker.opening.living_graphs import roots_with_room
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.networks import VariantNetworks
+from gnnserve_worker.opening.rows_by_node import RowsByNode
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array
+from gnnserve_worker.repository.revision_files import RevisionFiles, RowLayout, open_graph_array
 from gnnserve_worker.sampling.repeats import effective_nodes
+from gnnserve_worker.sampling.samplers import Sampler
+from gnnserve_worker.tables.table import Table
+
+if TYPE_CHECKING:
+    from gnnserve_worker.programs.runner import ProgramRunner
+
+
+# --- variants
+
+
+class TableRows(Protocol):
+    """How the tables of a revision have rows of nodes, and what makes such rows. Methods raise DamagedError, or
+    ValueError and KeyError where weights do not fit."""
+
+    @property
+    def tables(self) -> Mapping[str, Table]: ...  # pragma: no cover
+
+    @property
+    def type_rows(self) -> tuple[TypeRowRecipe, ...]:
+        """As `LoadedRevision.type_rows`."""
+        ...  # pragma: no cover
+
+    @property
+    def sample(self) -> Sampler:
+        """Draws the neighbours whose rows are read."""
+        ...  # pragma: no cover
+
+    @property
+    def mapped_nodes(self) -> int:
+        """As `MappedItems.nodes`."""
+        ...  # pragma: no cover
+
+    def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
+        """The network of a variant, and what makes rows for it, as of `LoadedVariant`."""
+        ...  # pragma: no cover
+
+    def open_table(self, name: str) -> Table:
+        """A table from its files once more, with the room that the revision has."""
+        ...  # pragma: no cover
+
+    def followed(self) -> FollowedRows:
+        """Makers of all rows that follow changes, once all variants are open."""
+        ...  # pragma: no cover
+
+
+class OpenedVariants:
+    def __init__(self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder) -> None:
+        """`build`: makes networks over rows of nodes."""
+        self._revision, self._mapped_entries = revision, graph.mapped_entries
+        self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
+        """`inverse_roots` of the graph, where variants weigh neighbours."""
+        self._networks = networks = VariantNetworks(revision, graph.seen.schema, build)
+        self._rows = _ROWS[revision.row_layout](revision, graph, networks, self.roots)
+        self.tables = self._rows.tables
+        self.type_rows = self._rows.type_rows
+        self.sample = self._rows.sample
+
+    @property
+    def programs(self) -> tuple[ProgramRunner, ...]:
+        """As `LoadedRevision.programs`, once all variants are open."""
+        return tuple(self._networks.runners.values())
+
+    def open(self, variant: VariantManifest) -> LoadedVariant:
+        revision = self._revision
+        path = revision.folder / variant.weights
+        try:
+            network, rows = self._rows.open(variant)
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            problem = f"does not hold the weights of {variant.name}: {error}"
+            raise DamagedError(path, problem, revision.remedy) from error
+        by_relation = () if variant.relation_fanouts is UNSET else variant.relation_fanouts
+        table = self.tables[variant.table]
+        return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows, by_relation)
+
+    def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
+        """What applies changes, once all variants are open."""
+        rows, names = self._rows, {id(table): name for name, table in self.tables.items()}
+        followed = rows.followed()
+        stored: Sequence[MakesLayer] = [maker for layer in followed.layers for maker in layer]
+        drafted = draft_of(
+            draft,
+            [maker.source for maker in stored],
+            self.roots() if any(maker.weighs_neighbours for maker in stored) else None,
+            lambda table: rows.open_table(names[id(table)]),
+        )
+        mapped = MappedItems(rows.mapped_nodes, self._mapped_entries)
+        memory = DeltaMemory(draft, followed.makers, followed.layers, drafted.tables, mapped)
+        widths = [one.features for one in rows.type_rows]
+        kept = (maker.kept_features(widths) for maker in followed.makers)
+        features_of = next((one for one in kept if one is not None), None)
+        return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, features_of)
+
+
+_Roots = Callable[[], np.ndarray]
+
+
+def _rows_by_node(revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots) -> TableRows:
+    return RowsByNode(revision, graph, networks, roots)
+
+
+# Only a server of several types imports what opens them.
+
+
+def _rows_by_relation(
+    revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots
+) -> TableRows:
+    from gnnserve_worker.opening.rows_by_relation import RowsByRelation  # noqa: PLC0415
+
+    return RowsByRelation(revision, graph)
+
+
+def _rows_by_type(revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots) -> TableRows:
+    from gnnserve_worker.opening.rows_by_type import RowsByType  # noqa: PLC0415
+
+    return RowsByType(revision, graph, networks)
+
+
+_ROWS: Mapping[RowLayout, Callable[[RevisionFiles, OpenedGraph, VariantNetworks, _Roots], TableRows]] = {
+    RowLayout.BY_NODE: _rows_by_node,
+    RowLayout.BY_RELATION: _rows_by_relation,
+    RowLayout.BY_TYPE: _rows_by_type,
+}
+
+
+# --- a revision
 
 
 def load_revision(

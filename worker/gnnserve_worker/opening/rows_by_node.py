@@ -14,12 +14,12 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.places import places_of
+from gnnserve_worker.graph.relation_lists import places_of
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.feature_products import Scaling
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, row_maker
-from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors

@@ -1,7 +1,7 @@
 """Durable file operations: what is written here survives a power cut once the call has returned.
 
 Every call that changes the disk is one of the small functions under "steps", so that tests can end the process or fill
-the disk around each of them. `staged.py` decides what is written and when it counts as published.
+the disk around each of them. `revision_files.py` decides what is written and when it counts as published.
 """
 
 from __future__ import annotations

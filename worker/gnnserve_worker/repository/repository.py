@@ -10,16 +10,23 @@
 Revisions are immutable and named by what they are made from, so publishing one never disturbs another: a reader
 needs no lock, and a crash leaves a folder without commit, which the next writer removes. Networks that were trained
 before it are kept (`kept.py`) until a revision is published.
+
+One process at a time writes in a service's folder. Its lock is an advisory one on `.lock` (flock), which the kernel
+drops when its holder dies, however it dies.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 from msgspec import UNSET
 
@@ -33,11 +40,9 @@ from gnnserve_api.repository import (
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository import checks, files, graph_files, paths
 from gnnserve_worker.repository.kept import KeptNetworks
-from gnnserve_worker.repository.lock import ServiceLock
 from gnnserve_worker.repository.positions import positions_of
-from gnnserve_worker.repository.revision_files import RevisionFiles
+from gnnserve_worker.repository.revision_files import RevisionFiles, StagedRevision, to_json
 from gnnserve_worker.repository.room import room_of
-from gnnserve_worker.repository.staged import StagedRevision, to_json
 from gnnserve_worker.repository.watched import FileChange, WatchedFiles, stamp_at
 
 _log = logging.getLogger(__name__)
@@ -383,3 +388,62 @@ def _is_committed(folder: Path, commit_name: str) -> bool:
 def _age(manifest: RevisionManifest) -> tuple[str, str]:
     """Sort key: the time, then the id, so that two revisions of the same second always have the same order."""
     return manifest.created_at, manifest.revision
+
+
+# --- one writer at a time
+
+
+class _BusyError(Exception):
+    """Another process holds the lock."""
+
+
+def _give_up() -> NoReturn:
+    raise _BusyError
+
+
+class ServiceLock:
+    """A re-entrant lock: a caller may hold it over several calls that each take it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mutex = threading.RLock()
+        self._depth = 0
+
+    @contextmanager
+    def held(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+        """Hold the lock. `on_wait` is called once before waiting, when another process holds it."""
+        with self._mutex:
+            if self._depth > 0:
+                yield
+                return
+            files.make_folder(self._path.parent)
+            with files.storing(self._path):
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                with files.storing(self._path):
+                    self._wait_for(descriptor, on_wait)
+                self._depth = 1
+                yield
+            finally:
+                self._depth = 0
+                os.close(descriptor)
+
+    @contextmanager
+    def held_if_free(self) -> Iterator[bool]:
+        """Hold the lock unless another process does; tells whether it is held."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(self.held(_give_up))
+            except _BusyError:
+                yield False
+                return
+            yield True
+
+    @staticmethod
+    def _wait_for(descriptor: int, on_wait: Callable[[], None] | None) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)

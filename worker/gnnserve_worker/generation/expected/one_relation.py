@@ -18,11 +18,16 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.expected.neighbourhood import neighbourhood_of
-from gnnserve_worker.generation.features import fit_normalization, keep_columns, normalization_of
 from gnnserve_worker.generation.hidden import hidden_states
-from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.training_set import training_set, visible_nodes
+from gnnserve_worker.generation.training_set import (
+    fit_normalization,
+    keep_columns,
+    model_rows,
+    normalization_of,
+    training_set,
+    visible_nodes,
+)
 from gnnserve_worker.graph.sources.checks import UNREAD_EDGE_DATA
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated, weights_of

@@ -30,7 +30,7 @@ from gnnserve_worker.repository import paths
 from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.ranking.rank import Ranking
+    from gnnserve_worker.generation.ranking import Ranking
 
 
 @dataclass(frozen=True, slots=True)

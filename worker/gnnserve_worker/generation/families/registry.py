@@ -1,20 +1,104 @@
-"""The planners that generation knows, and the order in which they plan."""
+"""The planners that generation knows, the order in which they plan, and what of a manifest's lists they plan.
+
+Two kinds of variants consist of others, have no table, and are planned here. *Smaller fan-outs*: the same table and
+weights as another variant, with fewer neighbours sampled. Weights that were learnt over sampled neighbours can be run
+over any number of them. What fewer cost in accuracy is measured in the profile, as of every other variant; sums (GIN)
+lose more by it than means. *Cascades*: two variants that exist anyway, and what decides between them. What is planned
+is which variants and which shares; temperature and threshold are fitted once the stages can be run
+(`generation/cascades.py`).
+
+Of the listed factors some are left out where features are sparse and their dense tables would be very large. 31,241
+columns of words take 28 MB as a projected table and 3.4 GB as that of x1, which computes the same. The rule looks at
+sizes and at the manifest alone. It cannot tell a default list that a user wrote from one that the API server filled in.
+`wideTables: Keep` asks for all of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.families import CASCADE, HopAxis, cascade_of, point_of
+from gnnserve_api.spec.pruning import DEFAULT_FACTORS, WideTables
+from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.families.cascade import CascadePlanner
-from gnnserve_worker.generation.families.channels import ChannelsPlanner
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant, Planner
-from gnnserve_worker.generation.families.fanouts import with_fewer_neighbours
-from gnnserve_worker.generation.families.given import GivenPlanner
-from gnnserve_worker.generation.families.one_row import OneRowPlanner
-from gnnserve_worker.generation.families.program import ProgramPlanner
-from gnnserve_worker.generation.families.projected import ProjectedPlanner
-from gnnserve_worker.generation.families.pruned import PrunedPlanner
-from gnnserve_worker.generation.families.stored import StoredPlanner
-from gnnserve_worker.generation.ranking.rank import reads_master
+from gnnserve_api.spec.variants import Projection, Variants
+from gnnserve_api.variants import cascade_name, columns_of, fanouts_name, variant_name
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    Ingredients,
+    Outline,
+    PlannedCascade,
+    PlannedVariant,
+    Planner,
+)
+from gnnserve_worker.generation.families.given import GivenPlanner, ProgramPlanner
+from gnnserve_worker.generation.families.layered import (
+    ChannelsPlanner,
+    OneRowPlanner,
+    ProjectedPlanner,
+    PrunedPlanner,
+    StoredPlanner,
+)
+from gnnserve_worker.generation.ranking import reads_master
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.repository.revision_files import stored_bytes
 from gnnserve_worker.tasks.generation import task_of
+
+# --- variants of other variants
+
+
+def with_fewer_neighbours(variants: Variants, planned: PlannedVariant) -> list[PlannedVariant]:
+    """The planned variant with each of `variants.fanouts`, as far as it has hops left; none where it samples no
+    neighbours."""
+    manifest, point = planned.manifest, point_of(planned.manifest)
+    if point.hops is not HopAxis.SAMPLED:
+        return []
+    family = replace(point, hops=HopAxis.FEWER).family
+    left = variants.fanouts if manifest.stored is None else variants.fanouts_left(manifest.stored.layer)
+    return [
+        PlannedVariant(
+            msgspec.structs.replace(
+                manifest, name=fanouts_name(manifest.name, fanouts), family=family, fanouts=fanouts
+            ),
+            planned.factor,
+            tensors=None,
+        )
+        for fanouts in left
+    ]
+
+
+class CascadePlanner:
+    """Those of `spec.variants.cascades` whose stages are there: in the order of their points."""
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        return False
+
+    def tables_bytes(self, outline: Outline) -> int:
+        return 0
+
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+        stages = {planned.manifest.name: planned.manifest for planned in earlier}
+        found = [
+            PlannedCascade(
+                cascade_name(cascade.first, cascade.then, percent),
+                cascade_of(stages[cascade.first], stages[cascade.then]).family,
+                cascade.first,
+                cascade.then,
+                percent,
+            )
+            for cascade in made_from.spec.variants.canonical().cascades
+            if cascade.first in stages and cascade.then in stages
+            for percent in cascade.pass_on_percents
+        ]
+        return FamilyPlan(cascades=sorted(found, key=lambda planned: planned.family != CASCADE.family))
+
+
+# --- all planners
+
 
 _GROUPS: tuple[tuple[Planner, ...], ...] = (
     (PrunedPlanner(), ProjectedPlanner(), StoredPlanner(), GivenPlanner(), ProgramPlanner()),
@@ -56,3 +140,68 @@ def needs_master(spec: GNNServiceSpec) -> bool:
 def bytes_of_tables(outline: Outline) -> int:
     """What all tables would take on the disk at most."""
     return sum(planner.tables_bytes(outline) for planner in PLANNERS)
+
+
+# --- what is planned of a list
+
+
+_MOST_TABLE_BYTES = 2**30
+_MOST_TIMES_SOURCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFactors:
+    kept: tuple[int, ...]
+    """Factors that are written, ascending. If there are none, all variants are projected."""
+    left_out: tuple[int, ...]
+    left_out_bytes: int
+    """Size of the widest left-out table in all storages together; 0: none is left out."""
+
+    def said(self) -> str:
+        """A message of one line that names what is left out; empty if nothing is."""
+        if not self.left_out:
+            return ""
+        names = ", ".join(variant_name(factor) for factor in self.left_out)
+        return (
+            f"{names}, whose dense tables would take up to {self.left_out_bytes / 2**30:.1f} GiB for sparse features; "
+            "projected computes what x1 computes; set spec.variants.pruning.wideTables to Keep to write them"
+        )
+
+
+def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
+    pruning = spec.variants.pruning
+    factors = tuple(sorted(pruning.factors))
+    if (
+        isinstance(features, np.ndarray)
+        or (factors != DEFAULT_FACTORS and not spec.variants.is_searched)
+        or pruning.wide_tables is WideTables.KEEP
+        or spec.variants.projection is not Projection.AUTO
+    ):
+        return WrittenFactors(factors, (), 0)
+    nodes, columns = features.shape[0], spec.model.row_columns(features.shape[1])
+    source_bytes = features.data.nbytes + features.indices.nbytes + features.indptr.nbytes
+    sizes = {
+        factor: sum(stored_bytes(nodes, columns_of(columns, factor), storage) for storage in spec.variants.storage)
+        for factor in factors
+    }
+    most = max(_MOST_TABLE_BYTES, _MOST_TIMES_SOURCE * source_bytes)
+    left_out = tuple(factor for factor in factors if sizes[factor] > most and not _is_needed(spec, factor))
+    kept = tuple(factor for factor in factors if factor not in left_out)
+    return WrittenFactors(kept, left_out, sizes[left_out[0]] if left_out else 0)
+
+
+def _is_needed(spec: GNNServiceSpec, factor: int) -> bool:
+    """Whether routing names a variant of the factor, or others are made of it."""
+    named = [*([spec.routing.variant] if spec.routing.variant else []), *(spec.routing.weights or {})]
+    return spec.variants.reads_factor(factor) or any(name in named for name in spec.variants.names_of(factor))
+
+
+def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSpec:
+    """The spec with these factors, for generation. The revision's identity is still that of the manifest's spec."""
+    pruning = spec.variants.pruning.model_copy(update={"factors": factors})
+    return spec.model_copy(update={"variants": spec.variants.model_copy(update={"pruning": pruning})})
+
+
+def with_searched_factors(spec: GNNServiceSpec, columns: int) -> GNNServiceSpec:
+    """The spec with the factors that a search looks at, those that leave a column of so many."""
+    return with_factors(spec, tuple(factor for factor in SEARCHED_FACTORS if columns_of(columns, factor)))

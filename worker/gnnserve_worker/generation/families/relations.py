@@ -21,7 +21,7 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, plan_variant, storages_of
-from gnnserve_worker.generation.families.fanouts import with_fewer_neighbours
+from gnnserve_worker.generation.families.registry import with_fewer_neighbours
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation

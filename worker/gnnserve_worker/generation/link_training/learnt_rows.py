@@ -16,7 +16,7 @@ from gnnserve_worker.generation.tensors import with_decoder, without_decoder
 from gnnserve_worker.models.architecture import key_of
 from gnnserve_worker.models.single_product import WEIGHT
 from gnnserve_worker.progress import ProgressListener
-from gnnserve_worker.tasks.course import EmbeddingCourse
+from gnnserve_worker.tasks.generated import EmbeddingCourse
 
 _BIAS = "lin.bias"
 _Maker = Callable[[GNNServiceSpec, EmbeddingCourse, str, ProgressListener], TensorsAndRuns]

@@ -23,11 +23,11 @@ from torch import nn
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.schedule import History, schedule_of
+from gnnserve_worker.generation.epochs import History, schedule_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.tasks.course import SHORTEST, EmbeddingCourse
+from gnnserve_worker.tasks.generated import SHORTEST, EmbeddingCourse
 
 _WARM_UP_STEPS = 20
 _LEAST_RATE = 0.01

@@ -26,7 +26,7 @@ from gnnserve_worker.generation.link_training.light_gcn import normalised, to_to
 from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.models.folding import EIGENVALUES, SHARES
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.tasks.course import EmbeddingCourse
+from gnnserve_worker.tasks.generated import EmbeddingCourse
 
 _ROUNDS = 4
 _OVERSAMPLED = 16

@@ -22,8 +22,8 @@ from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.expected.listed import listed_scores
 from gnnserve_worker.generation.expected.one_relation import TURNED, other_directions
 from gnnserve_worker.generation.expected.pairs import compare_pairs
-from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
+from gnnserve_worker.generation.training_set import normalization_of
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.programs.contract import LaidOut
 from gnnserve_worker.programs.failure import ProgramFailedError

@@ -24,14 +24,13 @@ from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.families.family import Ingredients, Outline, PlacedProgram
-from gnnserve_worker.generation.families.program import kept_as
+from gnnserve_worker.generation.families.given import kept_as
 from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
-from gnnserve_worker.generation.features import normalization_of
-from gnnserve_worker.generation.frontier import worth_keeping
+from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.given_program import GivenProgram, check_program, read_program
 from gnnserve_worker.generation.lessons import LearntNetworks, Lesson, OneRowModels, WeightSources, take_lessons
 from gnnserve_worker.generation.one_relation import check_range
-from gnnserve_worker.generation.preparation import Networks, Wanted, WriteRowSource, import_graph
+from gnnserve_worker.generation.profile import worth_keeping
 from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
 from gnnserve_worker.generation.programs.running import (
     ProgramScores,
@@ -40,10 +39,17 @@ from gnnserve_worker.generation.programs.running import (
     read_graph,
     served_features,
 )
-from gnnserve_worker.generation.propagation import ModelRows, model_rows, rows_over_types
-from gnnserve_worker.generation.ranking.rank import Ranking
-from gnnserve_worker.generation.row_source import moments, write_row_source, write_type_row_source
-from gnnserve_worker.generation.training_set import TrainingSet, of_target_alone, training_set
+from gnnserve_worker.generation.ranking import Ranking
+from gnnserve_worker.generation.steps import Networks, Wanted, WriteRowSource, import_graph
+from gnnserve_worker.generation.training_set import (
+    ModelRows,
+    TrainingSet,
+    model_rows,
+    normalization_of,
+    of_target_alone,
+    rows_over_types,
+    training_set,
+)
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData

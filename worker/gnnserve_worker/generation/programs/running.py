@@ -14,8 +14,7 @@ from gnnserve_api.programs import InputRole, ProgramManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.features import Normalized, normalization_of
-from gnnserve_worker.generation.training_set import scaled_features
+from gnnserve_worker.generation.training_set import Normalized, normalization_of, scaled_features
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData

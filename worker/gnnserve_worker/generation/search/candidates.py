@@ -20,12 +20,12 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork
 from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.lessons import LearntNetworks, Teacher, WeightSources, networks_of, take_lessons
-from gnnserve_worker.generation.ranking.rank import Ranking
+from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.build import layer_sizes
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.repository.staged import stored_bytes
+from gnnserve_worker.repository.revision_files import stored_bytes
 
 
 @dataclass(frozen=True, slots=True)

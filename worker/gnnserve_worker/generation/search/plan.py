@@ -18,14 +18,14 @@ from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, cascade_name, variant_name
 from gnnserve_worker.generation.cascades import check_cascades
+from gnnserve_worker.generation.epochs import expected_epochs
+from gnnserve_worker.generation.families.registry import with_factors, with_searched_factors
 from gnnserve_worker.generation.lessons import lessons_of, searched_of
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
-from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
 from gnnserve_worker.generation.search.factors import slow_factors
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Work, work_of
 from gnnserve_worker.generation.search.made_up import measure_made_up
-from gnnserve_worker.generation.wide import with_factors, with_searched_factors
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.tasks.generation import task_of
 

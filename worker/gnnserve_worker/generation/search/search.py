@@ -22,15 +22,15 @@ from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.families.family import FamilyPlan
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.lessons import LearntNetworks, Lesson, WeightSources, networks_of, steps_of_search
-from gnnserve_worker.generation.preparation import Found, Measure, Measured, Wanted
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.search.candidates import Shapes, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel
 from gnnserve_worker.generation.search.selection import select
 from gnnserve_worker.generation.search.training import Promise, model_of, predicted, promises
+from gnnserve_worker.generation.steps import Found, Measure, Measured, Wanted
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.repository.revision_files import StagedRevision
 
 
 class Subject(Protocol):

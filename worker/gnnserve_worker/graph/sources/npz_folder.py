@@ -19,9 +19,8 @@ from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, MASKS, NODE_ARRAYS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
-from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_nodes import Labelled
-from gnnserve_worker.graph.store import Features, Finding, GraphData, NodeType
+from gnnserve_worker.graph.store import Features, Finding, GraphData, NodeType, random_splits
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _FIELD = f"{FIELD}.npz.uri"

@@ -26,8 +26,7 @@ from gnnserve_worker.graph.sources.download import fetch
 from gnnserve_worker.graph.sources.download_folder import Wanted, fetched_digest
 from gnnserve_worker.graph.sources.files import digest_of, require_file
 from gnnserve_worker.graph.sources.raw import RawGraph
-from gnnserve_worker.graph.sources.splits import random_splits
-from gnnserve_worker.graph.store import GraphData, Splits
+from gnnserve_worker.graph.store import GraphData, Splits, random_splits
 from gnnserve_worker.progress import ProgressListener
 
 READER_VERSION = 1

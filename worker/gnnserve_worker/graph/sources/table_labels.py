@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_worker.graph.sources.checks import RANGES, REGRESSION, check_classes, check_splits, listed
-from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_columns import (
     NotANumberError,
     integers_of,
@@ -27,7 +26,7 @@ from gnnserve_worker.graph.sources.table_columns import (
 )
 from gnnserve_worker.graph.sources.table_csv import CsvTable
 from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, TableRows
-from gnnserve_worker.graph.store import Finding, Splits
+from gnnserve_worker.graph.store import Finding, Splits, random_splits
 
 _SPLITS = {"train": 0, "validation": 1, "val": 1, "valid": 1, "test": 2}
 _IN_NO_SPLIT = 3

@@ -1,9 +1,27 @@
-"""Labels of nodes that are learnt, and variants that are judged by them."""
+"""Labels of nodes that are learnt, and variants that are judged by them.
+
+*Thresholds* are chosen for each class on validation nodes: where the F1 of the class is highest. A network learns
+probabilities, and F1 of a class that few nodes have is often highest well below one half. Each variant has thresholds
+of its own. They stay where few nodes could mislead: a class with too few positive validation nodes keeps 0, and no
+threshold leaves the scores of 1 and 99 %.
+
+*Temperatures* tell how sure scores are: fitted on validation nodes, the first stage of a cascade tells it by one.
+Networks are too sure of themselves, or not enough. One number corrects that (On calibration of modern neural networks,
+section 4.2): scores divided by a temperature give the labels the highest likelihood.
+
+*Misfits* are given weights that do not fit the labels, which expected scores cannot tell, since they have the model's
+order of classes. A model that was trained with another order of classes computes right scores whose labels are wrong.
+Held against the validation nodes, it fits them once its output columns are permuted: the best permutation is an
+assignment on the confusion matrix. It is found on half of the nodes and measured on the other half, so that chance
+finds none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +30,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.intervals import share_interval
 from gnnserve_api.profile import Metric, VariantProfile
 from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
@@ -19,12 +38,143 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.training import Majority
 from gnnserve_worker.graph.store import GraphData, Splits
-from gnnserve_worker.tasks.classify_nodes.label_fit import label_misfits
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, metric_of, right_labels
-from gnnserve_worker.tasks.classify_nodes.temperature import fit_temperature
-from gnnserve_worker.tasks.classify_nodes.thresholds import check_thresholds, fit_thresholds
-from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
-from gnnserve_worker.tasks.generated import Imported, Judgement, OutputsOf, Verdict
+from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Judgement, OutputsOf, Verdict, Visible
+
+# --- how sure scores are
+
+
+_TEMPERATURES = (0.05, 20.0)
+"""Lowest and highest; reached only where all nodes, or as good as none, are answered right."""
+_HALVINGS = 50
+
+
+def fit_temperature(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The temperature at which the labels (int64 [nodes]) are likeliest; scores float32 [nodes, classes]."""
+    scores = scores.astype(np.float64)
+    true = scores[np.arange(len(labels)), labels].mean()
+
+    def slope(inverse: float) -> float:
+        """Derivative of the mean negative log-likelihood by the inverse temperature: it rises with that, everywhere."""
+        powers = np.exp(inverse * (scores - scores.max(axis=1, keepdims=True)))
+        expected = (powers * scores).sum(axis=1) / powers.sum(axis=1)
+        return float(expected.mean() - true)
+
+    low, high = (1 / temperature for temperature in reversed(_TEMPERATURES))
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return float(1 / math.sqrt(low * high))
+
+
+# --- from which score on a node has a class
+
+
+MIN_POSITIVES = 20
+"""Validation nodes that must have a class, and as many that must not, for it to get another threshold than 0."""
+LARGEST = math.log(99)
+"""A score of 99 %; the smallest threshold is its negative, 1 %."""
+
+
+def check_thresholds(choice: Thresholds, *, multi_label: bool, classes: int) -> None:
+    """Raises InputError where a graph has no use for them."""
+    if choice is Thresholds.PER_CLASS and not multi_label and classes > 2:
+        raise InputError(
+            "spec.variants.thresholds",
+            f"is PerClass, and each node of this graph has one of {classes} classes: the highest score decides",
+            "use Fixed; PerClass is for nodes of several classes, or for two classes",
+        )
+
+
+def fit_thresholds(scores: np.ndarray, labels: np.ndarray) -> tuple[float, ...]:
+    """`scores` float32 [nodes, classes] and `labels`, as of a `scores.Measure`: of several classes per node, or of two
+    that exclude each other. Of these the first one's threshold is 0: their difference decides."""
+    if labels.ndim == 2:
+        return tuple(_best_threshold(scores[:, column], labels[:, column] != 0) for column in range(labels.shape[1]))
+    second = labels == 1
+    lead = scores[:, 1] - scores[:, 0]
+    if 2 * np.count_nonzero(second) <= len(second):
+        return 0.0, _best_threshold(lead, second)
+    return 0.0, 0.0 - _best_threshold(-lead, ~second)
+
+
+def _best_threshold(scores: np.ndarray, true: np.ndarray) -> float:
+    """The threshold nearest to 0 among those with the highest F1; 0 where too few nodes can tell."""
+    positives = int(np.count_nonzero(true))
+    if min(positives, len(true) - positives) < MIN_POSITIVES:
+        return 0.0
+    order = np.argsort(-scores, kind="stable")
+    falling = scores[order].astype(np.float64)
+    # Cutting behind a node says that it and all before it have the class.
+    f1 = 2 * np.cumsum(true[order]) / (np.arange(1, len(true) + 1) + positives)
+    cuts = np.flatnonzero(falling[:-1] > falling[1:])
+    thresholds = (falling[cuts] + falling[cuts + 1]) / 2
+    within = np.abs(thresholds) <= LARGEST
+    cuts, thresholds = cuts[within], thresholds[within]
+    above = int(np.count_nonzero(falling > 0))
+    at_zero = f1[above - 1] if above else 0.0
+    if not len(cuts) or f1[cuts].max() <= at_zero:
+        return 0.0
+    best = thresholds[f1[cuts] == f1[cuts].max()]
+    return float(np.float32(best[np.abs(best).argmin()]))
+
+
+# --- whether given weights fit labels
+
+
+def label_misfits(
+    spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray], labels: np.ndarray,
+    classes: Classes, majority: Majority,
+) -> Iterator[LabelMisfit]:  # fmt: skip
+    """Variants of given weights that do not fit. `answers`: output columns by variant, of the validation nodes; absent
+    where nodes may have several classes. `labels`: of these nodes."""
+    for profile in profiles:
+        if not _is_given(spec, profile.name):
+            continue
+        columns, permuted = (), 0.0
+        if (found := answers.get(profile.name)) is not None:
+            columns, permuted = _better_order(found, labels, classes, majority)
+        if columns or not majority.is_beaten_by(profile.validation_accuracy):
+            yield LabelMisfit(profile.name, profile.validation_accuracy, majority, columns, permuted)
+
+
+def _is_given(spec: GNNServiceSpec, name: str) -> bool:
+    if spec.model.is_given:
+        return True
+    given: Collection[str] = spec.variants.given_names()
+    return any(name == one or name.startswith(f"{one}-") for one in given)
+
+
+def _better_order(answers: np.ndarray, labels: np.ndarray, classes: Classes, majority: Majority) -> tuple[Any, float]:
+    """Classes in the order of the columns, and the accuracy with them; empty where none is clearly better."""
+    known = labels >= 0
+    answers, labels = answers[known], labels[known]
+    # By chance: validation nodes may be listed in an order that goes with their labels.
+    halves = np.random.default_rng(0).permutation(len(labels)) % 2 == 0
+    if halves.all():
+        return (), 0.0
+    by_half = _assigned(answers[halves], labels[halves], len(classes))
+    rest = labels[~halves]
+    permuted = float((by_half[answers[~halves]] == rest).mean())
+    served = float((answers[~halves] == rest).mean())
+    least = max(majority.score, share_interval(served, len(rest)).high)
+    if share_interval(permuted, len(rest)).low <= least:
+        return (), 0.0
+    return tuple(classes[place] for place in _assigned(answers, labels, len(classes))), permuted
+
+
+def _assigned(answers: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """int64 [classes]: the class of each output column with which most labels are right."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  (takes a tenth of a second)
+
+    confusion = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(confusion, (answers, labels), 1)
+    # Of orders that are equally good, the one that moves fewer columns.
+    weights = confusion * (classes + 1) + np.eye(classes, dtype=np.int64)
+    return np.asarray(linear_sum_assignment(weights, maximize=True)[1])
+
+
+# --- labels that are learnt
 
 
 @dataclass(frozen=True, slots=True)

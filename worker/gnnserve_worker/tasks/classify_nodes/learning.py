@@ -13,7 +13,7 @@ from gnnserve_api.profile import Metric
 from gnnserve_api.training import Source
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
-from gnnserve_worker.tasks.course import Batch, EmbeddingRates, Part, Visible
+from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Visible
 
 NodeLoss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 """Loss of the scores, float32 [seeds, classes], of some nodes (ids)."""

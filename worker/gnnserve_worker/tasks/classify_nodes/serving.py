@@ -24,7 +24,7 @@ from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, c
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.variants import MissingEmbeddings, missing_embeddings, most_embedding_columns
 from gnnserve_worker.graph.store import Splits
-from gnnserve_worker.models.thresholds import decisive_scores
+from gnnserve_worker.models.network import decisive_scores
 from gnnserve_worker.tasks.classify_nodes.description import FORM, OUTPUTS, describe_classes
 from gnnserve_worker.tasks.classify_nodes.published import PublishedClasses, class_part
 from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes

@@ -12,7 +12,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking.question import Question, check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.asking.variants import capabilities_of
-from gnnserve_worker.models.thresholds import decisive_scores
+from gnnserve_worker.models.network import decisive_scores
 from gnnserve_worker.tasks.served import ScoredNodes
 
 _FLOAT32, _INT64 = np.dtype("<f4"), np.dtype("<i8")

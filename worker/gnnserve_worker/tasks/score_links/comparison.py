@@ -21,7 +21,7 @@ from gnnserve_api.spec.task import ComparedWith, Links
 from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet, Pairs
 from gnnserve_worker.models.decoder import build_decoder
-from gnnserve_worker.tasks.course import SHORTEST
+from gnnserve_worker.tasks.generated import SHORTEST
 from gnnserve_worker.tasks.score_links.metrics import rank_links, roc_auc
 
 TEMPERATURE = 0.1

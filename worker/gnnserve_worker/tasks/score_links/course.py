@@ -15,7 +15,7 @@ from torch import nn
 from gnnserve_api.spec.task import Links
 from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet
-from gnnserve_worker.tasks.course import Batch, EmbeddingRates, Part, Visible
+from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Visible
 from gnnserve_worker.tasks.score_links.decoders import TrainedDecoder, make_decoder
 from gnnserve_worker.tasks.score_links.metrics import roc_auc
 

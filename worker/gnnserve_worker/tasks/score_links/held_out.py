@@ -22,8 +22,7 @@ from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, mess
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import kind_of
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
-from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
-from gnnserve_worker.tasks.generated import Imported
+from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Visible
 from gnnserve_worker.tasks.score_links.judge import LinkJudge
 from gnnserve_worker.tasks.score_links.metrics import metric_of_links
 from gnnserve_worker.tasks.score_links.reach import check_ends_are_reached

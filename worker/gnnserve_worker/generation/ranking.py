@@ -1,8 +1,17 @@
-"""Lasso ranking: which columns can be shrunk to nothing while the first layer's output stays.
+"""Ranking of feature columns, most important first, by the method that the manifest names: those of Dynamic GNN
+inference as-a-service, section 3.2.
 
-The regression is that of Dynamic GNN inference as-a-service, section 3.2.
+*Greedy* ranks by the first layer's absolute weights:
 
-With the master frozen, over one factor β_j per column, on training nodes only and without the non-linearity:
+    score_j = Σ_o |W¹[j, o]|, descending
+
+GraphSAGE has two first-layer matrices, of the node itself and of its neighbours; both count. The method never looks at
+the features, so a column with large values and small weights is underrated.
+
+*Random* is a seeded permutation, the baseline that an informed ranking must beat.
+
+*Lasso* looks which columns can be shrunk to nothing while the first layer's output stays. With the master frozen, over
+one factor β_j per column, on training nodes only and without the non-linearity:
 
     minimise ‖A¹X⁰W¹ − A¹(β⊙X⁰)W¹‖² + λ‖β‖₁,   β = 1 at first, λ rising by a constant every epoch
 
@@ -12,22 +21,45 @@ such terms, neighbours' mean and the node itself, and G contains their cross ter
 
 What the paper leaves open, decided here: outputs are centred over the training nodes, since a retrained bias absorbs
 what is constant, and the constant part of sparse non-negative features would drown the rest; the loss is divided by
-its value at β = 0; steps are proximal (soft
-thresholding), which reaches exact zeros; λ is in permille of the smallest one for which β = 0 is optimal. As λ
-rises, columns leave for good; the ranking is by how long a column stays, then by its last |β|, since at the end
-of a long path every |β| is noise.
+its value at β = 0; steps are proximal (soft thresholding), which reaches exact zeros; λ is in permille of the smallest
+one for which β = 0 is optimal. As λ rises, columns leave for good; the ranking is by how long a column stays, then by
+its last |β|, since at the end of a long path every |β| is noise.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import assert_never
+
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.pruning import LassoSettings
+from gnnserve_api.spec.pruning import LassoSettings, Pruning, RankingMethod
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.architecture import FirstLayer
+
+# --- by weights
+
+
+def rank_greedily(first: FirstLayer) -> np.ndarray:
+    """Rank by the sums of absolute weights."""
+    scores = np.abs(first.neighbours).sum(axis=1)
+    if first.own is not None:
+        scores = scores + np.abs(first.own).sum(axis=1)
+    return np.argsort(-scores, kind="stable")
+
+
+# --- at random
+
+
+def rank_at_random(columns: int, seed: int) -> np.ndarray:
+    """Rank by a permutation that the seed draws."""
+    return np.random.default_rng(seed).permutation(columns)
+
+
+# --- by regression
 
 
 def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray:
@@ -52,7 +84,7 @@ def gram_of(first: FirstLayer, moments: Moments) -> np.ndarray:
     return matrix
 
 
-def rank(gram_matrix: np.ndarray, settings: LassoSettings) -> np.ndarray:
+def rank_by_lasso(gram_matrix: np.ndarray, settings: LassoSettings) -> np.ndarray:
     """Rank the columns: an int64 permutation, most important first. `gram_matrix` is G, positive semidefinite."""
     columns = len(gram_matrix)
     ones = np.ones(columns, dtype=np.float32)
@@ -87,3 +119,40 @@ def _largest_eigenvalue(matrix: np.ndarray) -> float:
             return 1.0
         vector = product / np.float32(norm)
     return 1.05 * norm
+
+
+# --- by the method of a manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    columns: np.ndarray
+    """int64 permutation of the columns, most important first."""
+    settings: dict[str, float]
+    """Numbers that the ranking depends on, by name."""
+
+
+def reads_master(method: RankingMethod) -> bool:
+    """Whether columns are ranked by the weights of a network."""
+    return method is not RankingMethod.RANDOM
+
+
+def rank(pruning: Pruning, master: FirstLayer | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
+    """Rank the columns. `master` is the first layer of the 1× model; None is enough for Random, which ignores it."""
+    match pruning.method:
+        case RankingMethod.RANDOM:
+            return Ranking(rank_at_random(features.shape[1], seed), {"seed": seed})
+        case RankingMethod.GREEDY:
+            return Ranking(rank_greedily(_given(master, pruning)), {})
+        case RankingMethod.LASSO:
+            columns = rank_by_lasso(gram(_given(master, pruning), features, data), pruning.lasso)
+            settings = pruning.lasso.model_dump(by_alias=True)
+            return Ranking(columns, {key: float(value) for key, value in settings.items()})
+        case _:
+            assert_never(pruning.method)
+
+
+def _given(master: FirstLayer | None, pruning: Pruning) -> FirstLayer:
+    if master is None:
+        raise ValueError(f"{pruning.method} ranks by the master's weights")
+    return master
