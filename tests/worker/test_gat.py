@@ -29,10 +29,9 @@ from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
-from gnnserve_worker.generation.moments import first_layer_moments
+from gnnserve_worker.generation.moments import first_layer_moments, refit
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.refit import refit
 from gnnserve_worker.generation.tensors import (
     Tensors,
     first_layer,

@@ -23,7 +23,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import Decoder, Links
-from gnnserve_worker.generation.link_training.light_gcn import Propagation
+from gnnserve_worker.generation.light_gcn import Propagation
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, Pairs, PartedLinks, message_relations, pair_keys, part_edges
 from gnnserve_worker.graph.overlay import overlay_arranger

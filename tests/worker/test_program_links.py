@@ -32,8 +32,7 @@ from gnnserve_worker.generation.expected.file import ScoredNodes
 from gnnserve_worker.generation.expected.listed import ListedScores
 from gnnserve_worker.generation.expected.pairs import compare_pairs
 from gnnserve_worker.generation.pipeline import find, generate
-from gnnserve_worker.graph.hidden_links import relations_without_held_out
-from gnnserve_worker.graph.links import Pairs, part_edges
+from gnnserve_worker.graph.links import Pairs, part_edges, relations_without_held_out
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.opening import served_revision

@@ -10,9 +10,7 @@ import scipy.sparse as sp
 from tests.support.graphs import dense_features, neighbours_of, network_manifest, random_graph, random_tensors
 
 from gnnserve_worker.generation import moments as moments_module
-from gnnserve_worker.generation import refit as refit_module
-from gnnserve_worker.generation.moments import Moments, first_layer_moments
-from gnnserve_worker.generation.refit import refit, sample_nodes
+from gnnserve_worker.generation.moments import Moments, first_layer_moments, refit, sample_nodes
 from gnnserve_worker.generation.tensors import first_layer
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.architecture import FirstLayer
@@ -84,7 +82,7 @@ def test_moments_are_the_centred_covariances_of_the_inputs(
 def test_without_ridge_it_is_the_least_squares_fit_with_intercept(
     monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
-    monkeypatch.setattr(refit_module, "RIDGE", 1e-9)
+    monkeypatch.setattr(moments_module, "RIDGE", 1e-9)
     first, features, nodes = _first(architecture), _features(), np.arange(NODES)
     features += dense_features(NODES, WIDTH, 6) * np.float32(0.3)  # no column follows from the others
     inputs = _inputs(first, features, GRAPH, nodes)
@@ -136,7 +134,7 @@ def test_where_the_graph_tells_nothing_weights_stay_as_they_were(architecture: s
 
 
 def test_a_large_graph_is_sampled_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refit_module, "MOST_NODES", 10)
+    monkeypatch.setattr(moments_module, "MOST_NODES", 10)
     nodes = np.arange(100, 200)
     some = sample_nodes(nodes, seed=0)
     assert len(np.unique(some)) == 10

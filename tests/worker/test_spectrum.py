@@ -7,8 +7,7 @@ import pytest
 import scipy.sparse as sp
 from tests.support.graphs import graph_of
 
-from gnnserve_worker.generation.link_training.light_gcn import normalised, to_torch
-from gnnserve_worker.generation.link_training.spectrum import leading_eigenpairs
+from gnnserve_worker.generation.light_gcn import leading_eigenpairs, normalised, to_torch
 
 
 def nothing(done: int) -> None:

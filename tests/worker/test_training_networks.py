@@ -65,7 +65,7 @@ def test_every_architecture_has_its_object_and_its_module() -> None:
     assert set(registry.ARCHITECTURES) == set(Architecture)
     assert all(spec.architecture is name for name, one in registry.ARCHITECTURES.items() for spec in one.specs)
     assert all(one.specs for one in registry.ARCHITECTURES.values())
-    # Embeddings are learnt apart (generation/link_training/light_gcn.py).
+    # Embeddings are learnt apart (generation/light_gcn.py).
     assert set(MODULES) == set(registry.OF_ONE_TYPE) - {Architecture.LIGHT_GCN}
 
 

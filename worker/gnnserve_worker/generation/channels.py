@@ -3,7 +3,7 @@ real-time GNN inference using channel pruning*).
 
 From the last layer backwards, one factor β per channel that a layer reads is shrunk by a growing penalty until as many
 channels are left as are wanted: the regression that ranks feature columns (`ranking.py`), over hidden states of
-the whole network. The layer is then fitted by least squares to what it computed of all channels (`refit.py`), the
+the whole network. The layer is then fitted by least squares to what it computed of all channels (`moments.py`), the
 layer before it loses the outputs that nothing reads any more, and is next. A GIN has channels between the products of a
 layer, too.
 
@@ -22,9 +22,8 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import LassoSettings
 from gnnserve_worker.generation.hidden import hidden_states
-from gnnserve_worker.generation.moments import Moments, first_layer_moments
+from gnnserve_worker.generation.moments import Moments, first_layer_moments, refit, sample_nodes
 from gnnserve_worker.generation.ranking import gram_of, rank_by_lasso
-from gnnserve_worker.generation.refit import refit, sample_nodes
 from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph

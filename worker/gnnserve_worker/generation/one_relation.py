@@ -124,7 +124,7 @@ class OneRelation:
         one_rows_of = _training_one_rows(spec, progress, learning)
         if spec.model.learns_embeddings:
             # Imported here: it needs torch.
-            from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
+            from gnnserve_worker.generation.light_gcn import learn_rows  # noqa: PLC0415
 
             rows, network = learn_rows(spec, self.problem.embedding_course(), progress, learning.resumption)
             embedded = replace(self, graph=self.graph.with_features(rows))

@@ -1,7 +1,7 @@
 """The embedding of a node that is not stored where embeddings are eigenvectors of the graph, from stored ones.
 
 An eigenvector's entry at a node is, over the eigenvalue, the sum of its neighbours' entries, each multiplied by a
-number of that neighbour (`generation/link_training/spectrum.py` says which). They lie beside the decoder's weights.
+number of that neighbour (`generation/light_gcn.py` says which). They lie beside the decoder's weights.
 """
 
 from __future__ import annotations

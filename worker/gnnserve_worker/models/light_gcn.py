@@ -2,7 +2,7 @@
 
     e(i) = mean over k = 0 … K of (S^k E)(i),   S = D^-1/2 A D^-1/2
 
-E is learnt (`generation/link_training/light_gcn.py`), and nothing is multiplied with it: its layers are one table of
+E is learnt (`generation/light_gcn.py`), and nothing is multiplied with it: its layers are one table of
 final embeddings. Its weight is the identity, and serving builds no product of it.
 """
 

@@ -17,7 +17,6 @@ from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
-from gnnserve_worker.generation.expected.neighbourhood import neighbourhood_of
 from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import (
@@ -34,6 +33,57 @@ from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated,
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.generation import task_of
+
+# --- the part of a graph that scores depend on
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbourhood:
+    nodes: np.ndarray
+    """int64: nodes of the graph, ascending."""
+    lists: Graph
+    """Their lists, in the numbering of `nodes`."""
+
+    def places(self, nodes: np.ndarray) -> np.ndarray:
+        """Where these nodes are among them."""
+        return np.searchsorted(self.nodes, nodes)
+
+
+def neighbourhood_of(graph: Graph, seeds: np.ndarray, hops: int) -> Neighbourhood:
+    """All nodes within so many hops of `seeds`. Lists of nodes within `hops` - 1 are whole, those of the last ones lack
+    what is further away."""
+    is_in = np.zeros(graph.nodes, dtype=bool)
+    is_in[seeds] = True
+    border = np.unique(seeds)
+    for _ in range(hops):
+        if is_in.all():  # of a large graph, whose entries need not be copied
+            break
+        read = _entries(graph, border)
+        border = np.unique(read[~is_in[read]])
+        if not len(border):
+            break
+        is_in[border] = True
+    nodes = np.flatnonzero(is_in)
+    if len(nodes) == graph.nodes:
+        return Neighbourhood(nodes, graph)
+    places = np.full(graph.nodes, -1, dtype=np.int32)
+    places[nodes] = np.arange(len(nodes))
+    found = places[_entries(graph, nodes)]
+    owners = np.repeat(np.arange(len(nodes)), np.diff(graph.indptr)[nodes])[found >= 0]
+    indptr = np.searchsorted(owners, np.arange(len(nodes) + 1)).astype(np.int64)
+    return Neighbourhood(nodes, Graph(indptr, np.ascontiguousarray(found[found >= 0])))
+
+
+def _entries(graph: Graph, nodes: np.ndarray) -> np.ndarray:
+    """All entries of the lists of these nodes, list after list."""
+    begins, counts = graph.indptr[:-1][nodes], np.diff(graph.indptr)[nodes]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    entries: np.ndarray = graph.indices[np.repeat(begins, counts) + within]
+    return entries
+
+
+# --- scores over it
+
 
 _PAIRED_NUMBERS = 1 << 26
 """Most numbers that a way may read for pairs of ways to be tried: there are hundreds of them."""

@@ -10,8 +10,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.tables import NodeColumns
 from gnnserve_worker.graph.sources.checks import check_node_count
-from gnnserve_worker.graph.sources.table_choice import chosen_columns, is_pattern
-from gnnserve_worker.graph.sources.table_features import feature_columns
+from gnnserve_worker.graph.sources.table_features import chosen_columns, feature_columns, is_pattern
 from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable
 from gnnserve_worker.graph.sources.table_ids import IdColumn, NodeOrder
 from gnnserve_worker.graph.sources.table_labels import LabelColumn, LabelColumns, SplitColumn

@@ -16,9 +16,14 @@ from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.variants import Variants
-from gnnserve_worker.graph.hidden_links import relations_without_held_out
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, message_relations
+from gnnserve_worker.graph.links import (
+    LinkSet,
+    PartedLinks,
+    links_digest,
+    message_relations,
+    relations_without_held_out,
+)
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import kind_of
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
