@@ -363,22 +363,27 @@ def _asked(spec: GNNServiceSpec, field: str) -> str:
 
 def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     """What is learnt for a spec before variants are planned; what a search learns beside it is chosen later."""
-    variants, training = spec.variants, spec.model.training
+    variants = spec.variants
     if reads_products(spec):
         return (_first(spec),)
     if spec.model.program is not None:
         return networks_of(spec)
     if variants.are_all_given:
         return ()
-    seeds = range(training.seed + 1, training.seed + 1 + variants.pruning.stability_seeds)
     is_chosen = variants.optional_factors and not variants.is_searched
     return (
         *((_first(spec),) if needs_master(spec) else ()),
         _ranking(spec),
         *((_choice(spec),) if is_chosen else ()),
-        *(_other_seed(spec, seed) for seed in seeds),
-        *(() if variants.is_searched else networks_of(spec)),
+        *_behind_choice(spec),
     )
+
+
+def _behind_choice(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
+    """What is learnt once columns are ranked, for the factors that are left."""
+    seed, others = spec.model.training.seed, spec.variants.pruning.stability_seeds
+    listed = () if spec.variants.is_searched else networks_of(spec)
+    return *(_other_seed(spec, seed + place) for place in range(1, others + 1)), *listed
 
 
 def networks_of(spec: GNNServiceSpec, listed: Variants | None = None) -> tuple[Lesson, ...]:
@@ -437,10 +442,7 @@ def steps_of(spec: GNNServiceSpec, sizes: GraphSizes, budget_s: float) -> tuple[
 
 def steps_behind_choice(spec: GNNServiceSpec, sizes: GraphSizes, budget_s: float) -> tuple[Step, ...]:
     """Steps behind the choice of factors. `spec`: with those that are left."""
-    lessons = lessons_of(spec)
-    ranked = [one.name for one in lessons].index(_ranking(spec).name)
-    behind = [one for one in lessons[ranked + 1 :] if one.name != CHOOSE_FACTORS]
-    return *_learning(behind, sizes), *_ending(spec, sizes, budget_s)
+    return *_learning(_behind_choice(spec), sizes), *_ending(spec, sizes, budget_s)
 
 
 def steps_of_search(spec: GNNServiceSpec, sizes: GraphSizes, names: Iterable[str], budget_s: float) -> tuple[Step, ...]:
