@@ -189,7 +189,7 @@ def _generated(
     root: Path, spec: GNNServiceSpec, data: GraphData, recording: Recording, max_delta_bytes: int | None
 ) -> LoadedRevision:
     # Imported here: torch takes seconds, and what grows is tested without it.
-    from gnnserve_worker.generation.networks import CPU
+    from gnnserve_worker.generation.layers import CPU
     from gnnserve_worker.generation.train import TrainedModels
 
     repository = Repository(root, "benchmarks", data.digest)

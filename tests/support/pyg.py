@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from gnnserve_api.spec.model import Model
-from gnnserve_worker.generation.networks import build_module
+from gnnserve_worker.generation.networks import build_module, numbers_of
+from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 
@@ -36,6 +37,11 @@ def module_of(
         if hasattr(conv, "att_src"):
             conv.bias.data.normal_()
     return module
+
+
+def to_tensors(module: torch.nn.Module) -> Tensors:
+    """The state dict as numpy arrays, under torch_geometric's keys."""
+    return numbers_of(module.state_dict())
 
 
 def edges_of_graph(graph: Graph) -> torch.Tensor:

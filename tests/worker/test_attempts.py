@@ -15,7 +15,7 @@ from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.training import Majority, TrainingRun
 from gnnserve_worker.generation import epochs as epochs_module
 from gnnserve_worker.generation.epochs import MOST_ATTEMPTS, learn_with_retries
-from gnnserve_worker.generation.networks import CPU
+from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.train import TrainedModels
 from gnnserve_worker.progress import Progress, silent
 

@@ -21,10 +21,10 @@ from gnnserve_api.spec.model import Batches, Model, Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.batches import MOST_NUMBERS, batches_of, report_batches
 from gnnserve_worker.generation.blocks import blocks_of
+from gnnserve_worker.generation.layers import CPU, Block
 from gnnserve_worker.generation.learner import Blocks, NetworkOptimizer, Rate
-from gnnserve_worker.generation.networks import CPU
+from gnnserve_worker.generation.networks import LearningNetwork, drawn_network
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.relation_networks import Block, drawn_weights, embedding_keys, outputs_of_seeds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
@@ -56,23 +56,27 @@ def shape_of(subject: TrainingSet, model: Model) -> RelationalShape:
     return RelationalShape(subject.schema, model.hidden, CLASSES, network.layers, model.bases, network.attention)
 
 
-def made_blocks(batches: Batches, model: Model, subject: TrainingSet, device: torch.device = CPU) -> Blocks[Block]:
+def made_blocks(batches: Batches, model: Model, subject: TrainingSet, device: torch.device = CPU) -> Blocks:
     return blocks_of(batches, model, shape_of(subject, model), subject, CLASSIFIED, device)
+
+
+def network_of(subject: TrainingSet, model: Model, device: torch.device = CPU) -> LearningNetwork:
+    spec, shape = relational_spec_of(model.architecture), shape_of(subject, model)
+    return drawn_network(spec, shape, CLASSIFIED, 0.5, model.training.dropout, device)
 
 
 def gradients_of(
     batches: Batches, model: Model, subject: TrainingSet, device: torch.device = CPU
 ) -> dict[str, torch.Tensor]:
     """Scores of all training nodes, and the gradient of each tensor, of the first step over all of them."""
-    spec, shape = relational_spec_of(model.architecture), shape_of(subject, model)
     torch.manual_seed(3)
-    weights = drawn_weights(spec, shape, 0.5, device)
+    network = network_of(subject, model, device)
     nodes = subject.data.splits.train
     blocks = made_blocks(batches, model, subject, device).over(subject.visible)
-    scores = outputs_of_seeds(spec, shape, weights, blocks.block(nodes, key=7), 0.0, CLASSIFIED)
+    scores = network.outputs(blocks.block(nodes, key=7), trains=False)
     label_loss(scores, subject.data.labels[nodes]).backward()  # type: ignore[no-untyped-call]
     found = {"scores": scores.detach().cpu()}
-    for key, weight in weights.items():
+    for key, weight in network.state.items():
         gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
         found[key] = (gradient.to_dense() if gradient.is_sparse else gradient).cpu()
     return found
@@ -102,7 +106,7 @@ def test_a_batch_of_all_nodes_with_whole_lists_is_the_whole_graphs_step(
     assert whole.keys() == sampled.keys()
     for key, expected in whole.items():
         torch.testing.assert_close(sampled[key], expected, atol=1e-5, rtol=1e-5, msg=key)
-    assert any(whole[key].abs().max() > 1e-3 for key in embedding_keys(shape_of(subject, model))) or layers == 1
+    assert any(whole[key].abs().max() > 1e-3 for key in whole if key.startswith("embeddings.")) or layers == 1
 
 
 def test_sparse_features_and_several_classes_of_a_node_make_the_same_step_too(tmp_path: Path) -> None:
@@ -121,7 +125,7 @@ def test_sparse_features_and_several_classes_of_a_node_make_the_same_step_too(tm
 
 def drawn_by_relation(block: Block, layer: int) -> list[np.ndarray]:
     """How many neighbours each row reads by each relation."""
-    return [means.rows.crow_indices().diff().numpy() for means in block.layers[layer].means]
+    return [lists.adjacency.crow_indices().diff().numpy() for lists in block.layers[layer].lists]
 
 
 def test_fan_outs_bound_what_a_batch_reads_by_each_relation(tmp_path: Path) -> None:
@@ -152,11 +156,10 @@ def test_fan_outs_bound_what_a_batch_reads_by_each_relation(tmp_path: Path) -> N
 def test_every_step_draws_other_neighbours_and_a_key_the_same_ones(tmp_path: Path) -> None:
     subject, model = subject_of(tmp_path, divided_shop()), model_of(fanouts=[1, 1])
     blocks, nodes = made_blocks(Batches.SAMPLED, model, subject), np.arange(60)
-    spec, shape = relational_spec_of(model.architecture), shape_of(subject, model)
-    weights = drawn_weights(spec, shape, 0.5, CPU)
+    network = network_of(subject, model)
 
     def scores(key: int, part: np.ndarray) -> torch.Tensor:
-        return outputs_of_seeds(spec, shape, weights, blocks.block(part, key), 0.0, CLASSIFIED).detach()
+        return network.outputs(blocks.block(part, key), trains=False).detach()
 
     assert torch.equal(scores(1, nodes), scores(1, nodes))
     assert not torch.allclose(scores(1, nodes), scores(2, nodes))
@@ -182,13 +185,9 @@ def test_a_seed_that_reads_nobody_has_scores(tmp_path: Path, architecture: str) 
     model = model_of(architecture=architecture)
     ends_of_any = [int(ends[end][0]) for ends in parts.edges.values() for end in ("src", "dst")]
     lonely = np.setdiff1d(np.arange(30), ends_of_any)[-3:]
-    spec, shape = relational_spec_of(model.architecture), shape_of(subject, model)
-    weights = drawn_weights(spec, shape, 0.5, CPU)
-    found = []
+    network, found = network_of(subject, model), []
     for batches in BOTH:
-        scores = outputs_of_seeds(
-            spec, shape, weights, made_blocks(batches, model, subject).block(lonely, 1), 0.0, CLASSIFIED
-        )
+        scores = network.outputs(made_blocks(batches, model, subject).block(lonely, 1), trains=False)
         label_loss(scores, subject.data.labels[lonely]).backward()  # type: ignore[no-untyped-call]
         found.append(scores.detach())
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
-from tests.support.pyg import module_of
+from tests.support.pyg import module_of, to_tensors
 from torch.nn import Linear, ReLU, Sequential, functional
 
 from gnnserve_api.errors import InputError
@@ -21,7 +21,7 @@ from gnnserve_api.spec.model import Architecture, Checkpoint, Model
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
 from gnnserve_worker.generation.checkpoint_layout import layout_of
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
-from gnnserve_worker.generation.networks import build_module, to_tensors
+from gnnserve_worker.generation.networks import build_module
 from gnnserve_worker.generation.tensors import Tensors
 
 COLUMNS, HIDDEN, CLASSES = 6, 8, 3

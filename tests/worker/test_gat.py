@@ -21,7 +21,7 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
-from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of
+from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of, to_tensors
 from tests.support.serving_path import SHARE, infer_scores, sample_of
 
 from gnnserve_api.errors import InputError
@@ -30,7 +30,6 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.moments import first_layer_moments, refit
-from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.tensors import (
     Tensors,

@@ -22,13 +22,12 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
-from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of
+from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of, to_tensors
 from tests.support.serving_path import SHARE, infer_scores, sample_of
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.moments import first_layer_moments
-from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.tensors import first_layer, without_first_product
 from gnnserve_worker.graph.store import Graph

@@ -17,14 +17,21 @@ from tests.support.graphs import (
     random_tensors,
     table_of,
 )
-from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, last_hidden_of, module_of, scores_of
+from tests.support.pyg import (
+    assert_close,
+    edges_of_graph,
+    explicit_sample,
+    last_hidden_of,
+    module_of,
+    scores_of,
+    to_tensors,
+)
 from tests.support.serving_path import SHARE, infer, sample_of
 
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import build_network, compute_for
 from gnnserve_worker.models.network import Activations, Layer, Network, take

@@ -13,15 +13,15 @@ import torch
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.learning import labelled_set
 from tests.support.overlays import scores_of_new_node
-from tests.support.pyg import assert_close, module_of
+from tests.support.pyg import assert_close, module_of, to_tensors
 
 import gnnserve_worker.generation.train as train_module
 from gnnserve_api.families import point_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.training import TrainingRun, says_learnt
+from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.learning import Resumption
-from gnnserve_worker.generation.networks import CPU, to_tensors
 from gnnserve_worker.generation.one_row import TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.train import Trained, train

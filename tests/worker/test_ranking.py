@@ -11,13 +11,12 @@ import scipy.sparse as sp
 import torch
 from tests.support.graphs import neighbours_of, planted_graph
 from tests.support.learning import labelled_set
-from tests.support.pyg import module_of
+from tests.support.pyg import module_of, to_tensors
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.pruning import LassoSettings, Pruning
 from gnnserve_worker.generation import moments
-from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.ranking import gram as gram_of_columns
 from gnnserve_worker.generation.ranking import rank, rank_at_random, rank_by_lasso, rank_greedily
 from gnnserve_worker.generation.tensors import Tensors, first_layer

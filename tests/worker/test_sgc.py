@@ -23,13 +23,12 @@ from tests.support.graphs import (
     write_npz,
 )
 from tests.support.learning import labelled_set
-from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
+from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of, to_tensors
 
 from gnnserve_api.families import point_of
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
 from gnnserve_worker.generation.training_set import Normalized, TrainingSet, model_rows

@@ -13,10 +13,11 @@ from tests.support.lacks import needs_gpu
 from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
-from gnnserve_worker.generation.networks import CPU, build_module, forward, rows_of, training_device
+from gnnserve_worker.generation.blocks import block_of
+from gnnserve_worker.generation.layers import CPU, training_device
+from gnnserve_worker.generation.networks import MODULES, build_module, network_of
 from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.registry import OF_ONE_TYPE
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 DATA = planted_graph((2, 5, 7))
@@ -24,7 +25,7 @@ GPU = torch.device("cuda", 0)
 NEEDS_GPU = needs_gpu()
 
 
-@pytest.fixture(params=list(OF_ONE_TYPE))
+@pytest.fixture(params=list(MODULES))
 def model(request: pytest.FixtureRequest) -> Model:
     settings = {"epochs": 3, "batchSize": 64, "dropout": 0}
     return Model.model_validate({"architecture": request.param, "hidden": 16, "fanouts": [4, 3], "training": settings})
@@ -41,7 +42,7 @@ def _gradients(device: torch.device, model: Model, features: Features) -> dict[s
     module = build_module(model, features.shape[1], len(DATA.classes)).to(device)
     sampler = SubgraphSampler(DATA.graph.indptr, DATA.graph.indices)
     subgraph = sampler.sample(np.arange(64), model.fanouts, key=0)
-    scores = forward(module, rows_of(features, subgraph.nodes, device), subgraph)
+    scores = network_of(module, dropout=0.0).outputs(block_of(subgraph, features, device), trains=True)
     (scores**2).sum().backward()  # type: ignore[no-untyped-call]
     gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
     found = {"scores": scores.detach(), **{name: tensor for name, tensor in gradients.items() if tensor is not None}}

@@ -16,18 +16,13 @@ from tests.support.graphs import (
     random_tensors,
     sparse_features,
 )
-from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
+from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of, to_tensors
 from torch_geometric.nn import GCN
 
 from gnnserve_api.spec.model import Architecture
-from gnnserve_worker.generation.networks import (
-    MODULES,
-    Rows,
-    SparseRows,
-    forward,
-    rows_of,
-    to_tensors,
-)
+from gnnserve_worker.generation.blocks import block_of
+from gnnserve_worker.generation.layers import Rows, SparseRows, rows_of
+from gnnserve_worker.generation.networks import MODULES, network_of
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of, with_first_layer, without_first_product
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models import registry
@@ -57,8 +52,8 @@ def _dense(features: Features) -> np.ndarray:
 
 def _scores(module: torch.nn.Module, features: Features, graph: Graph, seeds: np.ndarray, layers: int) -> torch.Tensor:
     sampler = SubgraphSampler(graph.indptr, graph.indices, weighted=isinstance(module, GCN))
-    subgraph = sampler.sample(seeds, (-1,) * layers, 0)
-    return forward(module, rows_of(features, subgraph.nodes), subgraph)
+    block = block_of(sampler.sample(seeds, (-1,) * layers, 0), features)
+    return network_of(module, dropout=0.5).outputs(block, trains=module.training)
 
 
 def test_every_architecture_has_its_object_and_its_module() -> None:

@@ -11,26 +11,27 @@ it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 import torch
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.spec.model import Batches, Model
 from gnnserve_api.training import TrainedBy
 from gnnserve_worker.generation.batches import steps_of_epoch
 from gnnserve_worker.generation.families.relations import fanouts_by_relation
-from gnnserve_worker.generation.networks import ListBlock, Rows, SparseRows, rows_of
-from gnnserve_worker.generation.relation_networks import Block, BlockLayer, means_of, rows_of_types
-from gnnserve_worker.generation.training_set import Normalized, TrainingSet, mean_rows, means_by_relation
+from gnnserve_worker.generation.layers import CPU, Block, BlockLayer, Lists, Rows, lists_of, rows_of
+from gnnserve_worker.generation.training_set import Normalized, TrainingSet
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Relation
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
-from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
 from gnnserve_worker.tasks.generated import Visible
 
@@ -50,6 +51,7 @@ class ListBlocks:
     """A block for each batch, of the neighbours that are drawn for it from one list."""
 
     reads_few: ClassVar[bool] = True
+    trained_by: ClassVar[TrainedBy | UnsetType] = UNSET
 
     def __init__(self, model: Model, features: Features, graph: Graph, device: torch.device) -> None:
         self._model, self._features, self._device = model, features, device
@@ -68,23 +70,33 @@ class ListBlocks:
         size = _JUDGED_AT_ONCE if random is None else self._model.training.batch_size
         return _parted(items, size, random)
 
-    def block(self, seeds: np.ndarray, key: int) -> ListBlock:
-        subgraph = self._sampler.sample(seeds, self._model.fanouts, key)
-        return ListBlock(rows_of(self._features, subgraph.nodes, self._device), subgraph)
+    def block(self, seeds: np.ndarray, key: int) -> Block:
+        return block_of(self._sampler.sample(seeds, self._model.fanouts, key), self._features, self._device)
+
+
+def block_of(subgraph: SampledSubgraph, features: Features, device: torch.device = CPU) -> Block:
+    """The block of one type and relation that was sampled, with a layer for each hop. `features`: of all nodes."""
+    layers = []
+    for targets, sources in reversed([*pairwise(subgraph.ends)]):
+        indptr = subgraph.indptr[: targets + 1]
+        lists = lists_of(indptr, subgraph.neighbours[: indptr[-1]], sources, device, subgraph.weights)
+        layers.append(BlockLayer([lists], [targets]))
+    seeds = torch.from_numpy(subgraph.seed_rows.astype(np.int64)).to(device)
+    return Block([rows_of(features, subgraph.nodes, device)], [None], layers, seeds)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeGraph:
     """One block for all seeds."""
 
-    trained_by: ClassVar[TrainedBy] = "WholeGraph"
+    trained_by: ClassVar[TrainedBy | UnsetType] = "WholeGraph"
     reads_few: ClassVar[bool] = False
 
     data: GraphData
     shape: RelationalShape
     relations: Sequence[Relation]
     features: Sequence[Rows | None]
-    means: Sequence[SparseRows]
+    lists: Sequence[Lists]
     """By relation."""
     kinds: Collection[int]
     device: torch.device
@@ -99,16 +111,20 @@ class WholeGraph:
         device: torch.device,
     ) -> WholeGraph:  # fmt: skip
         """`model`: not read, as nothing is sampled."""
-        means = [means_of(means_by_relation(subject.data, one), device) for one in subject.data.relations]
-        rows = rows_of_types(subject.features, device)
-        return cls(subject.data, shape, subject.data.relations, rows, means, kinds, device)
+        data = subject.data
+        lists = [_lists_of(data, one, device) for one in data.relations]
+        rows = [
+            None if one is None else rows_of(one.features, np.arange(one.features.shape[0]), device)
+            for one in subject.features
+        ]
+        return cls(data, shape, data.relations, rows, lists, kinds, device)
 
     def over(self, relations: Sequence[Relation]) -> WholeGraph:
-        means = [
-            old_means if new is old else means_of(means_by_relation(self.data, new), self.device)
-            for old_means, new, old in zip(self.means, relations, self.relations, strict=True)
+        lists = [
+            old_lists if new is old else _lists_of(self.data, new, self.device)
+            for old_lists, new, old in zip(self.lists, relations, self.relations, strict=True)
         ]
-        return WholeGraph(self.data, self.shape, relations, self.features, means, self.kinds, self.device)
+        return replace(self, relations=relations, lists=lists)
 
     def steps(self, items: int, parts: int = 1) -> int:
         return parts
@@ -119,7 +135,7 @@ class WholeGraph:
 
     def block(self, seeds: np.ndarray, key: int) -> Block:
         graph = self.shape.graph
-        layer = BlockLayer(self.means, [kind.nodes for kind in graph.types])
+        layer = BlockLayer(self.lists, [kind.nodes for kind in graph.types])
         firsts = np.array(graph.first_nodes)
         kind_of_seed = np.searchsorted(firsts, seeds, side="right") - 1
         before, rows = np.zeros(len(graph.types), np.int64), 0
@@ -130,11 +146,16 @@ class WholeGraph:
         return Block(self.features, [None] * len(graph.types), [layer] * self.shape.layers, places)
 
 
+def _lists_of(data: GraphData, relation: Relation, device: torch.device) -> Lists:
+    """Lists of a relation, which need not be those of the graph."""
+    return lists_of(relation.lists.indptr, relation.lists.indices, data.type_named(relation.source).nodes, device)
+
+
 class SampledBlocks:
     """A block for each batch, of the neighbours that are drawn for it. Features stay in the processor's memory. To be
     used by one thread at a time."""
 
-    trained_by: ClassVar[TrainedBy] = "Sampled"
+    trained_by: ClassVar[TrainedBy | UnsetType] = "Sampled"
     reads_few: ClassVar[bool] = True
 
     def __init__(
@@ -196,7 +217,7 @@ class SampledBlocks:
         """Lists of each layer: the first rows of those that the first layer reads."""
         graph, count = self._shape.graph, self._shape.layers
         stride = int(self._graph.layout[1])
-        means: list[list[SparseRows]] = [[] for _ in range(count)]
+        by_layer: list[list[Lists]] = [[] for _ in range(count)]
         slots = [0] * len(graph.types)
         for relation in graph.relations:
             source, target = graph.place_of(relation.source), graph.place_of(relation.target)
@@ -207,11 +228,13 @@ class SampledBlocks:
             starts = np.concatenate([[0], np.cumsum(degrees)])
             entries = np.repeat(begins - starts[:-1], degrees) + np.arange(starts[-1])
             read = rows.places[sample.children[entries]]
-            for layer, of_layer in enumerate(means):
+            for layer, of_layer in enumerate(by_layer):
                 reading, sources = rows.within[count - 1 - layer, target], rows.within[count - layer, source]
                 own = starts[: reading + 1]
-                of_layer.append(means_of(mean_rows(own, read[: own[-1]], int(sources)), self._device))
-        return [BlockLayer(of_layer, rows.within[count - 1 - layer].tolist()) for layer, of_layer in enumerate(means)]
+                of_layer.append(lists_of(own, read[: own[-1]], int(sources), self._device))
+        return [
+            BlockLayer(of_layer, rows.within[count - 1 - layer].tolist()) for layer, of_layer in enumerate(by_layer)
+        ]
 
 
 def _parted(items: np.ndarray, size: int, random: np.random.Generator | None) -> Iterator[np.ndarray]:

@@ -1,15 +1,14 @@
 """Training of a network by a course, whichever network learns, and however a graph is gone through.
 
-The network and the blocks of the graph that it reads are chosen by what the network is: over one list of neighbours
-or over relations (`train.py`). What is learnt is the task's course, and the epochs are the loop's
-(`epochs.py`). Weights of the best epoch are kept, as numbers.
+The network and the blocks of the graph that it reads are the trainee's (`train.py`). What is learnt is the task's
+course, and the epochs are the loop's (`epochs.py`). Weights of the best epoch are kept, as numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -19,6 +18,8 @@ from torch import nn
 from gnnserve_api.spec.model import Training
 from gnnserve_api.training import TrainedBy, TrainingRun
 from gnnserve_worker.generation.epochs import EpochsRun, Report, run_epochs, schedule_of
+from gnnserve_worker.generation.layers import Block
+from gnnserve_worker.generation.networks import LearningNetwork, numbers_of
 from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tasks.generated import Batch, Course, Visible
@@ -28,33 +29,14 @@ VALIDATION_KEY = 1 << 40
 _REPORTED_STEPS = 10
 """Steps between two reports, at least, where not each epoch is worth one."""
 
-Block = TypeVar("Block")
-Block_co = TypeVar("Block_co", covariant=True)
-Block_contra = TypeVar("Block_contra", contravariant=True)
 
-
-class Network(Protocol[Block_contra]):
-    """A network that learns, on its device."""
-
-    @property
-    def weights(self) -> Sequence[nn.Parameter]:
-        """All that is learnt but embeddings of nodes."""
-
-    @property
-    def embeddings(self) -> Sequence[nn.Parameter]: ...
-
-    def outputs(self, block: Block_contra, *, trains: bool) -> torch.Tensor:
-        """Outputs of the block's seeds, float32 [seeds, outputs]. `trains` False: as in serving, without dropout."""
-
-    def tensors(self) -> Tensors:
-        """The weights as they are now, under the keys of checkpoints."""
-
-
-class Blocks(Protocol[Block_co]):
+class Blocks(Protocol):
     """A graph, as training goes through it."""
 
     reads_few: ClassVar[bool]
     """Whether a block has few of the nodes, so that a step changes few embeddings."""
+    trained_by: ClassVar[TrainedBy | UnsetType]
+    """What is recorded of how training goes through the graph; UNSET: there is one way."""
 
     def over(self, relations: Visible) -> Self:
         """Blocks of the same graph with other lists of its relations."""
@@ -65,12 +47,12 @@ class Blocks(Protocol[Block_co]):
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         """The items in batches; with `random` in an order that it draws."""
 
-    def block(self, seeds: np.ndarray, key: int) -> Block_co:
+    def block(self, seeds: np.ndarray, key: int) -> Block:
         """A block for seeds, numbers of nodes. Equal keys draw the same neighbours."""
 
 
 def learn(
-    network: Network[Block], blocks: Blocks[Block], course: Course, settings: Training, learning_rate: float,
+    network: LearningNetwork, blocks: Blocks, course: Course, settings: Training, learning_rate: float,
     device: torch.device, report: Report, most_epochs: int | None = None,
 ) -> tuple[Tensors, EpochsRun]:  # fmt: skip
     """Train with Adam; the weights of the epoch with the best validation score, with those of the course's decoder.
@@ -82,7 +64,7 @@ def learn(
     decoder = None if course.decoder is None else course.decoder.to(device)
     optimizer = NetworkOptimizer(
         [*network.weights, *(() if decoder is None else decoder.parameters())], Rate(learning_rate, decay),
-        network.embeddings, Rate(learning_rate * rates.rate_share, decay if rates.is_decayed else 0.0),
+        network.embedded.values(), Rate(learning_rate * rates.rate_share, decay if rates.is_decayed else 0.0),
         reads_few=blocks.reads_few,
     )  # fmt: skip
     schedule = schedule_of(settings.epochs, blocks.steps(course.items, course.parts_per_epoch), most_epochs)
@@ -117,13 +99,8 @@ def run_of(name: str, run: EpochsRun, course: Course, trained_by: TrainedBy | Un
     )  # fmt: skip
 
 
-def numbers_of(weights: Mapping[str, torch.Tensor]) -> Tensors:
-    """Copies of weights, float32."""
-    return {key: weight.detach().cpu().numpy().astype(np.float32) for key, weight in weights.items()}
-
-
 @torch.no_grad()
-def outputs_of(network: Network[Block], blocks: Blocks[Block], nodes: np.ndarray) -> np.ndarray:
+def outputs_of(network: LearningNetwork, blocks: Blocks, nodes: np.ndarray) -> np.ndarray:
     """Outputs of nodes, float32 [nodes, outputs], as serving computes them, from one fixed sample where neighbours are
     sampled."""
     parts = (blocks.block(part, VALIDATION_KEY) for part in blocks.parted(nodes))
@@ -131,11 +108,11 @@ def outputs_of(network: Network[Block], blocks: Blocks[Block], nodes: np.ndarray
     return found
 
 
-class _Learner(Generic[Block]):
+class _Learner:
     """The `epochs.Learner` of a network."""
 
     def __init__(
-        self, network: Network[Block], blocks: Blocks[Block], decoder: nn.Module | None, optimizer: NetworkOptimizer,
+        self, network: LearningNetwork, blocks: Blocks, decoder: nn.Module | None, optimizer: NetworkOptimizer,
         order: np.random.Generator,
     ) -> None:  # fmt: skip
         self._network, self._decoder, self._optimizer = network, decoder, optimizer

@@ -48,7 +48,7 @@ def begin_learning(
     """Load torch. `tables_bytes`: room on the disk that networks which are kept leave to tables."""
     # Imported here: torch and torch_geometric take many seconds.
     progress(Progress("load torch", 0, 1))
-    from gnnserve_worker.generation.networks import CPU, training_device  # noqa: PLC0415
+    from gnnserve_worker.generation.layers import CPU, training_device  # noqa: PLC0415
 
     device, which = training_device() if use_gpu else (CPU, "")
     progress(Progress("load torch", 1, 1, which))

@@ -1,30 +1,37 @@
-"""The trained side of the models: torch_geometric's modules, run over our sampled subgraphs.
+"""Networks that learn: weights as they are drawn, and the layers that these make (`layers.py`).
 
-torch_geometric's models are built as a user would build them, so a state dict fits both ways.
-Their convolutions aggregate; layer 1's linear maps are applied before its aggregation instead of after, which
-is the same by linearity, cheaper for rows wider than the hidden layer, and lets sparse rows stay sparse. Graph and
-features stay in the processor's memory; what a batch needs of them goes to the module's device.
+Networks over one list of neighbours are torch_geometric's, built as a user would build them, so a state dict fits both
+ways; the weights of those over relations are what their architecture's object says (`models/relational.py`). All are
+computed by one loop over layers and blocks.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import nn
 
 from gnnserve_api.spec.model import Architecture, Model
-from gnnserve_worker.generation.learner import numbers_of
+from gnnserve_worker.generation.layers import (
+    Block,
+    BlockLayer,
+    Layer,
+    Lists,
+    Outputs,
+    Rows,
+    States,
+    attended,
+    layer_over_relations,
+    multiply_rows,
+)
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.sources.density import MOST_NONZERO_SHARE
-from gnnserve_worker.graph.store import Features
-from gnnserve_worker.sampling.subgraph import SampledSubgraph
+from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec, embedding_key
 
 with warnings.catch_warnings():
     # torch_geometric 2.8 calls torch.jit.script while it is imported, which torch 2.15 deprecates.
@@ -32,6 +39,95 @@ with warnings.catch_warnings():
     import torch_geometric.nn as pyg
     from torch_geometric.nn.conv.gcn_conv import gcn_norm
     from torch_geometric.utils import add_self_loops, remove_self_loops
+
+
+@dataclass(frozen=True, slots=True)
+class LearningNetwork:
+    """A network that learns, on its device."""
+
+    state: Mapping[str, torch.Tensor]
+    """All that is kept of it, under the keys of checkpoints."""
+    weights: Sequence[nn.Parameter]
+    """All that is learnt but embeddings of nodes."""
+    embedded: Mapping[int, nn.Parameter]
+    """Embeddings that are learnt of nodes, by the place of their type."""
+    layers: Callable[[], Sequence[Layer]]
+    """Made of the weights anew for each step, as they may be products of several."""
+    kinds: Collection[int]
+    """Places of the types whose nodes have outputs."""
+    dropout: float
+
+    def outputs(self, block: Block, *, trains: bool) -> torch.Tensor:
+        """Outputs of the block's seeds, float32 [seeds, outputs]. `trains` False: as in serving, without dropout.
+        Raises TypeError where no relation reaches the type of one."""
+        dropout = self.dropout if trains else 0.0
+        states: States = [
+            _embeddings(self.embedded[kind], nodes) if rows is None else rows
+            for kind, (rows, nodes) in enumerate(zip(block.features, block.embedded, strict=True))
+        ]
+        *before, last = zip(self.layers(), block.layers, strict=True)
+        for layer, read in before:
+            outputs = layer(states, read, range(len(states)), dropout)
+            states = [
+                None if one is None else nn.functional.dropout(one.relu(), dropout, training=dropout > 0)
+                for one in outputs
+            ]
+        layer, read = last
+        outputs = layer(states, read, self.kinds, dropout)
+        found = [one for kind in sorted(self.kinds) if (one := outputs[kind]) is not None]
+        if len(found) < len(self.kinds):
+            raise TypeError("no relation reaches nodes of a type whose outputs are wanted")
+        return torch.cat(found)[block.seeds]
+
+    def tensors(self) -> Tensors:
+        """The weights as they are now, under the keys of checkpoints."""
+        return numbers_of(self.state)
+
+
+def numbers_of(weights: Mapping[str, torch.Tensor]) -> Tensors:
+    """Copies of weights, float32."""
+    return {key: weight.detach().cpu().numpy().astype(np.float32) for key, weight in weights.items()}
+
+
+def _embeddings(weight: torch.Tensor, nodes: torch.Tensor | None) -> torch.Tensor:
+    """Embeddings of these nodes, with sparse gradients; of all nodes the tensor itself."""
+    return weight if nodes is None else nn.functional.embedding(nodes, weight, sparse=True)
+
+
+# --- over relations
+
+
+def drawn_network(
+    spec: RelationalSpec, shape: RelationalShape, kinds: Collection[int], embedding_bound: float, dropout: float,
+    device: torch.device,
+) -> LearningNetwork:  # fmt: skip
+    """A network with weights of torch's generator: Glorot and Bengio's uniform ones for matrices, 0 for vectors.
+    `kinds`: places of the types whose nodes have outputs. `embedding_bound`: largest number of an embedding."""
+    keys = {embedding_key(shape.graph.types[place].name): place for place in shape.embedded()}
+    state = {
+        key: nn.Parameter(_drawn(sizes, embedding_bound if key in keys else None).to(device))
+        for key, sizes in spec.shapes(shape).items()
+    }
+    ends = [(shape.graph.place_of(one.source), shape.graph.place_of(one.target)) for one in shape.graph.relations]
+
+    def layers() -> Sequence[Layer]:
+        made = enumerate(spec.layers(state, shape))
+        return [layer_over_relations(matrices, ends, is_first=number == 0) for number, matrices in made]
+
+    embedded = {place: state[key] for key, place in keys.items()}
+    weights = [weight for key, weight in state.items() if key not in keys]
+    return LearningNetwork(state, weights, embedded, layers, kinds, dropout)
+
+
+def _drawn(sizes: tuple[int, ...], bound: float | None) -> torch.Tensor:
+    tensor = torch.zeros(sizes)
+    if len(sizes) > 1:
+        bound = (6 / (sizes[-2] + sizes[-1])) ** 0.5 if bound is None else bound
+        nn.init.uniform_(tensor, -bound, bound)
+    return tensor
+
+
+# --- over one list of neighbours
 
 
 def build_module(model: Model, columns: int, classes: int) -> nn.Module:
@@ -62,210 +158,91 @@ def build_module(model: Model, columns: int, classes: int) -> nn.Module:
     return built
 
 
-@dataclass(frozen=True, slots=True)
-class SparseRows:
-    """Sparse feature rows and their transpose, which the backward pass needs and torch makes slowly."""
-
-    rows: torch.Tensor
-    """The rows as float32 CSR [nodes, columns]."""
-    transposed: torch.Tensor
-
-
-_NUMBERS_MADE_DENSE = range(2**20, 2**27)
-"""Sizes of a batch, zeros included, whose sparse rows become dense where too many are not zero: fewer numbers are quick
-either way, and more would take over 512 MiB."""
-
-Rows = torch.Tensor | SparseRows
-"""Feature rows of some nodes, float32 [nodes, columns]."""
-
-CPU = torch.device("cpu")
+def network_of(module: nn.Module, dropout: float) -> LearningNetwork:
+    """The network that a module of `build_module` is, on the module's device."""
+    convolutions: Any = module.convs
+    make = _BY_MODULE[type(module)].layer
+    return LearningNetwork(
+        module.state_dict(), tuple(module.parameters()), {},
+        lambda: [make(conv, number == 0) for number, conv in enumerate(convolutions)], (0,), dropout,
+    )  # fmt: skip
 
 
-def training_device() -> tuple[torch.device, str]:
-    """The first GPU that torch can use, or the CPU, and its name for messages. Serving and profiling never leave the
-    processor."""
-    if not torch.cuda.is_available():
-        return CPU, "on the CPU: torch sees no GPU"
-    device = torch.device("cuda", 0)
-    return device, f"on {torch.cuda.get_device_name(device)}"
+def network_over_rows(
+    model: Model, columns: int, classes: int, device: torch.device, tensors: Tensors | None = None
+) -> LearningNetwork:
+    """The network of a module of `build_module`. `tensors`: its weights; None: they are drawn."""
+    module = build_module(model, columns, classes)
+    if tensors is not None:
+        load_tensors(module, tensors)
+    return network_of(module.to(device), model.training.dropout)
 
 
-class ListBlock(NamedTuple):
-    """What was sampled for a batch from one list of neighbours."""
-
-    rows: Rows
-    """Feature rows of the subgraph's nodes."""
-    subgraph: SampledSubgraph
+def load_tensors(module: nn.Module, tensors: Mapping[str, np.ndarray]) -> None:
+    """Give a module weights under torch_geometric's keys."""
+    module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in tensors.items()})
 
 
-def rows_of(features: Features, nodes: np.ndarray, device: torch.device = CPU) -> Rows:
-    """The rows of `features` for `nodes` (global ids), dense or sparse as `features` are; those that propagation has
-    filled become dense, which are multiplied several times as fast."""
-    if isinstance(features, np.ndarray):
-        if not features.flags.writeable:  # mapped from a file, which torch does not take
-            return torch.from_numpy(features[nodes]).to(device)
-        return torch.from_numpy(features)[torch.from_numpy(nodes.astype(np.int64))].to(device)
-    rows = features[nodes]
-    numbers = rows.shape[0] * rows.shape[1]
-    if numbers in _NUMBERS_MADE_DENSE and MOST_NONZERO_SHARE * numbers < rows.nnz:
-        return torch.from_numpy(rows.toarray()).to(device)
-    return SparseRows(to_torch(rows, device), to_torch(sp.csr_array(rows.T), device))
+_Convolve = Callable[[Any, Rows, Lists, float], torch.Tensor]
+"""From a convolution, the rows that it reads, their lists and the share of attention that is left out to hidden states,
+float32 [targets, outputs]."""
 
 
-def to_torch(matrix: sp.csr_array, device: torch.device) -> torch.Tensor:
-    """A constant matrix as a CSR tensor."""
-    return _csr(matrix.indptr, matrix.indices, torch.from_numpy(matrix.data), matrix.shape, device)
+def _of_one_list(first: _Convolve, later: _Convolve) -> Callable[[Any, bool], Layer]:
+    """A layer that there is over one list alone: what it does first, and in a layer behind."""
+
+    def layer(conv: Any, is_first: bool) -> Layer:
+        convolve = first if is_first else later
+
+        def outputs(states: States, read: BlockLayer, kinds: Collection[int], dropout: float) -> Outputs:
+            (rows,), (lists,) = states, read.lists
+            return [None if rows is None else convolve(conv, rows, lists, dropout)]
+
+        return outputs
+
+    return layer
 
 
-def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
-    """Compute the scores of the subgraph's seeds, float32 [seeds, classes], from the feature rows of its nodes.
-
-    Rows and scores are on the module's device.
-    """
-    trained = _BY_MODULE[type(module)]
-    layers = len(module.convs)
-    device = next(module.parameters()).device
-    hidden = torch.empty(0)
-    for layer, conv in enumerate(module.convs, start=1):
-        targets, sources = subgraph.ends[layers - layer], subgraph.ends[layers - layer + 1]
-        adjacency = _adjacency(subgraph, targets, sources, device)
-        hop = Hop(adjacency, _own_weights(subgraph, targets, device), targets)
-        hidden = trained.first_layer(conv, rows, hop) if layer == 1 else trained.layer(conv, hidden, hop)
-        if layer < layers:
-            hidden = nn.functional.dropout(module.act(hidden), p=module.dropout.p, training=module.training)
-    return hidden[torch.from_numpy(subgraph.seed_rows.astype(np.int64)).to(device)]
+def _sage(conv: Any, is_first: bool) -> Layer:
+    matrices = RelationalLayer({0: conv.lin_l.weight.T}, {0: conv.lin_r.weight.T}, {0: conv.lin_l.bias})
+    return layer_over_relations(matrices, [(0, 0)], is_first=is_first)
 
 
-def _adjacency(subgraph: SampledSubgraph, targets: int, sources: int, device: torch.device) -> torch.Tensor:
-    indptr = subgraph.indptr[: targets + 1]
-    neighbours = subgraph.neighbours[: indptr[-1]]
-    weights = subgraph.weights
-    values = (
-        torch.ones(len(neighbours)) if weights is None else torch.from_numpy(weights.of_neighbours[: len(neighbours)])
-    )
-    return _csr(indptr, neighbours, values, (targets, sources), device)
-
-
-def _own_weights(subgraph: SampledSubgraph, targets: int, device: torch.device) -> torch.Tensor:
-    if subgraph.weights is None:
-        return torch.ones((targets, 1), device=device)
-    return torch.from_numpy(subgraph.weights.of_itself[:targets, None]).to(device)
-
-
-def _csr(
-    indptr: np.ndarray, indices: np.ndarray, values: torch.Tensor, shape: tuple[int, int], device: torch.device
-) -> torch.Tensor:
-    with warnings.catch_warnings():
-        # torch warns once per process that its CSR tensors are in beta, which users cannot act on.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(indptr.astype(np.int64)), torch.from_numpy(indices.astype(np.int64)), values, shape,
-            check_invariants=False,
-        ).to(device)  # fmt: skip
-
-
-class _SparseProduct(torch.autograd.Function):
-    """The product rows @ weightᵀ for sparse constant rows.
-
-    torch's own backward pass transposes the CSR matrix every time and takes ten times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, rows: torch.Tensor, transposed: torch.Tensor) -> torch.Tensor:
-        ctx.transposed = transposed
-        product: torch.Tensor = torch.sparse.mm(rows, weight.T)
-        return product
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return torch.sparse.mm(ctx.transposed, gradients[0]).T, None, None
-
-
-def multiply_rows(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
-    """rows · weightᵀ, with a quick backward pass where the rows are sparse."""
-    if isinstance(rows, SparseRows):
-        if not rows.rows.values().numel():  # a batch may read nothing by a relation, and torch does not multiply that
-            return weight.new_zeros((rows.rows.shape[0], weight.shape[0]))
-        product: torch.Tensor = _SparseProduct.apply(weight, rows.rows, rows.transposed)
-        return product
-    return rows @ weight.T
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """The edges and weights that one layer aggregates over."""
-
-    adjacency: torch.Tensor
-    """CSR [targets, sources], float32: each neighbour's weight, or 1."""
-    own_weights: torch.Tensor
-    """float32 [targets, 1]: the weight of the node itself, or 1."""
-    targets: int
-    """Nodes that get a hidden state: the first ones of the sources."""
-
-
-def _convolve(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """Apply torch_geometric's convolution to hidden states [sources, inputs]."""
-    aggregated: torch.Tensor = conv((hidden, hidden[: hop.targets]), hop.adjacency)
-    return aggregated
-
-
-def _first_sage(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    width = conv.lin_l.weight.shape[0]
-    both = multiply_rows(rows, torch.cat([conv.lin_l.weight, conv.lin_r.weight]))
-    means = conv.propagate(hop.adjacency, x=(both[:, :width], None))
-    hidden: torch.Tensor = means + conv.lin_l.bias + both[: hop.targets, width:]
-    return hidden
-
-
-def _first_gin(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
+def _first_gin(conv: Any, rows: Rows, lists: Lists, _dropout: float) -> torch.Tensor:
     first, second = conv.nn.lins
     projected = multiply_rows(rows, first.weight)
-    sums = conv.propagate(hop.adjacency, x=(projected, None)) + (1 + conv.eps) * projected[: hop.targets]
+    sums = lists.sums(projected) + (1 + conv.eps) * projected[: lists.targets]
     hidden: torch.Tensor = second(conv.nn.act(sums + first.bias))
     return hidden
 
 
-def _first_gcn(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    return _normalised_sum(conv, multiply_rows(rows, conv.lin.weight), hop)
+def _gin(conv: Any, rows: Any, lists: Lists, _dropout: float) -> torch.Tensor:
+    aggregated: torch.Tensor = conv((rows, rows[: lists.targets]), lists.adjacency)
+    return aggregated
 
 
-def _layer_gcn(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
-    return _normalised_sum(conv, hidden @ conv.lin.weight.T, hop)
-
-
-def _normalised_sum(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """Aggregate with the graph's weights. The convolution itself would compute weights from the sample."""
-    sums = torch.sparse.mm(hop.adjacency, projected)
-    hidden: torch.Tensor = sums + hop.own_weights * projected[: hop.targets] + conv.bias
+def _gcn(conv: Any, rows: Rows, lists: Lists, _dropout: float) -> torch.Tensor:
+    """Sum with the graph's weights. The convolution itself would compute weights from the sample."""
+    projected = multiply_rows(rows, conv.lin.weight)
+    hidden: torch.Tensor = lists.sums(projected) + lists.own_weights * projected[: lists.targets] + conv.bias
     return hidden
 
 
-def _first_gat(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    return _attend(conv, multiply_rows(rows, conv.lin.weight), hop)
-
-
-def _layer_gat(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
-    return _attend(conv, hidden @ conv.lin.weight.T, hop)
-
-
-def _attend(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """Do what the convolution's own `forward` does after its product, dropout of attention included."""
-    sources = projected.view(-1, conv.heads, conv.out_channels)
-    size = (len(sources), hop.targets)
-    counts = hop.adjacency.crow_indices().diff()
-    targets = torch.repeat_interleave(torch.arange(hop.targets, device=counts.device), counts)
-    edges, _ = remove_self_loops(torch.stack([hop.adjacency.col_indices(), targets]))
-    edges, _ = add_self_loops(edges, num_nodes=hop.targets)
-    scores = ((sources * conv.att_src).sum(dim=-1), (sources[: hop.targets] * conv.att_dst).sum(dim=-1))
-    alpha = conv.edge_updater(edges, alpha=scores, edge_attr=None, size=size)
-    heads = conv.propagate(edges, x=(sources, sources[: hop.targets]), alpha=alpha, size=size)
+def _gat(conv: Any, rows: Rows, lists: Lists, dropout: float) -> torch.Tensor:
+    """Do what the convolution's own `forward` does, of rows that may be sparse."""
+    sources, size = multiply_rows(rows, conv.lin.weight).view(-1, conv.heads, conv.out_channels), lists.targets
+    edges, _ = remove_self_loops(torch.stack(lists.edges()))
+    (read_from, read_by), _ = add_self_loops(edges, num_nodes=size)
+    of_sources, of_targets = (sources * conv.att_src).sum(dim=-1), (sources[:size] * conv.att_dst).sum(dim=-1)
+    scores = of_sources.index_select(0, read_from) + of_targets.index_select(0, read_by)
+    heads = attended(sources, scores, (read_from, read_by), size, conv.negative_slope, dropout)
     hidden: torch.Tensor = (heads.flatten(1) if conv.concat else heads.mean(dim=1)) + conv.bias
     return hidden
 
 
 class SimpleGraphConvolution(nn.Module):
     """A model of one SGConv, which torch_geometric has as a convolution alone. Its `forward` propagates as PyG does;
-    `networks.forward` gets features that were propagated already (`propagation.py`). Nothing is dropped out."""
+    `network_of` gets features that were propagated already (`training_set.py`). Nothing is dropped out."""
 
     def __init__(
         self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, dropout: float, hops: int
@@ -279,18 +256,13 @@ class SimpleGraphConvolution(nn.Module):
         return scores
 
 
-def _first_sgc(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    hidden: torch.Tensor = multiply_rows(rows, conv.lin.weight)[: hop.targets] + conv.lin.bias
-    return hidden
-
-
-def _no_layer(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
-    raise ValueError("a simple graph convolution has one layer")
+def _sgc(conv: Any, rows: Rows, lists: Lists, dropout: float) -> torch.Tensor:
+    return _first_product(conv.lin, rows, lists, dropout)
 
 
 class PropagatedPerceptron(nn.Module):
     """SIGN: a perceptron over features beside their propagated ones. Its `forward` propagates them as SGConv does;
-    `networks.forward` gets rows that were propagated already (`propagation.py`)."""
+    `network_of` gets rows that were propagated already (`training_set.py`)."""
 
     def __init__(
         self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, dropout: float, hops: int
@@ -316,13 +288,13 @@ class PropagatedPerceptron(nn.Module):
         return scores
 
 
-def _first_sign(layer: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    hidden: torch.Tensor = multiply_rows(rows, layer.weight)[: hop.targets] + layer.bias
+def _first_product(linear: Any, rows: Rows, lists: Lists, _dropout: float) -> torch.Tensor:
+    hidden: torch.Tensor = multiply_rows(rows, linear.weight)[: lists.targets] + linear.bias
     return hidden
 
 
-def _layer_sign(layer: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
-    scores: torch.Tensor = layer(hidden[: hop.targets])
+def _product(linear: Any, rows: Any, lists: Lists, _dropout: float) -> torch.Tensor:
+    scores: torch.Tensor = linear(rows[: lists.targets])
     return scores
 
 
@@ -332,46 +304,17 @@ class TrainedArchitecture:
 
     module: Any
     """Class of torch_geometric's model, or one that takes the same arguments."""
-    first_layer: Callable[[Any, Rows, Hop], torch.Tensor]
-    """The first layer: from a convolution and feature rows to hidden states, float32 [targets, outputs]."""
-    layer: Callable[[Any, torch.Tensor, Hop], torch.Tensor]
-    """A further layer: from a convolution and hidden states, float32 [sources, inputs], to the next ones."""
+    layer: Callable[[Any, bool], Layer]
+    """From a convolution, and whether it is the first, to the layer that it is."""
 
 
 MODULES: Mapping[Architecture, TrainedArchitecture] = {
-    Architecture.GRAPHSAGE: TrainedArchitecture(pyg.GraphSAGE, _first_sage, _convolve),
-    Architecture.GIN: TrainedArchitecture(pyg.GIN, _first_gin, _convolve),
-    Architecture.GCN: TrainedArchitecture(pyg.GCN, _first_gcn, _layer_gcn),
-    Architecture.SGC: TrainedArchitecture(SimpleGraphConvolution, _first_sgc, _no_layer),
-    Architecture.SIGN: TrainedArchitecture(PropagatedPerceptron, _first_sign, _layer_sign),
-    Architecture.GAT: TrainedArchitecture(pyg.GAT, _first_gat, _layer_gat),
+    Architecture.GRAPHSAGE: TrainedArchitecture(pyg.GraphSAGE, _sage),
+    Architecture.GIN: TrainedArchitecture(pyg.GIN, _of_one_list(_first_gin, _gin)),
+    Architecture.GCN: TrainedArchitecture(pyg.GCN, _of_one_list(_gcn, _gcn)),
+    Architecture.SGC: TrainedArchitecture(SimpleGraphConvolution, _of_one_list(_sgc, _sgc)),
+    Architecture.SIGN: TrainedArchitecture(PropagatedPerceptron, _of_one_list(_first_product, _product)),
+    Architecture.GAT: TrainedArchitecture(pyg.GAT, _of_one_list(_gat, _gat)),
 }
 """The torch side of each entry of `models.registry.OF_ONE_TYPE`, which is free of torch."""
 _BY_MODULE = {trained.module: trained for trained in MODULES.values()}
-
-
-class ModuleNetwork:
-    """The `learner.Network` of a torch_geometric module."""
-
-    embeddings: tuple[nn.Parameter, ...] = ()
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.weights = tuple(module.parameters())
-
-    def outputs(self, block: ListBlock, *, trains: bool) -> torch.Tensor:
-        self._module.train(trains)
-        return forward(self._module, block.rows, block.subgraph)
-
-    def tensors(self) -> Tensors:
-        return to_tensors(self._module)
-
-
-def to_tensors(module: nn.Module) -> Tensors:
-    """The state dict as numpy arrays, under torch_geometric's keys."""
-    return numbers_of(module.state_dict())
-
-
-def load_tensors(module: nn.Module, tensors: Mapping[str, np.ndarray]) -> None:
-    """Give a module the weights that `to_tensors` returned."""
-    module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in tensors.items()})

@@ -23,7 +23,7 @@ from gnnserve_worker.generation.learner import run_of
 from gnnserve_worker.generation.learning import Resumption, digest_of
 from gnnserve_worker.generation.lessons import Teacher, TensorsAndRuns
 from gnnserve_worker.generation.tensors import Tensors, projection_of
-from gnnserve_worker.generation.train import Trained, TraineeOverRows, predict, train_aloud
+from gnnserve_worker.generation.train import Trained, predict, train_aloud, trainee_over_rows
 from gnnserve_worker.generation.training_set import ModelRows, TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -83,7 +83,7 @@ class TrainedOneRows:
     def _train_best(self, model: Model, rows: ModelRows, name: str, teacher: Teacher) -> TensorsAndRuns:
         tried: dict[Source, Trained] = {}
         courses: dict[Source, Course] = {}
-        trainee = TraineeOverRows(model, rows.trained, self._data, self._device)
+        trainee = trainee_over_rows(model, rows.trained, self._data, self._device)
         for course in self._courses(teacher):
             source = course.learnt_from
             courses[source] = course

@@ -116,15 +116,14 @@ class Relations:
         if learning is None:
             raise ValueError(f"{name} is trained, for which torch is needed")
         # Imported here: it needs torch.
-        from gnnserve_worker.generation.train import TraineeOverRelations, train_with_retries  # noqa: PLC0415
+        from gnnserve_worker.generation.train import train_with_retries, trainee_over_relations  # noqa: PLC0415
 
         model, progress, subject = self.wanted.spec.model, self.wanted.progress, self.subject
         architecture = relational_spec_of(model.architecture)
 
         def train() -> TensorsAndRuns:
-            trainee = TraineeOverRelations.of(
-                architecture, self.shape, model, subject, name, progress, learning.device
-            )  # fmt: skip
+            device = learning.device
+            trainee = trainee_over_relations(architecture, self.shape, model, subject, name, progress, device)
             trained, run = train_with_retries(name, trainee, subject, model.training, progress)
             return with_decoder(trained.tensors, trained.decoder), (run,)
 

@@ -10,23 +10,21 @@ table, hops and network alone, and their outputs can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
-from msgspec import UNSET, UnsetType
 
 from gnnserve_api.spec.model import Model, Training
-from gnnserve_api.training import TrainedBy, TrainingRun
+from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.batches import batches_of, report_batches
-from gnnserve_worker.generation.blocks import ListBlocks, SampledBlocks, WholeGraph, blocks_of
+from gnnserve_worker.generation.blocks import ListBlocks, blocks_of
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.epochs import EpochsRun, Report, learn_with_retries
-from gnnserve_worker.generation.learner import Block, Blocks, Network, learn, outputs_of, run_of, tell_result, telling
-from gnnserve_worker.generation.networks import CPU, ModuleNetwork, build_module, load_tensors
-from gnnserve_worker.generation.relation_networks import RelationNetwork
+from gnnserve_worker.generation.layers import CPU
+from gnnserve_worker.generation.learner import Blocks, learn, outputs_of, run_of, tell_result, telling
+from gnnserve_worker.generation.networks import LearningNetwork, drawn_network, network_over_rows
 from gnnserve_worker.generation.tensors import Tensors, without_decoder
 from gnnserve_worker.generation.training_set import TrainingSet, keep_columns
 from gnnserve_worker.graph.store import Features, Graph
@@ -38,26 +36,17 @@ from gnnserve_worker.tasks.generated import Course
 # --- one network
 
 
-class Trainee(Protocol[Block]):
+@dataclass(frozen=True, slots=True)
+class Trainee:
     """A network that is to be trained, as often as there are seeds, over one graph."""
 
-    @property
-    def blocks(self) -> Blocks[Block]:
-        """The graph over all of its edges."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def learning_rate(self) -> float:
-        """Step size of its architecture, where the settings give none."""
-
-    @property
-    def trained_by(self) -> TrainedBy | UnsetType:
-        """How training goes through the graph; UNSET: there is one way."""
-
-    def draw(self, course: Course) -> Network[Block]:
-        """The network on its device, with weights of torch's generator or those that it begins with."""
+    blocks: Blocks
+    """The graph over all of its edges."""
+    device: torch.device
+    learning_rate: float
+    """Step size of its architecture, where the settings give none."""
+    draw: Callable[[Course], LearningNetwork]
+    """Makes the network on its device, with weights of torch's generator or those that it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,7 @@ def silent(_done: int, _ends_at: int, _score: float, _steps: int) -> None:
 
 
 def train(
-    trainee: Trainee[Block], course: Course, settings: Training, report: Report = silent, most_epochs: int | None = None
+    trainee: Trainee, course: Course, settings: Training, report: Report = silent, most_epochs: int | None = None
 ) -> Trained:
     """Train, and keep the weights of the epoch with the best validation score. On the CPU they depend on the seed and
     on what the network begins with alone. `most_epochs`: as of `learner.learn`."""
@@ -86,7 +75,7 @@ def train(
 
 
 def train_aloud(
-    stage: str, trainee: Trainee[Block], course: Course, settings: Training, progress: ProgressListener,
+    stage: str, trainee: Trainee, course: Course, settings: Training, progress: ProgressListener,
     most_epochs: int | None = None,
 ) -> Trained:  # fmt: skip
     """Train, and tell epochs and what it came to."""
@@ -96,7 +85,7 @@ def train_aloud(
 
 
 def train_with_retries(
-    name: str, trainee: Trainee[Block], subject: TrainingSet, settings: Training, progress: ProgressListener,
+    name: str, trainee: Trainee, subject: TrainingSet, settings: Training, progress: ProgressListener,
     decoder: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Trained, TrainingRun]:  # fmt: skip
     """The network of the best attempt, and its record. `decoder`: weights that stay as they are; None: they are
@@ -106,7 +95,7 @@ def train_with_retries(
     def once(training: Training, most_epochs: int | None = None) -> tuple[Trained, TrainingRun]:
         course = problem.course(subject.visible, training.seed, decoder)
         trained = train_aloud(f"train {name}", trainee, course, training, progress, most_epochs)
-        return trained, run_of(name, trained.run, course, trainee.trained_by)
+        return trained, run_of(name, trained.run, course, trainee.blocks.trained_by)
 
     learning_rate, steps = settings.learning_rate or trainee.learning_rate, trainee.blocks.steps(problem.items)
     return learn_with_retries(once, settings, learning_rate, steps, problem.majority, progress)
@@ -115,52 +104,29 @@ def train_with_retries(
 # --- networks over one list of neighbours, and over relations
 
 
-class TraineeOverRows:
-    """A module of torch_geometric over rows of nodes."""
-
-    trained_by: ClassVar[UnsetType] = UNSET
-
-    def __init__(
-        self, model: Model, features: Features, data: TrainingSet, device: torch.device, initial: Tensors | None = None
-    ) -> None:
-        """`initial`: weights to begin with; None: drawn."""
-        self._model, self._shape, self._initial = model, (features.shape[1], data.classes), initial
-        self.device, self.blocks = device, ListBlocks(model, features, data.graph, device)
-        self.learning_rate = spec_of(model.architecture).learning_rate
-
-    def draw(self, course: Course) -> ModuleNetwork:
-        module = build_module(self._model, *self._shape)
-        if self._initial is not None:
-            load_tensors(module, self._initial)
-        return ModuleNetwork(module.to(self.device))
+def trainee_over_rows(
+    model: Model, features: Features, data: TrainingSet, device: torch.device, initial: Tensors | None = None
+) -> Trainee:
+    """A module of torch_geometric over rows of nodes. `initial`: weights to begin with; None: drawn."""
+    columns = features.shape[1]
+    return Trainee(
+        ListBlocks(model, features, data.graph, device), device, spec_of(model.architecture).learning_rate,
+        lambda _: network_over_rows(model, columns, data.classes, device, initial),
+    )  # fmt: skip
 
 
-class TraineeOverRelations:
-    """A network over relations, whose graph is one block or sampled, as `batches.py` says."""
-
-    def __init__(
-        self, spec: RelationalSpec, shape: RelationalShape, model: Model, blocks: WholeGraph | SampledBlocks,
-        kinds: Collection[int], device: torch.device,
-    ) -> None:  # fmt: skip
-        """`kinds`: places of the types whose nodes have outputs."""
-        self._spec, self._shape, self._kinds, self._dropout = spec, shape, kinds, model.training.dropout
-        self.device, self.blocks, self.learning_rate = device, blocks, spec.learning_rate
-        self.trained_by: TrainedBy = blocks.trained_by
-
-    @classmethod
-    def of(
-        cls, spec: RelationalSpec, shape: RelationalShape, model: Model, subject: TrainingSet, name: str,
-        progress: ProgressListener, device: torch.device = CPU,
-    ) -> TraineeOverRelations:  # fmt: skip
-        """Choose how the graph is gone through, and tell it."""
-        batches = batches_of(model, subject.data.nodes, subject.data.edges)
-        report_batches(model, batches, name, progress)
-        kinds = subject.problem.answered_types(shape.graph)
-        return cls(spec, shape, model, blocks_of(batches, model, shape, subject, kinds, device), kinds, device)
-
-    def draw(self, course: Course) -> RelationNetwork:
-        bound = course.embeddings.bound
-        return RelationNetwork(self._spec, self._shape, self._kinds, bound, self._dropout, self.device)
+def trainee_over_relations(
+    spec: RelationalSpec, shape: RelationalShape, model: Model, subject: TrainingSet, name: str,
+    progress: ProgressListener, device: torch.device = CPU,
+) -> Trainee:  # fmt: skip
+    """A network over relations, whose graph is one block or sampled, as `batches.py` says, which is told."""
+    batches = batches_of(model, subject.data.nodes, subject.data.edges)
+    report_batches(model, batches, name, progress)
+    kinds, dropout = subject.problem.answered_types(shape.graph), model.training.dropout
+    return Trainee(
+        blocks_of(batches, model, shape, subject, kinds, device), device, spec.learning_rate,
+        lambda course: drawn_network(spec, shape, kinds, course.embeddings.bound, dropout, device),
+    )  # fmt: skip
 
 
 def train_on_rows(
@@ -168,7 +134,7 @@ def train_on_rows(
 ) -> Trained:
     """Train a module by the course of the data's problem."""
     course = data.problem.course(data.visible, model.training.seed)
-    return train(TraineeOverRows(model, features, data, device), course, model.training, report)
+    return train(trainee_over_rows(model, features, data, device), course, model.training, report)
 
 
 def predict(
@@ -177,9 +143,8 @@ def predict(
 ) -> np.ndarray:  # fmt: skip
     """Scores of a module with these weights, float32 [nodes, classes], without dropout and with one fixed sample of
     neighbours."""
-    module = build_module(model, features.shape[1], classes)
-    load_tensors(module, tensors)
-    return outputs_of(ModuleNetwork(module.to(device)), ListBlocks(model, features, graph, device), nodes)
+    network = network_over_rows(model, features.shape[1], classes, device, tensors)
+    return outputs_of(network, ListBlocks(model, features, graph, device), nodes)
 
 
 # --- all networks of a service
@@ -235,7 +200,7 @@ class TrainedModels:
         return self._train(self._features, name, model, self._course(model)).tensors
 
     def _train_recorded(self, features: Features, name: str) -> Trained:
-        trainee = TraineeOverRows(self._model, features, self._data, self._device)
+        trainee = trainee_over_rows(self._model, features, self._data, self._device)
         trained, run = train_with_retries(
             name, trainee, self._data, self._model.training, self._progress, self._decoder
         )
@@ -245,7 +210,7 @@ class TrainedModels:
     def _train(
         self, features: Features, name: str, model: Model, course: Course, initial: Tensors | None = None
     ) -> Trained:
-        trainee = TraineeOverRows(model, features, self._data, self._device, initial)
+        trainee = trainee_over_rows(model, features, self._data, self._device, initial)
         return train_aloud(f"train {name}", trainee, course, model.training, self._progress)
 
     def _course(self, model: Model) -> Course:

@@ -212,14 +212,10 @@ def _seen(data: GraphData, scope: Scope) -> dict[str, np.ndarray]:
 def means_by_relation(data: GraphData, relation: Relation) -> sp.csr_array:
     """Rows that average what each node of the target reads of those of the source, float32 [targets, sources]. The
     relation's lists need not be those of the graph."""
-    return mean_rows(relation.lists.indptr, relation.lists.indices, data.type_named(relation.source).nodes)
-
-
-def mean_rows(indptr: np.ndarray, indices: np.ndarray, sources: int) -> sp.csr_array:
-    """Rows that average what each list names of so many rows, float32 [lists, sources]."""
-    degrees = np.diff(indptr)
+    lists, sources = relation.lists, data.type_named(relation.source).nodes
+    degrees = np.diff(lists.indptr)
     values = np.repeat((1.0 / np.maximum(degrees, 1)).astype(np.float32), degrees)
-    return sp.csr_array((values, indices, indptr), shape=(len(degrees), sources))
+    return sp.csr_array((values, lists.indices, lists.indptr), shape=(len(degrees), sources))
 
 
 def _kept(lists: Graph, sources: np.ndarray, targets: np.ndarray) -> Graph:
@@ -295,8 +291,7 @@ def _walks(data: TrainingSet, relations: Sequence[Relation], hops: int) -> tuple
     the blocks."""
     known = zip(data.data.types, data.features, strict=True)
     scaled = {kind.name: own for kind, own in known if own is not None}
-    means = [(one, mean_rows(one.lists.indptr, one.lists.indices, data.data.type_named(one.source).nodes))
-             for one in relations]  # fmt: skip
+    means = [(one, means_by_relation(data.data, one)) for one in relations]
     met: dict[str, dict[str, Features]] = {name: {name: own.features} for name, own in scaled.items()}
     target = data.data.target.name
     origins, blocks = [scaled[target]] if target in scaled else [], [*met.get(target, {}).values()]
