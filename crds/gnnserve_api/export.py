@@ -5,10 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.families import Family
 from gnnserve_api.profile import Compute
+from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import SourceColumn, TableKind
 from gnnserve_api.variants import Storage
 
@@ -92,7 +94,8 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     """File of each program."""
     inputs: tuple[ExportedArray, ...]
     outputs: tuple[ExportedArray, ...]
-    rows: ExportedRows
+    rows: ExportedRows | None
+    """None: inputs are features, as the graph's source has them."""
     fanouts: tuple[int, ...]
     """Neighbours that gnnserve draws of a node, hop by hop from the seeds on; -1: all."""
     classes: Classes
@@ -108,3 +111,5 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     tolerance: float
     """Most that `largest_difference` may be."""
     checks: tuple[ExportCheck, ...]
+    contract: ProgramManifest | UnsetType = UNSET
+    """What the program is to a gnnserve that serves it, of a network over several types. Absent: `inputs` tell it."""

@@ -7,7 +7,7 @@ Programs run on threads, and what threads do wrong shows in large batches only, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
 import numpy as np
@@ -36,33 +36,38 @@ def check_program(
     checks = []
     for count, padding in ((_NODES, 0), (_OTHER_NODES, _PADDING)):
         inputs, expected = _ask(revision, variant, spread_nodes(revision, count), _KEY)
-        difference = _difference(program(pad_inputs(inputs, padding) if padding else inputs), expected)
+        difference = difference_of(program(pad_inputs(inputs, padding) if padding else inputs), expected)
         checks.append(ExportCheck(chosen, 1, len(expected), len(inputs[ROWS]) + padding, padding, difference))
     nodes = rows = 0
     largest = 0.0
     for inputs, expected in _large_batches(revision, variant):
-        largest = max(largest, _difference(program(inputs), expected))
+        largest = max(largest, difference_of(program(inputs), expected))
         nodes, rows = max(nodes, len(expected)), max(rows, len(inputs[ROWS]))
     checks.append(ExportCheck(chosen, LARGE_BATCHES, nodes, rows, 0, largest))
+    require_within(checks, variant.name)
+    return checks
+
+
+def require_within(checks: Sequence[ExportCheck], name: str) -> None:
+    """Raises RuntimeError where a program of the variant of that name differs by more than the tolerance."""
     worst = max(checks, key=lambda check: check.largest_difference)
     if not worst.largest_difference <= TOLERANCE:
         raise RuntimeError(
-            f"{variant.name} as {chosen} differs from gnnserve's own scores by {worst.largest_difference:.2g}, more "
+            f"{name} as {worst.format} differs from gnnserve's own scores by {worst.largest_difference:.2g}, more "
             f"than {TOLERANCE}, in a batch of up to {worst.rows} rows"
         )
-    return checks
 
 
 def spread_nodes(revision: LoadedRevision, count: int) -> np.ndarray:
     """Evenly spread nodes, int64, each once."""
-    return np.unique(np.linspace(0, revision.graph.nodes - 1, count).astype(np.int64))
+    return np.unique(np.linspace(0, revision.answered_nodes - 1, count).astype(np.int64))
 
 
 def _ask(revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray, key: int) -> Question:
     return draw_inputs(revision, variant, nodes, key), infer_batch(revision, variant.name, nodes, key).scores
 
 
-def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+def difference_of(found: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference of a score, relative to the largest one; infinite where one is no number."""
     largest = float(np.abs(found[: len(expected)] - expected).max())
     return largest / max(1.0, float(np.abs(expected).max())) if math.isfinite(largest) else math.inf
@@ -86,7 +91,7 @@ def _large_batches(revision: LoadedRevision, variant: LoadedVariant) -> Iterator
 
 def _drawn(revision: LoadedRevision, variant: LoadedVariant, random: np.random.Generator) -> Iterator[Question]:
     """Questions about different nodes and draws, without end; about more nodes as long as they take few rows."""
-    nodes, count = revision.graph.nodes, _NODES
+    nodes, count = revision.answered_nodes, _NODES
     for key in range(1, 1 << 30):
         count = min(count, nodes)
         block = _ask(revision, variant, random.choice(nodes, count, replace=False).astype(np.int64), key)

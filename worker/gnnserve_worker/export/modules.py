@@ -101,9 +101,9 @@ class _Plain(nn.Module):
 
     def forward(self, rows: Tensor, own: Tensor, inputs: LayerInputs) -> Tensor:
         sources, targets = _ends(inputs)
-        total = _sum(rows.index_select(0, sources), targets, own)
+        total = segment_sum(rows.index_select(0, sources), targets, own)
         if self.mean:
-            count = _sum(own.new_ones(targets.shape[0], 1), targets, own)
+            count = segment_sum(own.new_ones(targets.shape[0], 1), targets, own)
             total = total / count.clamp(min=1.0)
         return torch.cat([total, own], dim=1) if self.stacked else total + self.own_factor * own
 
@@ -117,7 +117,7 @@ class _Weighted(nn.Module):
     def forward(self, rows: Tensor, own: Tensor, inputs: LayerInputs) -> Tensor:
         sources, targets = _ends(inputs)
         assert inputs.edge_weights is not None and inputs.own_weights is not None  # noqa: S101
-        total = _weighted_sum(rows, inputs.edge_weights.unsqueeze(1), sources, targets, own)[:, 0]
+        total = weighted_segment_sum(rows, inputs.edge_weights.unsqueeze(1), sources, targets, own)[:, 0]
         return total + own * inputs.own_weights[:, None]
 
 
@@ -157,9 +157,9 @@ class _Attending(nn.Module):
         largest = _padded(of_itself).scatter_reduce(0, targets[:, None].expand_as(of_edges), of_edges, "amax")
         of_edges = (of_edges - largest.index_select(0, targets)).exp()
         of_itself = (of_itself - largest[:-1]).exp()
-        total = _sum(of_edges, targets, own) + of_itself
+        total = segment_sum(of_edges, targets, own) + of_itself
         sums = torch.cat([
-            _weighted_sum(part, weights, sources, targets, own) + own_part[:, None] * own_weights[:, :, None]
+            weighted_segment_sum(part, weights, sources, targets, own) + own_part[:, None] * own_weights[:, :, None]
             for part, own_part, weights, own_weights in zip(
                 *map(self._parts, (rows, own)), *map(self._weights, (of_edges, of_itself)), strict=True
             )
@@ -199,13 +199,13 @@ def _ends(inputs: LayerInputs) -> tuple[Tensor, Tensor]:
     return inputs.edges[0], inputs.edges[1]
 
 
-def _sum(values: Tensor, targets: Tensor, own: Tensor) -> Tensor:
+def segment_sum(values: Tensor, targets: Tensor, own: Tensor) -> Tensor:
     """The sum of each target's values, float32 [targets, columns]. What belongs to no target is left out."""
     room = own.new_zeros(own.shape[0] + 1, values.shape[1])
     return room.index_add(0, targets, values)[:-1]
 
 
-def _weighted_sum(rows: Tensor, weights: Tensor, sources: Tensor, targets: Tensor, own: Tensor) -> Tensor:
+def weighted_segment_sum(rows: Tensor, weights: Tensor, sources: Tensor, targets: Tensor, own: Tensor) -> Tensor:
     """The sums of each target's sources for each column of weights, float32 [targets, heads, columns]."""
     room = own.new_zeros(own.shape[0] + 1, weights.shape[1], rows.shape[1])
     return room.index_add(0, targets, rows.index_select(0, sources).unsqueeze(1) * weights.unsqueeze(2))[:-1]

@@ -73,6 +73,13 @@ def _table(title: str, arrays: tuple[ExportedArray, ...]) -> str:
 
 
 def _layout(manifest: ExportManifest) -> list[str]:
+    if manifest.rows is None:
+        return [
+            f"Put the nodes that are asked about first among those of their type, each node once, then the nodes that "
+            f"they read, hop by hop up to {len(manifest.fanouts)}, and all edges by which those before the last hop "
+            "read. Rows of scores behind the nodes that are asked about mean nothing. gnnserve serves the folder "
+            "again: `model: {program: {uri: FOLDER}}` in a manifest.\n"
+        ]
     layers = sum(each.name.startswith("targets_") for each in manifest.inputs)
     if not layers:
         return ["An answer takes one row of a node and no neighbours.\n"]
@@ -99,6 +106,8 @@ _NORMALIZATIONS: Mapping[str, str] = {
 
 def _rows(manifest: ExportManifest) -> list[str]:
     rows = manifest.rows
+    if rows is None:
+        return ["They are features as the graph's source has them; the program scales them as before training.\n"]
     place = f"`{rows.values}` in the revision's folder" + ("" if rows.scales is None else f", times `{rows.scales}`")
     if rows.own_values is not None:
         place += f"; rows of nodes themselves are in `{rows.own_values}`"

@@ -8,37 +8,38 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
 import safetensors.numpy
+from msgspec import UnsetType
+from torch import nn
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import (
     EXPORT_SCHEMA_VERSION,
     ExportCheck,
+    ExportedArray,
     ExportedRows,
     ExportFormat,
     ExportManifest,
 )
 from gnnserve_api.families import point_of
 from gnnserve_api.profile import Compute
+from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
-from gnnserve_worker.export.check import TOLERANCE, check_program, spread_nodes
-from gnnserve_worker.export.contract import inputs_of, outputs_of
-from gnnserve_worker.export.inputs import draw_inputs
-from gnnserve_worker.export.modules import VariantModule
-from gnnserve_worker.export.programs import FORMATS, trace
+from gnnserve_worker.export.check import TOLERANCE
+from gnnserve_worker.export.one_type import LayeredExport
+from gnnserve_worker.export.programs import FORMATS, Program, trace
 from gnnserve_worker.export.readme import readme
-from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.export.several_types import check_exportable, typed_export
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.feature_products import RowsOfFeatures
-from gnnserve_worker.models.network import Layer, Network, in_layers
-from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tasks.serving import published_task
 
 MANIFEST, EXAMPLE, ROW_RECIPE, README = "export.json", "example.safetensors", "rows.safetensors", "README.md"
-_EXAMPLE_NODES, _KEY = 8, 0
 
 
 def build_exact(
@@ -48,6 +49,34 @@ def build_exact(
     return build_network(manifest, tensors, columns, projected, "float32")
 
 
+class Exported(Protocol):
+    """A variant as a program, by what its inputs are."""
+
+    @property
+    def inputs(self) -> tuple[ExportedArray, ...]: ...
+
+    def outputs(self, scores: str) -> tuple[ExportedArray, ...]:
+        """`scores`: a sentence about the scores."""
+
+    @property
+    def contract(self) -> ProgramManifest | UnsetType:
+        """What it is as a program that gnnserve serves; unset: inputs tell it."""
+
+    def module(self) -> nn.Module: ...
+
+    def checks(self, chosen: ExportFormat, program: Program) -> list[ExportCheck]:
+        """Compare a program that was written. Raises RuntimeError where scores differ by more than the tolerance."""
+
+    def example(self) -> dict[str, np.ndarray]:
+        """Inputs of a few nodes, and what gnnserve answers to them."""
+
+    def rows(self) -> ExportedRows | None:
+        """What rows of the inputs are; None: they are features, as the source has them."""
+
+    def row_recipe(self) -> dict[str, np.ndarray]:
+        """What turns features into rows, beside the normalisation's name; empty: nothing does."""
+
+
 def check_variant(manifest: RevisionManifest, name: str) -> None:
     """Raises InputError where the revision has no such variant, or one that cannot be written."""
     published_task(manifest).exported_scores(_variant_of(manifest, name))
@@ -55,7 +84,6 @@ def check_variant(manifest: RevisionManifest, name: str) -> None:
 
 def _variant_of(manifest: RevisionManifest, name: str) -> VariantManifest:
     """Raises InputError where the revision has no such variant, or one that is no single network."""
-    manifest.require_node_rows("programs are made of networks over")
     exportable = ", ".join(variant.name for variant in manifest.variants)
     for cascade in manifest.cascades:
         if cascade.name == name:
@@ -73,7 +101,22 @@ def _variant_of(manifest: RevisionManifest, name: str) -> VariantManifest:
             f"{name} is a program, which came as the file that an export would be",
             f"copy {found.weights} out of the revision's folder",
         )
+    if _is_typed(manifest, found):
+        check_exportable(manifest, found)
     return found
+
+
+def _is_typed(manifest: RevisionManifest, variant: VariantManifest) -> bool:
+    """Whether its network is over relations."""
+    return bool(manifest.tables[variant.table].by_relation)
+
+
+def _exported(
+    revision: LoadedRevision, manifest: RevisionManifest, described: VariantManifest, *, gives_embeddings: bool
+) -> Exported:
+    if _is_typed(manifest, described):
+        return typed_export(revision, described, gives_embeddings=gives_embeddings)
+    return LayeredExport(revision, manifest, described, gives_embeddings)
 
 
 def export_variant(
@@ -99,21 +142,20 @@ def _write(
     revision: LoadedRevision, manifest: RevisionManifest, service: str, name: str, formats: Sequence[ExportFormat],
     folder: Path, written_by: str,
 ) -> ExportManifest:  # fmt: skip
-    variant = revision.variants[name]
-    described = _variant_of(manifest, name)
+    variant, described = revision.variants[name], _variant_of(manifest, name)
     told = published_task(manifest).exported_scores(described)
     gives_embeddings = variant.network.hidden > 0 and point_of(described).capabilities.embeddings
-    inputs, outputs = inputs_of(variant), outputs_of(variant, told.meaning, gives_embeddings=gives_embeddings)
-    program = trace(VariantModule(in_layers(variant.network), gives_embeddings=gives_embeddings), inputs)
+    exported = _exported(revision, manifest, described, gives_embeddings=gives_embeddings)
+    inputs, outputs = exported.inputs, exported.outputs(told.meaning)
+    program = trace(exported.module(), inputs)
     checks: list[ExportCheck] = []
     for chosen in formats:
         path = folder / FORMATS[chosen].file
         FORMATS[chosen].write(program, inputs, outputs, path)
-        checks += check_program(revision, variant, chosen, FORMATS[chosen].load(path))
-    _write_example(revision, variant, folder / EXAMPLE, gives_embeddings=gives_embeddings)
-    rows = next(iter(() if variant.rows is None else variant.rows.made_of), None)
-    if rows is not None:
-        _save(_row_recipe(rows, variant.columns), folder / ROW_RECIPE)
+        checks += exported.checks(chosen, FORMATS[chosen].load(path))
+    _save(exported.example(), folder / EXAMPLE)
+    if recipe := exported.row_recipe():
+        _save(recipe, folder / ROW_RECIPE)
     written = ExportManifest(
         schema_version=EXPORT_SCHEMA_VERSION,
         written_by=written_by,
@@ -127,7 +169,7 @@ def _write(
         programs={chosen: FORMATS[chosen].file for chosen in formats},
         inputs=inputs,
         outputs=outputs,
-        rows=_describe_rows(manifest, described, rows),
+        rows=exported.rows(),
         fanouts=variant.fanouts,
         classes=revision.classes,
         multi_label=revision.multi_label,
@@ -136,20 +178,11 @@ def _write(
         served_compute=described.compute,
         tolerance=TOLERANCE,
         checks=tuple(checks),
+        contract=exported.contract,
     )
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=2))
     (folder / README).write_text(readme(written, told.advice), encoding="utf-8")
     return written
-
-
-def _write_example(revision: LoadedRevision, variant: LoadedVariant, path: Path, *, gives_embeddings: bool) -> None:
-    """Inputs, and what gnnserve answers."""
-    nodes = spread_nodes(revision, _EXAMPLE_NODES)
-    answer = infer_batch(revision, variant.name, nodes, _KEY)
-    example = draw_inputs(revision, variant, nodes, _KEY) | {"nodes": nodes, "scores": answer.scores}
-    if gives_embeddings and answer.embeddings is not None:
-        example["embeddings"] = answer.embeddings
-    _save(example, path)
 
 
 def _save(arrays: Mapping[str, np.ndarray], path: Path) -> None:
@@ -157,30 +190,3 @@ def _save(arrays: Mapping[str, np.ndarray], path: Path) -> None:
     content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     # Not by its `save_file`, whose files other users of the machine could not read.
     path.write_bytes(content)
-
-
-def _row_recipe(rows: RowsOfFeatures, columns: int) -> dict[str, np.ndarray]:
-    """What turns features into rows, beside the normalisation's name."""
-    recipe = {"columns": rows.columns_of(columns)}
-    if rows.scaling.mean is not None and rows.scaling.deviation is not None:
-        recipe |= {"mean": np.array(rows.scaling.mean), "deviation": np.array(rows.scaling.deviation)}
-    names = ("product", "own_product")[: len(rows.products)]
-    return recipe | {name: product.dense for name, product in zip(names, rows.products, strict=True)}
-
-
-def _describe_rows(manifest: RevisionManifest, variant: VariantManifest, rows: RowsOfFeatures | None) -> ExportedRows:
-    table, source = manifest.tables[variant.table], manifest.row_source
-    read = () if rows is None else rows.columns_of(variant.columns)
-    return ExportedRows(
-        table=variant.table,
-        kind=table.kind,
-        storage=table.storage,
-        values=table.rows.values,
-        scales=table.rows.scales,
-        own_values=None if table.own is None else table.own.values,
-        own_scales=None if table.own is None else table.own.scales,
-        stored_layer=None if variant.stored is None else variant.stored.layer,
-        normalization=None if rows is None else str(rows.scaling.method),
-        columns=tuple(int(column) for column in read),
-        source_columns=() if source is None else source.columns,
-    )

@@ -225,7 +225,7 @@ def publish_made_up_types(
         for key, sizes in architecture.shapes(shape).items()
     }
     first, *later = architecture.layers(tensors, shape)
-    described = _rows_of_all(schema)
+    described = rows_of_all(schema)
     repository.put_graph(data)
     with repository.stage("made-up", data.digest) as staged:
         for table, storage in {variant.table: variant.storage for variant in variants}.items():
@@ -250,7 +250,7 @@ def publish_made_up_types(
         )
 
 
-def _rows_of_all(schema: GraphSchema) -> RowsByRelation:
+def rows_of_all(schema: GraphSchema) -> RowsByRelation:
     """A table with rows of every relation and every node."""
     counts = [schema.types[schema.place_of(relation.source)].nodes for relation in schema.relations]
     firsts = np.cumsum([0, *counts]).tolist()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+from msgspec import UNSET
+
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
@@ -33,6 +36,8 @@ def contract_of_export(made: ExportManifest, sha256: str) -> ProgramManifest:
         raise InputError(
             "export.json", f"{made.variant} was written as {', '.join(made.programs)}", "export it with --format onnx"
         )
+    if made.contract is not UNSET:
+        return msgspec.structs.replace(made.contract, sha256=sha256)
     adds_itself = made.architecture in _ADDS_ITSELF
     outputs = {each.name: ProgramOutput(each.name, int(each.shape[1])) for each in made.outputs}
     return ProgramManifest(

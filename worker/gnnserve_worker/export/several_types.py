@@ -1,0 +1,335 @@
+"""A variant over several types as a program: which inputs it takes, and what it is compared with.
+
+Its inputs are those of programs that people bring: features by type as the source has them, edges by relation, the
+nodes that are asked about first. A revision keeps products of features, not these, so that the program is compared over
+a graph that is made up, of the revision's types and relations: with the scores of the variant's own layers, over tables
+that are made of made-up features as rows of new nodes are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+from torch import nn
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.export import ExportCheck, ExportedArray, ExportFormat
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
+from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.variants import Storage
+from gnnserve_worker.export.check import LARGE_BATCHES, difference_of, require_within
+from gnnserve_worker.export.programs import FORMATS, Program
+from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork
+from gnnserve_worker.graph.relation_lists import merged_lists
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.inference.batch import draw_sample, infer_batch
+from gnnserve_worker.inference.made_up import rows_of_all
+from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.relation_rows import relation_row_maker
+from gnnserve_worker.models.relation_table import RelationTable
+from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, layer_of
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.type_recipe import type_recipe
+from gnnserve_worker.programs.contract import lay_out
+from gnnserve_worker.programs.layered import EMBEDDINGS, SCORES
+from gnnserve_worker.sampling.neighbours import Scratch
+from gnnserve_worker.sampling.normalised import WeightScratch
+from gnnserve_worker.sampling.relations import sample_relations
+from gnnserve_worker.tables.formats import FORMATS as TABLE_FORMATS
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows
+
+_NODES, _MOST_READ = 3000, 6
+"""Nodes of each type of the graph that is made up, and most that a node reads by a relation."""
+_FEW, _FEWER, _KEY = 8, 3, 0
+_MOST_ASKED = 1024
+
+
+def check_exportable(manifest: RevisionManifest, variant: VariantManifest) -> None:
+    """InputError: the variant's rows are made of more than features."""
+    if variant.stored is not None:
+        others = [one.name for one in manifest.variants if one.stored is None]
+        raise InputError(
+            "VARIANT",
+            f"{variant.name} reads layer {variant.stored.layer} as it was computed for each node of the graph, and a "
+            "program over several types takes features",
+            f"export {' or '.join(others)}" if others else "generate a projected variant (spec.variants.projection)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TypedExport:
+    """An `Exported` of a variant over several types."""
+
+    revision: LoadedRevision
+    variant: LoadedVariant
+    network: RelationNetwork
+    gives_embeddings: bool
+    contract: ProgramManifest = field(init=False)
+    _made_up: _MadeUp = field(init=False)
+    _features: Mapping[int, str] = field(init=False)
+    _edges: Mapping[int, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        network, schema = self.network, self.network.schema
+        kinds, layers = sorted(network.written(0)), range(1, len(network.layers) + 1)
+        relations = sorted({place for number in layers for place in network.read(number)})
+        names = _names([schema.types[kind].name for kind in kinds], [schema.relations[one].key for one in relations])
+        object.__setattr__(self, "_features", dict(zip(kinds, names[: len(kinds)], strict=True)))
+        object.__setattr__(self, "_edges", dict(zip(relations, names[len(kinds) :], strict=True)))
+        hidden = ProgramOutput(EMBEDDINGS, self.variant.network.hidden) if self.gives_embeddings else None
+        contract = ProgramManifest(
+            FORMATS[ExportFormat.ONNX].file, "", len(network.layers), tuple(self._program_inputs()),
+            ProgramOutput(SCORES, self.variant.network.classes), hidden,
+        )  # fmt: skip
+        object.__setattr__(self, "contract", contract)
+        object.__setattr__(self, "_made_up", _MadeUp.of(self))
+
+    @property
+    def inputs(self) -> tuple[ExportedArray, ...]:
+        types, relations = self.network.schema.types, self.network.schema.relations
+        features = [
+            ExportedArray(
+                name, "float32", (name, types[kind].features or 0),
+                f"Features of nodes of type {types[kind].name}, as the source has them; the nodes that are asked about "
+                "come first.",
+            )
+            for kind, name in self._features.items()
+        ]  # fmt: skip
+        edges = [
+            ExportedArray(
+                name, "int64", (2, name),
+                f"Edges of {relations[place].key}: in the first row the place of the node that is read in "
+                f"`{self._features[self.network.source_of(place)]}`, in the second that of the node that reads it in "
+                f"`{self._features[self.network.target_of(place)]}`.",
+            )
+            for place, name in self._edges.items()
+        ]  # fmt: skip
+        return (*features, *edges)
+
+    def outputs(self, scores: str) -> tuple[ExportedArray, ...]:
+        """`scores`: a sentence about the scores."""
+        rows, network = self._features[0], self.variant.network
+        found = [ExportedArray(SCORES, "float32", (rows, network.classes), scores)]
+        if self.gives_embeddings:
+            found.append(ExportedArray(EMBEDDINGS, "float32", (rows, network.hidden), "The last hidden layer."))
+        return tuple(found)
+
+    def module(self) -> nn.Module:
+        return RelationModule(self.network, self._features, self._edges, gives_embeddings=self.gives_embeddings)
+
+    def checks(self, chosen: ExportFormat, program: Program) -> list[ExportCheck]:
+        """Raises RuntimeError where scores differ by more than the tolerance."""
+        made_up = self._made_up
+        checks = [_check(chosen, 1, [made_up.ask(made_up.spread(count))], program) for count in (_FEW, _FEWER)]
+        checks.append(_check(chosen, LARGE_BATCHES, made_up.large_batches(), program))
+        require_within(checks, self.variant.name)
+        return checks
+
+    def example(self) -> dict[str, np.ndarray]:
+        question = self._made_up.ask(self._made_up.spread(_FEW))
+        return {**question.inputs, **question.outputs}
+
+    def rows(self) -> None:
+        """Inputs are features."""
+
+    def row_recipe(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def _program_inputs(self) -> Iterator[ProgramInput]:
+        types, relations = self.network.schema.types, self.network.schema.relations
+        for kind, name in self._features.items():
+            yield ProgramInput(name, InputRole.FEATURES, type=types[kind].name)
+        for place, name in self._edges.items():
+            one = relations[place]
+            yield ProgramInput(name, InputRole.EDGES, relation=RelationKey(one.source, one.name, one.target))
+
+
+def typed_export(revision: LoadedRevision, described: VariantManifest, *, gives_embeddings: bool) -> TypedExport:
+    """InputError: scores depend on embeddings that were learnt."""
+    variant = revision.variants[described.name]
+    network = _network_of(revision, described)
+    schema = network.schema
+    learnt = [schema.types[kind].name for kind in sorted(network.written(0)) if schema.types[kind].features is None]
+    if learnt:
+        raise InputError(
+            "VARIANT",
+            f"{described.name} reads nodes of type {' and '.join(learnt)}, which have no features: an embedding was "
+            "learnt for each, which holds for the nodes of this graph alone",
+            "give them features in the source, and generate again",
+        )
+    return TypedExport(revision, variant, network, gives_embeddings)
+
+
+def _network_of(revision: LoadedRevision, described: VariantManifest) -> RelationNetwork:
+    manifest, schema, own = revision.manifest, revision.graph.schema, described.network
+    assert manifest is not None and manifest.row_source is not None and revision.folder is not None  # noqa: S101
+    source = manifest.row_source
+    if source.tensors is None:
+        raise InputError(
+            "REVISION", f"{manifest.revision} was made by an earlier gnnserve and kept nothing of its first layer",
+            "generate it again",
+        )  # fmt: skip
+    made_by, kept = (_read(revision, name) for name in (source.tensors, described.weights))
+    recipe = type_recipe(source, schema, made_by, lambda _: np.zeros(own.hidden, np.float32))
+    shape = RelationalShape(schema, own.hidden, own.classes, own.layers, None, own.attention)
+    layers = [layer_of(0, made_by), *(layer_of(number, kept) for number in range(1, own.layers))]
+    if own.attention is not None:
+        layers = [replace(layer, heads=shape.heads_of(number)) for number, layer in enumerate(layers)]
+    return RelationNetwork(schema, layers, recipe.scalings)
+
+
+def _read(revision: LoadedRevision, name: str) -> dict[str, np.ndarray]:
+    assert revision.folder is not None  # noqa: S101
+    found: dict[str, np.ndarray] = safetensors.numpy.load((revision.folder / name).read_bytes())
+    return found
+
+
+def _names(types: Sequence[str], relations: Sequence[str]) -> list[str]:
+    """Names of inputs, each once, of letters and digits that programs may have in names."""
+    found: list[str] = []
+    for prefix, called in [*(("x", one) for one in types), *(("edges", one) for one in relations)]:
+        name = f"{prefix}_{re.sub(r'[^a-z0-9]+', '_', called.lower()).strip('_')}"
+        found.append(name if name not in found else f"{name}_{len(found)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+    """gnnserve's own."""
+    rows: int
+    """Nodes of all types that are read."""
+
+    def shuffled(self, random: np.random.Generator) -> _Question:
+        """The same with edges of each relation in another order."""
+        edges = {
+            name: array[:, random.permutation(array.shape[1])]
+            for name, array in self.inputs.items()
+            if array.dtype == np.int64
+        }
+        return replace(self, inputs={**self.inputs, **edges})
+
+
+def _check(chosen: ExportFormat, batches: int, questions: Iterable[_Question], program: Program) -> ExportCheck:
+    nodes = rows = 0
+    largest = 0.0
+    for one in questions:
+        expected = one.outputs[SCORES]
+        largest = max(largest, difference_of(program(one.inputs), expected))
+        nodes, rows = max(nodes, len(expected)), max(rows, one.rows)
+    return ExportCheck(chosen, batches, nodes, rows, 0, largest)
+
+
+@dataclass(frozen=True, slots=True)
+class _MadeUp:
+    """The variant over a graph that is made up, with features of its nodes."""
+
+    revision: LoadedRevision
+    variant: LoadedVariant
+    features: np.ndarray
+    """float32 [nodes, columns of the widest type]"""
+    contract: ProgramManifest
+
+    @staticmethod
+    def of(export: TypedExport) -> _MadeUp:
+        random = np.random.default_rng(_KEY)
+        network, variant = export.network, export.variant
+        graph = _graph_like(network.schema, random)
+        described = rows_of_all(graph.schema)
+        first = network.layers[0]
+        table = _empty_table(first, described.rows, described.own_rows)
+        reads = RelationTable.of(graph, described.first_rows)
+        widths = [kind.features or first_inputs(network, place) for place, kind in enumerate(graph.schema.types)]
+        features = _features_like(network, widths, random)
+        maker = relation_row_maker(table, reads, first, network.scalings, widths)
+        maker.renew(features, np.arange(graph.nodes)).put()
+        manifest = export.revision.manifest
+        assert manifest is not None  # noqa: S101
+        own = next(one.network for one in manifest.variants if one.name == variant.name)
+        weights = _read(export.revision, next(one.weights for one in manifest.variants if one.name == variant.name))
+        served = replace(
+            variant, table=table, columns=table.columns, fanouts=(-1,) * len(network.layers), relation_fanouts=(),
+            network=build_network(own, weights, table.columns, projected=True, compute="float32", relations=reads),
+        )  # fmt: skip
+        revision = replace(
+            export.revision, graph=graph, variants={variant.name: served}, tables={}, type_ids={}, ids=None,
+            sample=partial(sample_relations, layout=graph.layout), changes=None,
+        )  # fmt: skip
+        return _MadeUp(revision, served, features, export.contract)
+
+    def spread(self, count: int) -> np.ndarray:
+        """Evenly spread nodes of the first type, int64, each once."""
+        return np.unique(np.linspace(0, self.revision.graph.schema.target.nodes - 1, count).astype(np.int64))
+
+    def ask(self, nodes: np.ndarray) -> _Question:
+        schema = self.revision.graph.schema
+        sample = draw_sample(self.revision, self.variant, nodes, _KEY, None, Scratch(), WeightScratch(), share=True)
+
+        def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
+            return self.features[names, : schema.types[kind].features]
+
+        laid = lay_out(self.contract, schema, sample, read)
+        answer = infer_batch(self.revision, self.variant.name, nodes, _KEY)
+        outputs = {"nodes": nodes, SCORES: answer.scores}
+        if self.contract.embeddings is not None and answer.embeddings is not None:
+            outputs[EMBEDDINGS] = answer.embeddings
+        rows = sum(len(array) for array in laid.arrays.values() if array.dtype == np.float32)
+        return _Question(laid.arrays, outputs, rows)
+
+    def large_batches(self) -> Iterator[_Question]:
+        """Batches of growing sizes. In every other one edges are in no order."""
+        random, nodes = np.random.default_rng(_KEY), self.revision.graph.schema.target.nodes
+        for number, count in enumerate(np.linspace(min(nodes, 64), min(nodes, _MOST_ASKED), LARGE_BATCHES)):
+            question = self.ask(random.choice(nodes, int(count), replace=False).astype(np.int64))
+            yield question.shuffled(random) if number % 2 else question
+
+
+def first_inputs(network: RelationNetwork, kind: int) -> int:
+    """Columns that the first layer reads of a type without features."""
+    first = network.layers[0]
+    read = [matrix for place, matrix in first.relations.items() if network.source_of(place) == kind]
+    read += [first.own[kind]] if kind in first.own else []
+    return len(read[0]) if read else 1
+
+
+def _graph_like(schema: GraphSchema, random: np.random.Generator) -> Graph:
+    """Random lists by each relation, some of them empty, over as many nodes of each type."""
+    types = tuple(msgspec.structs.replace(kind, nodes=_NODES) for kind in schema.types)
+    lists, relations = [], []
+    for one in schema.relations:
+        counts = random.integers(0, _MOST_READ + 1, _NODES)
+        counts[random.integers(0, _NODES, _NODES // 4)] = 0
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        lists.append(Graph(indptr, random.integers(0, _NODES, int(indptr[-1])).astype(np.int32)))
+        relations.append(msgspec.structs.replace(one, edges=int(indptr[-1])))
+    made = GraphSchema(types, tuple(relations))
+    return Graph(*merged_lists(made, lists), made)
+
+
+def _features_like(network: RelationNetwork, widths: Sequence[int], random: np.random.Generator) -> np.ndarray:
+    """Features of nodes, spread as those of each type were before they were scaled."""
+    features = np.zeros((_NODES * len(widths), max(widths)), np.float32)
+    for kind, (width, scaling) in enumerate(zip(widths, network.scalings, strict=True)):
+        drawn = random.standard_normal((_NODES, width))
+        if scaling.mean is not None and scaling.deviation is not None:
+            drawn = drawn * scaling.deviation + scaling.mean
+        features[kind * _NODES : (kind + 1) * _NODES, :width] = drawn
+    return features
+
+
+def _empty_table(first: RelationalLayer, rows: int, own_rows: int) -> Table:
+    table_format = TABLE_FORMATS[Storage.FLOAT32]
+
+    def empty(count: int) -> Rows:
+        values = np.zeros((count, table_format.padded_columns(first.columns)), np.float32)
+        return Rows(table_format, values, NO_SCALES, WritableRows(values, NO_SCALES))
+
+    return Table("projected", first.columns, empty(rows), empty(own_rows))
