@@ -36,6 +36,7 @@ from gnnserve_worker.serving.counters import (
     VariantUsage,
     add_histogram,
     add_sizes,
+    observe_each,
 )
 from gnnserve_worker.serving.device_metrics import collect_device
 from gnnserve_worker.serving.index_metrics import collect_index
@@ -256,9 +257,7 @@ class ServingMetrics:
         of.seeds_squared += seeds * seeds
         of.seed_seconds += seeds * seconds
         of.wait_seconds += waited_ms / 1000
-        of.sample.observe(times.sample_ms / 1000)
-        of.gather.observe(times.gather_ms / 1000)
-        of.compute.observe(times.compute_ms / 1000)
+        observe_each((of.sample, times.sample_ms), (of.gather, times.gather_ms), (of.compute, times.compute_ms))
         if times.overlay_ms:
             of.overlay.observe(times.overlay_ms / 1000)
 

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from operator import attrgetter
 
 import numpy as np
 
@@ -61,6 +62,9 @@ _NEEDS = {
     for has_embeddings in (False, True)
     for has_changes in (False, True)
 } | {(False, False, False): STORED_GRAPH}
+
+
+_arrived_ms = attrgetter("request.arrived_ms")
 
 
 def monotonic_ms() -> float:
@@ -301,7 +305,8 @@ class ServedModel:
 
     def could_begin_ms(self, batch: Batch) -> float:
         """The first time at which a request of the batch was queued and the model's last batch was done."""
-        return max(self.released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
+        first_ms: float = min(map(_arrived_ms, batch.pieces))
+        return max(self.released_ms, first_ms)
 
     def first_waiting_lane(self) -> Lane | None:
         """The lane whose requests are next; lanes before it that are done are closed. None also while the model is
