@@ -140,7 +140,7 @@ def test_a_timeout_and_a_priority_of_tritons_are_what_they_are(client: triton.In
 
 
 def test_the_program_of_the_page_runs(port: int) -> None:
-    program, _ = code_blocks(read_page("open-inference.md"), "python")
+    program, *_ = code_blocks(read_page("open-inference.md"), "python")
     made: dict[str, Any] = {}
     exec(compile(re.sub("8080", str(port), program), "docs/open-inference.md", "exec"), made)  # noqa: S102
     made["client"].close()

@@ -167,7 +167,7 @@ def test_a_deadline_ends_a_request_that_waits() -> None:
 
 
 def test_the_program_of_the_page_runs(port: int) -> None:
-    _, program = code_blocks(read_page("open-inference.md"), "python")
+    *_, program = code_blocks(read_page("open-inference.md"), "python")
     made: dict[str, Any] = {}
     exec(compile(re.sub("8001", str(port), program), "docs/open-inference.md", "exec"), made)  # noqa: S102
     made["client"].close()

@@ -55,7 +55,7 @@ from gnnserve_worker.tasks.generated import (
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
-from gnnserve_worker.tasks.served import ScoredNodes
+from gnnserve_worker.tasks.served import NOTHING_OWN, ScoredNodes
 from gnnserve_worker.tasks.served_labels import NOTHING_HELD_OUT
 
 
@@ -255,6 +255,7 @@ class OddTensors:
 
     items, item_ids, missing = "nodes", 1, "name nodes in it"
     names = default_outputs = ("odd",)
+    shape, own = (ANY_LENGTH,), NOTHING_OWN
 
     def check_count(self, items: int, max_nodes: int) -> None:
         check_node_count(items, max_nodes)

@@ -37,7 +37,7 @@ from gnnserve_worker.nearest.search import Found, unit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.http.codecs.recommend import _items
+from gnnserve_worker.serving.http.codecs.recommending.found import shown_items
 from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
 
@@ -316,7 +316,7 @@ def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
     naming = SimpleNamespace(shown=lambda start, _: [] if start == 5 else [start * 10])
     recommending = NearestNodes(IndexPart("index", "", 0, 10), missing=None)
     revision = SimpleNamespace(graph=SimpleNamespace(naming=naming), task=SimpleNamespace(recommending=recommending))
-    items = _items(found, np.ones(2, np.float32), "x1", revision)  # type: ignore[arg-type]
+    items = shown_items(found, np.ones(2, np.float32), "x1", revision)  # type: ignore[arg-type]
     assert [(item.id, item.cosine) for item in items] == [(40, 0.9), (60, 0.7)]
 
 

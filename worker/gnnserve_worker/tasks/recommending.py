@@ -49,6 +49,10 @@ class Recommending(Protocol):
         """The output that embeddings are in."""
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """What is told of each node that is recommended, as tensors of the Open Inference Protocol: their names."""
+
+    @property
     def example(self) -> int:
         """Position of a node that others are recommended for."""
 

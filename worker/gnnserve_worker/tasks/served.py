@@ -7,8 +7,9 @@ task it has before it: what differs by task is a method or a plain attribute her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -66,8 +67,21 @@ class ExplainedScores(Protocol):
     def probability(self, answer: ScoredNodes, column: int) -> float: ...
 
 
-class TaskTensors(Protocol):
-    """Tensors of the Open Inference Protocol."""
+class OwnInputs(NamedTuple):
+    """Inputs and parameters of the Open Inference Protocol that one model has beside those that all have."""
+
+    kinds: tuple[TensorKind, ...] = ()
+    ids: frozenset[str] = frozenset()
+    """Names of those that have ids of nodes."""
+    parameters: Mapping[str, tuple[type, str]] = MappingProxyType({})
+    """Type of each parameter, and how messages call it."""
+
+
+NOTHING_OWN = OwnInputs()
+
+
+class AskedTensors(Protocol):
+    """Tensors of the Open Inference Protocol that a model takes, and those that it gives."""
 
     @property
     def items(self) -> str:
@@ -76,6 +90,14 @@ class TaskTensors(Protocol):
     @property
     def item_ids(self) -> int:
         """Ids of each item: where there are several, they are a row of the input."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of that input, as metadata describes it."""
+
+    @property
+    def own(self) -> OwnInputs:
+        """What a request may bring that requests of other models may not."""
 
     @property
     def missing(self) -> str:
@@ -95,6 +117,10 @@ class TaskTensors(Protocol):
     def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
         """Tensors that can be asked for; of a version, if one is named."""
 
+
+class AnswerTensors(Protocol):
+    """Tensors of the Open Inference Protocol that an answer has."""
+
     def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
         """Datatype and shape of an output."""
 
@@ -111,7 +137,36 @@ class TaskTensors(Protocol):
         """The elements of such an output in JSON, with commas between them."""
 
 
-class ServedTask(Items, Protocol):
+class TaskTensors(AskedTensors, AnswerTensors, Protocol):
+    """Tensors of predictions."""
+
+
+class AskedModel(Protocol):
+    """A model of the Open Inference Protocol, as far as its requests are read: predictions of a task, or what else a
+    service is asked for."""
+
+    @property
+    def tensors(self) -> AskedTensors: ...
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All that may be asked for, by name. A binary request that names none asks for scores."""
+
+    @property
+    def fields_of_others(self) -> frozenset[str]:
+        """Fields that ask another task."""
+
+    def wrong_task(self, where: str) -> RequestError:
+        """The request is of another task. `where`: its field."""
+
+    def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
+        """Raises RequestError where one of them cannot be given. `fields`: where each of them stands."""
+
+    def first_request(self) -> dict[str, Any]:
+        """A body in JSON for people to begin with."""
+
+
+class ServedTask(Items, AskedModel, Protocol):
     # Asking (`serving/http/codecs`, `serving/http/tensors`)
 
     @property
@@ -134,25 +189,11 @@ class ServedTask(Items, Protocol):
     def form(self) -> BodyForm:
         """Fields of such a request, and what to do where one is wrong."""
 
-    @property
-    def fields_of_others(self) -> frozenset[str]:
-        """Fields that ask another task."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """All that may be asked for, by name. A binary request that names none asks for scores."""
-
     def example(self) -> str:
         """A body in JSON that the graph permits, of one item."""
 
-    def wrong_task(self, where: str) -> RequestError:
-        """The request is of another task. `where`: its field."""
-
     def most_lists(self, max_nodes: int) -> int:
         """Lists in JSON that the items of a request may take."""
-
-    def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
-        """Raises RequestError where one of them cannot be given. `fields`: where each of them stands."""
 
     def check_array(self, output: str) -> None:
         """Raises RequestError where an output is no array of numbers, so that the binary form cannot have it."""
@@ -200,9 +241,6 @@ class ServedTask(Items, Protocol):
     @property
     def types(self) -> tuple[str, ...]:
         """Names of the types that nodes may be of which are asked about; empty: they are called without."""
-
-    def first_request(self) -> dict[str, Any]:
-        """A body in JSON for people to begin with."""
 
     def told(self) -> dict[str, Any]:
         """Members of `VariantsAnswer` about the task."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -29,12 +29,22 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.grpc.known_messages import LONGEST_KNOWN, KnownMessages
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse, encode_length
 from gnnserve_worker.serving.http.codec import Ask, Encoded
+from gnnserve_worker.serving.http.codecs.recommending.found import recommend
+from gnnserve_worker.serving.http.codecs.recommending.tensors import (
+    RECOMMENDS,
+    FoundTensors,
+    RecommendModel,
+    recommend_ask,
+    told_of_index,
+)
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import (
+    PREDICTIONS_OF,
     SIZE,
     AnswerForm,
+    AskedOf,
     InferBody,
     InferRequest,
     RequestInput,
@@ -45,7 +55,7 @@ from gnnserve_worker.serving.http.tensors.request import (
 )
 from gnnserve_worker.serving.http.tensors.served import OVERLAY, read_by
 from gnnserve_worker.serving.requests import Answer
-from gnnserve_worker.tasks.served import TaskTensors
+from gnnserve_worker.tasks.served import AnswerTensors
 
 _LISTS = {Datatype.INT64: "int64_contents", Datatype.FP32: "fp32_contents", Datatype.BYTES: "bytes_contents"}
 """The list that a message has for the elements of an input."""
@@ -68,9 +78,10 @@ def read_message(kind: Any, raw: bytes) -> Any:
 
 
 class InferCodec:
-    __slots__ = ("_bytes", "_known", "_message", "_request", "id", "model", "version")
+    __slots__ = ("_bytes", "_known", "_message", "_request", "id", "model", "name", "version")
     is_for_canary = True
     tells_times = False  # metadata takes gRPC as long to send as all else of an answer takes us
+    asked_of: ClassVar[AskedOf] = PREDICTIONS_OF
 
     def __init__(self, raw: bytes, known: KnownMessages | None = None) -> None:
         """`raw`: the message. Raises RequestError where it is none. `known`: those of the server; None: none are
@@ -91,6 +102,8 @@ class InferCodec:
         self._request = request
         self._known = known
         self.model: str = request.model_name
+        self.name = self.model
+        """What the request calls the model."""
         self.version: str | None = request.model_version or None
         """The variant that the request names."""
 
@@ -142,7 +155,7 @@ class InferCodec:
             for (name, given), each in zip(found.tensors.items(), data, strict=True)
         }
         form = found.form if not self.id else AnswerForm(self.id, found.form.are_binary)
-        return InferBody(tensors, found.outputs, found.wishes, form)
+        return InferBody(tensors, found.outputs, found.wishes, form, found.own)
 
     def _read_anew(self, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
         asked, data = self._request, self._bytes
@@ -156,8 +169,9 @@ class InferCodec:
             _values_of(asked.parameters),
         )
         return read_request(
-            request, _InMessage(asked.inputs, data), self.version, revision, limits, as_bytes=bool(data)
-        )
+            request, _InMessage(asked.inputs, data), self.version, self.asked_of(revision), revision, limits,
+            as_bytes=bool(data),
+        )  # fmt: skip
 
     def encode_answer(
         self,
@@ -173,7 +187,7 @@ class InferCodec:
         # A message has either bytes for all of its outputs or for none.
         if any(question.answer_form.are_binary):
             return Encoded(b"", self._encode_bytes(answer, question, revision, is_in_time))
-        response = _begin(self.model, answer.variant, (), revision.manifest.revision, answer.offset)
+        response = _begin(self.name, answer.variant, (), revision.manifest.revision, answer.offset)
         response.id = question.answer_form.id or ""
         for name in question.outputs:
             datatype, shape = tensors.form_of(name, answer, question)
@@ -200,7 +214,7 @@ class InferCodec:
         encode = _encode_begin if answer.offset is None else _encode_begin.__wrapped__
         is_met = is_in_time is None or is_in_time()
         parts[0] = encode(
-            self.model, answer.variant, tuple(outputs), revision.manifest.revision, answer.offset, is_met
+            self.name, answer.variant, tuple(outputs), revision.manifest.revision, answer.offset, is_met
         )  # fmt: skip
         return b"".join(parts)
 
@@ -208,6 +222,54 @@ class InferCodec:
         return encode_grpc_error(detail)
 
 
+class RecommendInferCodec(InferCodec):
+    """The protocol's form of recommendations: its model's name has an end behind the service's."""
+
+    __slots__ = ()
+    is_for_canary = False
+    asked_of = RecommendModel
+
+    def __init__(self, read: InferCodec) -> None:
+        """`read`: what read the message."""
+        for name in InferCodec.__slots__:
+            setattr(self, name, getattr(read, name))
+        self.model = read.name.removesuffix(RECOMMENDS)
+
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
+        return 1
+
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+        return recommend_ask(self._read_anew(revision, limits), read_elements, revision, max_nodes, limits)
+
+    def encode_answer(
+        self,
+        answer: Answer,
+        question: Question,
+        revision: ServedRevision,
+        is_in_time: Callable[[], bool] | None,
+        *,
+        in_pieces: bool,
+    ) -> Encoded:
+        found, form = recommend(answer, question, revision), question.answer_form
+        tensors = FoundTensors(found.items, revision)
+        response = _begin(self.name, answer.variant, (), revision.manifest.revision, answer.offset)
+        response.id = form.id or ""
+        for name in form.outputs:
+            datatype, shape = tensors.form_of(name, answer, question)
+            output = response.outputs.add(name=name, datatype=datatype, shape=shape)
+            # A message has either bytes for all of its outputs or for none.
+            if any(form.are_binary):
+                response.raw_output_contents.append(bytes(as_bytes(name, answer, question, tensors)))
+            else:
+                _fill(output.contents, name, datatype, answer, question, tensors)
+        for name, value in told_of_index(found.index).items():
+            setattr(response.parameters[name], _PARAMETERS[type(value)], value)
+        response.parameters["objective_met"].bool_param = is_in_time is None or is_in_time()
+        return Encoded(b"", response.SerializeToString())
+
+
+_PARAMETERS = {int: "int64_param", float: "double_param", str: "string_param"}
+"""The field that a message has for a parameter of each type."""
 _Outputs = tuple[tuple[str, str, tuple[int, ...]], ...]
 """Name, datatype and shape of each output."""
 
@@ -307,7 +369,7 @@ def _listed(name: str, datatype: Datatype, contents: Any) -> Any:
 
 
 def _fill(
-    contents: Any, name: str, datatype: Datatype, answer: Answer, question: Question, tensors: TaskTensors
+    contents: Any, name: str, datatype: Datatype, answer: Answer, question: Question, tensors: AnswerTensors
 ) -> None:
     """Put an output's elements into the list of its datatype."""
     if tensors.are_texts(name):

@@ -55,7 +55,7 @@ class KnownMessages:
         own."""
         tensors = {name: GivenTensor(given.kind, given.shape, _NO_BYTES) for name, given in body.tensors.items()}
         form = AnswerForm(None, body.form.are_binary)
-        body = InferBody(tensors, body.outputs, body.wishes, form)
+        body = InferBody(tensors, body.outputs, body.wishes, form, body.own)
         if len(self._bodies) >= _MOST_KNOWN:
             self._bodies.clear()
         self._bodies[key] = body

@@ -21,7 +21,7 @@ from gnnserve_worker.asking.question import (
     unauthorized,
     wishes_of_head,
 )
-from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
+from gnnserve_worker.serving.grpc.codec import InferCodec, RecommendInferCodec, encode_grpc_error
 from gnnserve_worker.serving.grpc.gathering import Gathering
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
 from gnnserve_worker.serving.grpc.messages import (
@@ -33,6 +33,7 @@ from gnnserve_worker.serving.grpc.messages import (
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.codec import Head, Reply
+from gnnserve_worker.serving.http.codecs.recommending.tensors import RECOMMENDS
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
 from gnnserve_worker.serving.model import STOPPING, monotonic_ms
@@ -118,6 +119,8 @@ class _Asked:
         predict, raw = self._shared.predict, self._raw
         try:
             codec = InferCodec(raw, self._shared.known)
+            if codec.name.endswith(RECOMMENDS):
+                codec = RecommendInferCodec(codec)
             self.id = codec.id
             begun = predict.start(head_of(codec, self._metadata), raw, self._take, self._arrived_ms)
         except RequestError as error:

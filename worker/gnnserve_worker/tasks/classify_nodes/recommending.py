@@ -23,6 +23,7 @@ class NearestNodes:
     missing: MissingEmbeddings | None
     """None: a variant gives embeddings."""
     output: Output = "embeddings"
+    measures: tuple[str, ...] = ("cosines",)
     example: int = 0
 
     @property

@@ -13,7 +13,7 @@ from gnnserve_worker.asking.question import Question, check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.asking.variants import capabilities_of
 from gnnserve_worker.models.network import decisive_scores
-from gnnserve_worker.tasks.served import ScoredNodes
+from gnnserve_worker.tasks.served import NOTHING_OWN, ScoredNodes
 
 _FLOAT32, _INT64 = np.dtype("<f4"), np.dtype("<i8")
 """NumPy reads the names of its types anew each time."""
@@ -28,6 +28,7 @@ def class_columns(classes: Classes) -> tuple[np.ndarray, tuple[bytes, ...]]:
 
 class ClassTensors:
     items, item_ids, missing = "nodes", 1, "name the nodes to classify in it"
+    shape, own = (ANY_LENGTH,), NOTHING_OWN
     default_outputs = ("labels", "scores")
     """Embeddings come only when asked for: not every variant has them."""
 

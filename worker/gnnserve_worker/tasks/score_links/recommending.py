@@ -36,6 +36,7 @@ class BestPairs:
     parts: tuple[IndexPart, ...]
     output: Output = "scores"
     """Networks that score links end in embeddings."""
+    measures: tuple[str, ...] = ("scores", "probabilities")
 
     @property
     def example(self) -> int:

@@ -10,11 +10,12 @@ from gnnserve_worker.asking.question import Question
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.tasks.score_links.description import OUTPUTS
 from gnnserve_worker.tasks.score_links.pairs import check_pair_count
-from gnnserve_worker.tasks.served import ScoredNodes
+from gnnserve_worker.tasks.served import NOTHING_OWN, ScoredNodes
 
 
 class PairTensors:
     items, item_ids, missing = "pairs", 2, "name the pairs to score in it"
+    shape, own = (ANY_LENGTH, item_ids), NOTHING_OWN
     names = default_outputs = OUTPUTS
 
     def __init__(self, outputs: Callable[[ScoredNodes, Question], Mapping[str, np.ndarray]]) -> None:

@@ -5,11 +5,13 @@ What does not depend on how it is written is in `tensors/request.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_worker.asking.body_form import BodyForm, decode_body
+from gnnserve_worker.asking.body_form import UNREADABLE, BodyForm, body_error
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
 from gnnserve_worker.asking.tensors import Behind, Contents, Datatype, InJson
 from gnnserve_worker.inference.served import ServedRevision
@@ -24,16 +26,20 @@ from gnnserve_worker.serving.http.tensors.request import (
     read_request,
 )
 from gnnserve_worker.serving.http.tensors.served import example_input, input_kinds
+from gnnserve_worker.tasks.served import AskedModel
 
 _decoder = decoding.decoder(InferRequest)
 _OBJECT = "give an object of names and values"
 
 
-def _example(revision: ServedRevision) -> str:
-    return msgspec.json.encode({"inputs": [example_input(revision)]}).decode()
+def _form_of(asked: AskedModel) -> BodyForm:
+    """The form of a body, with an example of a model's own; to be made where a body is wrong."""
+    return replace(
+        _FORM, example=lambda revision: msgspec.json.encode({"inputs": [example_input(asked, revision)]}).decode()
+    )
 
 
-BODY = BodyForm(
+_FORM = BodyForm(
     members={
         "": ("inputs", "outputs", "id", "parameters", "model_name", "model_version"),
         "inputs[]": ("name", "shape", "datatype", "data", "parameters"),
@@ -53,7 +59,7 @@ BODY = BodyForm(
         "parameters": _OBJECT,
         "id": "give a text, or leave it out",
     },
-    example=_example,
+    example=lambda _: "",
 )
 
 
@@ -67,11 +73,13 @@ def read_infer_body(
     json_bytes: int | None,
     model: str,
     version: str | None,
+    asked: AskedModel,
     revision: ServedRevision,
     max_nodes: int,
     limits: OverlayLimits,
 ) -> InferBody:
-    """`json_bytes`: the length of the JSON, behind which tensors stand as bytes; None: it is the whole body."""
+    """`json_bytes`: the length of the JSON, behind which tensors stand as bytes; None: it is the whole body. `model`:
+    what the path calls `asked`."""
     text, behind = body, None
     if json_bytes is not None:
         text, behind = body[:json_bytes], len(body) - json_bytes
@@ -83,15 +91,15 @@ def read_infer_body(
             "send the length of the JSON in Inference-Header-Content-Length",
         )
     if json_bytes == 0:
-        request = _raw_request(body, revision)
+        request = _raw_request(body, asked, revision)
     elif len(text) <= LARGE_BYTES:
-        request = decode_body(_decoder, text, revision, BODY)
+        request = _decode(text, asked, revision)
     else:
         check_values(text, revision, max_nodes, limits, may_bring=may_bring(text))
         with without_collection():
-            request = decode_body(_decoder, text, revision, BODY)
+            request = _decode(text, asked, revision)
     _check_place(request, model, version)
-    return read_request(request, _InBody(behind), version, revision, limits, as_bytes=False)
+    return read_request(request, _InBody(behind), version, asked, revision, limits, as_bytes=False)
 
 
 class _InBody:
@@ -141,10 +149,17 @@ class _InBody:
             )
 
 
-def _raw_request(body: bytes, revision: ServedRevision) -> InferRequest:
+def _decode(text: bytes, asked: AskedModel, revision: ServedRevision) -> InferRequest:
+    try:
+        return _decoder.decode(text)
+    except UNREADABLE as error:
+        raise body_error(error, text, revision, _form_of(asked)) from None
+
+
+def _raw_request(body: bytes, asked: AskedModel, revision: ServedRevision) -> InferRequest:
     """A body without JSON: the ids alone, whose number follows from their size. All outputs are bytes."""
-    tensors = revision.task.tensors
-    kind, item_bytes = input_kinds(revision)[tensors.items], ID_BYTES * tensors.item_ids
+    tensors = asked.tensors
+    kind, item_bytes = input_kinds(asked, revision)[tensors.items], ID_BYTES * tensors.item_ids
     if kind.datatype is not Datatype.INT64 or len(body) % item_bytes:
         raise RequestError(
             ErrorCode.INVALID_BINARY,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import msgspec
 import orjson
@@ -25,12 +26,20 @@ from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.infer_request import may_bring, read_infer_body
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference
+from gnnserve_worker.serving.http.codecs.recommending.found import recommend
+from gnnserve_worker.serving.http.codecs.recommending.tensors import (
+    RECOMMENDS,
+    FoundTensors,
+    RecommendModel,
+    recommend_ask,
+    told_of_index,
+)
 from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_ask
-from gnnserve_worker.serving.http.tensors.request import InferBody
+from gnnserve_worker.serving.http.tensors.request import PREDICTIONS_OF, AskedOf, InferBody
 from gnnserve_worker.serving.http.tensors.served import read_by
 from gnnserve_worker.serving.requests import Answer
-from gnnserve_worker.tasks.served import TaskTensors
+from gnnserve_worker.tasks.served import AnswerTensors
 
 JSON_LENGTH = b"inference-header-content-length"
 _BINARY_HEAD = b"content-type: application/octet-stream\r\n"
@@ -42,6 +51,7 @@ _BLOCK_VALUES = 65_536
 _LONGEST_KNOWN = 1024
 """Longest JSON that is remembered."""
 _MOST_KNOWN_ANSWERS = 256
+_NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
 _HEAD_BYTES = 4096
 """The beginning of a body, where the shape of its nodes usually stands."""
 
@@ -58,12 +68,15 @@ class KnownJson(msgspec.Struct, frozen=True):
 
 
 class OpenInferenceCodec:
-    __slots__ = ("_known", "json_bytes", "model", "version")
+    __slots__ = ("_known", "json_bytes", "model", "name", "version")
     is_for_canary = True
     tells_times = True
+    asked_of: ClassVar[AskedOf] = PREDICTIONS_OF
 
     def __init__(self, model: str, version: str | None = None, json_bytes: int | None = None) -> None:
         self.model = model
+        self.name = model
+        """What the path calls the model."""
         self.version = version
         """The variant that the path names."""
         self.json_bytes = json_bytes
@@ -113,7 +126,8 @@ class OpenInferenceCodec:
 
     def _read(self, body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> InferBody:
         if not self.json_bytes or self.json_bytes > _LONGEST_KNOWN:
-            return read_infer_body(body, self.json_bytes, self.model, self.version, revision, max_nodes, limits)
+            asked = self.asked_of(revision)
+            return read_infer_body(body, self.json_bytes, self.name, self.version, asked, revision, max_nodes, limits)
         known, facts = self._known, read_by(revision)
         # All that is known has JSON of this length.
         if (
@@ -123,7 +137,8 @@ class OpenInferenceCodec:
             and known.facts == facts
         ):  # fmt: skip
             return known.body
-        read = read_infer_body(body, self.json_bytes, self.model, self.version, revision, max_nodes, limits)
+        asked = self.asked_of(revision)
+        read = read_infer_body(body, self.json_bytes, self.name, self.version, asked, revision, max_nodes, limits)
         tensors = revision.task.tensors
         seeds = read.tensors[tensors.items].shape[0] * tensors.item_ids or 1
         self._known = KnownJson(body[: self.json_bytes], len(body), seeds, facts, read)
@@ -140,12 +155,12 @@ class OpenInferenceCodec:
     ) -> Encoded:
         are_binary, tensors = question.answer_form.are_binary, revision.task.tensors
         if not any(are_binary):
-            pieces = self._pieces(answer, question, revision, is_in_time, [])
+            pieces = self._pieces(answer, question, revision, is_in_time, [], tensors)
             return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
         buffers = [as_bytes(name, answer, question, tensors) for name in compress(question.outputs, are_binary)]
         sizes = [*map(len, buffers)]
         if question.answer_form.id is not None or answer.offset is not None or len(buffers) < len(are_binary):
-            text = b"".join(self._pieces(answer, question, revision, is_in_time, sizes))
+            text = b"".join(self._pieces(answer, question, revision, is_in_time, sizes, tensors))
             return Encoded(_binary_head(text), b"".join([text, *buffers]))
         # Alike for many answers: nothing else of them is in it.
         is_met = is_in_time is None or is_in_time()
@@ -155,7 +170,7 @@ class OpenInferenceCodec:
         )  # fmt: skip
         known = _known_answers.get(key)
         if known is None:
-            text = b"".join(self._pieces(answer, question, revision, lambda: is_met, sizes))
+            text = b"".join(self._pieces(answer, question, revision, lambda: is_met, sizes, tensors))
             if len(_known_answers) >= _MOST_KNOWN_ANSWERS:
                 _known_answers.clear()
             known = _known_answers[key] = _binary_head(text), text
@@ -169,10 +184,13 @@ class OpenInferenceCodec:
         revision: ServedRevision,
         is_in_time: Callable[[], bool] | None,
         sizes: list[int],
+        tensors: AnswerTensors,
+        more: Mapping[str, Any] = _NOTHING_MORE,
     ) -> Iterator[bytes]:
-        """The JSON of an answer in pieces, each short work. `sizes`: bytes of the outputs that come behind it."""
-        left, tensors = iter(sizes), revision.task.tensors
-        start = {"model_name": self.model, "model_version": answer.variant}
+        """The JSON of an answer in pieces, each short work. `sizes`: bytes of the outputs that come behind it. `more`:
+        what its parameters tell beside what those of all answers do."""
+        left = iter(sizes)
+        start = {"model_name": self.name, "model_version": answer.variant}
         if question.answer_form.id is not None:
             start["id"] = question.answer_form.id
         yield orjson.dumps(start)[:-1] + b',"outputs":['
@@ -188,10 +206,49 @@ class OpenInferenceCodec:
             yield from _elements(name, answer, question, tensors)
             yield b"]}"
         parameters = _parameters(revision.manifest.revision, is_in_time is None or is_in_time(), answer.offset)
-        yield b'],"parameters":%b}' % orjson.dumps(parameters)
+        yield b'],"parameters":%b}' % orjson.dumps(parameters if more is _NOTHING_MORE else {**parameters, **more})
 
     def encode_error(self, detail: ErrorDetail) -> Encoded:
         return encode_protocol_error(detail)
+
+
+class RecommendOpenInferenceCodec(OpenInferenceCodec):
+    """The protocol's form of recommendations: its model's name has an end behind the service's."""
+
+    __slots__ = ()
+    is_for_canary = False
+    asked_of = RecommendModel
+
+    def __init__(self, model: str, version: str | None = None, json_bytes: int | None = None) -> None:
+        super().__init__(model, version, json_bytes)
+        self.model = model.removesuffix(RECOMMENDS)
+
+    def estimate_seeds(self, body: bytes, revision: ServedRevision) -> int:
+        return 1
+
+    def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+        asked, json_bytes = self.asked_of(revision), self.json_bytes
+        read = read_infer_body(body, json_bytes, self.name, self.version, asked, revision, max_nodes, limits)
+        return recommend_ask(
+            read, lambda given: read_elements(given, body, json_bytes or 0), revision, max_nodes, limits
+        )
+
+    def encode_answer(
+        self,
+        answer: Answer,
+        question: Question,
+        revision: ServedRevision,
+        is_in_time: Callable[[], bool] | None,
+        *,
+        in_pieces: bool,
+    ) -> Encoded:
+        found, form = recommend(answer, question, revision), question.answer_form
+        told, tensors = msgspec.structs.replace(question, outputs=form.outputs), FoundTensors(found.items, revision)
+        buffers = [as_bytes(name, answer, told, tensors) for name in compress(form.outputs, form.are_binary)]
+        index = told_of_index(found.index)
+        sizes = [*map(len, buffers)]
+        text = b"".join(self._pieces(answer, told, revision, is_in_time, sizes, tensors, index))
+        return Encoded(_binary_head(text), b"".join([text, *buffers])) if buffers else Encoded(JSON_HEAD, text)
 
 
 _known_answers: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
@@ -223,12 +280,12 @@ def open_inference_codec(path: str, headers: Mapping[bytes, bytes]) -> OpenInfer
     assert place.model is not None  # noqa: S101
     length = headers.get(JSON_LENGTH)
     remedy = "give the length of the JSON in bytes, or leave it out where all of the body is JSON"
-    return OpenInferenceCodec(
-        place.model, place.version, None if length is None else read_whole(length, JSON_LENGTH, remedy)
-    )
+    json_bytes = None if length is None else read_whole(length, JSON_LENGTH, remedy)
+    codec = RecommendOpenInferenceCodec if place.model.endswith(RECOMMENDS) else OpenInferenceCodec
+    return codec(place.model, place.version, json_bytes)
 
 
-def _elements(name: str, answer: Answer, question: Question, tensors: TaskTensors) -> Iterator[bytes]:
+def _elements(name: str, answer: Answer, question: Question, tensors: AnswerTensors) -> Iterator[bytes]:
     """A tensor's elements in JSON, flat, in pieces with the commas between them."""
     if tensors.are_texts(name):
         yield tensors.json_texts(name, answer)

@@ -6,34 +6,33 @@ are encoded; it takes a millisecond or two, and counts as part of the request's 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api import decoding
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_api.recommend import (
-    MOST_RECOMMENDED,
-    RecommendAnswer,
-    RecommendedNode,
-    RecommendRequest,
-    TypedRecommendRequest,
-)
+from gnnserve_api.recommend import RecommendAnswer, RecommendRequest, TypedRecommendRequest
 from gnnserve_worker.asking.body_form import IDS, MEMBERS, REMEDIES, BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
-from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, Question, RequestError, cut, shown_value
+from gnnserve_worker.asking.question import (
+    RECOMMEND_PATH,
+    ErrorCode,
+    Question,
+    RequestError,
+    cut,
+    shown_value,
+    wishes_of_body,
+)
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.search import Found
 from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
-from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, ask_of
-from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find
+from gnnserve_worker.serving.http.codecs.recommending.asked import COUNT_REMEDY, NodeSearch, ask_of, check_count
+from gnnserve_worker.serving.http.codecs.recommending.found import recommend
 from gnnserve_worker.serving.requests import Answer
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
@@ -44,14 +43,13 @@ _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
 }
 _encoder = msgspec.json.Encoder()
 _REFERENCE = "#/components/schemas/{name}"
-_COUNT_REMEDY = f"give a whole number from 1 to {MOST_RECOMMENDED:,}"
 
 _FORM = BodyForm(
     {**MEMBERS, "": _FIELDS, "filter": ("labels", "nodes")},
     IDS | {"node", "filter.nodes[]"},
     {
         **REMEDIES,
-        "count": _COUNT_REMEDY,
+        "count": COUNT_REMEDY,
         "type": "give the name of a type of nodes, or leave it out",
         "exclude": "give known or nothing",
         "filter": "give an object with labels, nodes, or both",
@@ -89,12 +87,13 @@ class RecommendCodec:
         return may_have_field(body, b"overlay")
 
     def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
-        request: AnyRequest = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
-        if not 1 <= request.count <= MOST_RECOMMENDED:
-            raise RequestError(
-                ErrorCode.INVALID_VALUE, "count", f"{shown_value(request.count)} is out of range", _COUNT_REMEDY
-            )
-        return ask_of(request, revision, max_nodes, limits)
+        request: RecommendRequest[Any] = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
+        check_count(request.count, "count")
+        wishes = wishes_of_body((request.objective, request.strict, request.seed, None, request.min_offset, None, None))
+        search = NodeSearch(
+            request.node, wishes, request.count, request.type, request.exclude, request.filter, request.overlay
+        )
+        return ask_of(search, revision, max_nodes, limits)
 
     def encode_answer(
         self,
@@ -105,22 +104,13 @@ class RecommendCodec:
         *,
         in_pieces: bool,
     ) -> Encoded:
-        sought: Sought = question.form
-        items: list[RecommendedNode] = []
-        query = revision.task.recommending.query(answer, sought.folded)
-        if query.any():  # an embedding of zeros has no direction: nothing is near it
-            begun_s = time.perf_counter()
-            found = find(query, sought, revision)
-            sought.held.searches += 1
-            sought.held.search_seconds += time.perf_counter() - begun_s
-            items = _items(found, query, answer.variant, revision)
-        follower = revision.changes.index_follower
+        found = recommend(answer, question, revision)
         told = RecommendAnswer(
-            items=items,
+            items=found.items,
             variant=answer.variant,
             revision=revision.manifest.revision,
             objective_met=is_in_time is None or is_in_time(),
-            index=sought.index.state if follower is None else follower.state(sought.held, sought.index),
+            index=found.index,
             offset=UNSET if answer.offset is None else answer.offset,
         )
         return Encoded(JSON_HEAD, _encoder.encode(told) + b"\n")
@@ -134,10 +124,3 @@ class RecommendCodec:
     def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
         schema = {"schema": {"$ref": _REFERENCE.format(name=RecommendAnswer.__name__)}}
         return schema if example is None else {**schema, "example": example}
-
-
-def _items(found: Found, query: np.ndarray, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
-    # A node may have left since it was found: then nothing is shown of it.
-    shown = [revision.graph.naming.shown(place, place + 1) for place in found.positions.tolist()]
-    products = found.products[np.array([bool(one) for one in shown], bool)]
-    return revision.task.recommending.told([id_ for one in shown for id_ in one], products, query, variant)

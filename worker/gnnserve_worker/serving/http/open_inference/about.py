@@ -11,6 +11,7 @@ from typing import Any
 from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.counters import VariantUsage
+from gnnserve_worker.serving.http.open_inference.models import NamedModel
 from gnnserve_worker.serving.http.tensors.served import input_kinds
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
@@ -29,13 +30,14 @@ def describe_server(version: str) -> dict[str, Any]:
     return {"name": PLATFORM, "version": version, "extensions": EXTENSIONS}
 
 
-def describe_model(service: str, revision: ServedRevision, version: str | None) -> dict[str, Any]:
+def describe_model(model: NamedModel, revision: ServedRevision, version: str | None) -> dict[str, Any]:
+    asked = model.asked_of(revision)
     return {
-        "name": service,
-        "versions": list(revision.capabilities),
+        "name": model.name,
+        "versions": model.versions(revision),
         "platform": PLATFORM,
-        "inputs": [_metadata(kind) for kind in input_kinds(revision).values()],
-        "outputs": [_metadata(kind) for kind in revision.task.tensors.outputs(version)],
+        "inputs": [_metadata(kind) for kind in input_kinds(asked, revision).values()],
+        "outputs": [_metadata(kind) for kind in asked.tensors.outputs(version)],
     }
 
 
@@ -43,15 +45,16 @@ def _metadata(kind: TensorKind) -> dict[str, Any]:
     return {"name": kind.name, "datatype": kind.datatype, "shape": kind.shape}
 
 
-def describe_config(service: str, revision: ServedRevision, version: str | None) -> dict[str, Any]:
+def describe_config(model: NamedModel, revision: ServedRevision, version: str | None) -> dict[str, Any]:
     """`max_batch_size` 0: shapes are whole, and the server makes batches of requests by itself."""
+    asked = model.asked_of(revision)
     return {
-        "name": service,
+        "name": model.name,
         "platform": PLATFORM,
         "backend": PLATFORM,
         "max_batch_size": 0,
-        "input": [_configured(kind) | {"optional": kind.is_optional} for kind in input_kinds(revision).values()],
-        "output": [_configured(kind) for kind in revision.task.tensors.outputs(version)],
+        "input": [_configured(kind) | {"optional": kind.is_optional} for kind in input_kinds(asked, revision).values()],
+        "output": [_configured(kind) for kind in asked.tensors.outputs(version)],
         "parameters": {"revision": {"string_value": revision.manifest.revision}},
     }
 
@@ -88,5 +91,5 @@ def describe_usage(service: str, variant: str, usage: VariantUsage) -> dict[str,
     }
 
 
-def describe_index(service: str, revision: ServedRevision) -> list[dict[str, Any]]:
-    return [{"name": service, "version": name, "state": "READY", "reason": ""} for name in revision.capabilities]
+def describe_index(model: NamedModel, revision: ServedRevision) -> list[dict[str, Any]]:
+    return [{"name": model.name, "version": name, "state": "READY", "reason": ""} for name in model.versions(revision)]

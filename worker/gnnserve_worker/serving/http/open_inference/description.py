@@ -8,6 +8,7 @@ from gnnserve_worker.asking.tensors import Datatype
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import JSON_LENGTH
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, ROOT, Call
+from gnnserve_worker.serving.http.open_inference.models import listed_models
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, header, told
 from gnnserve_worker.serving.http.tensors.request import ALL_AS_BYTES, AS_BYTES, PARAMETERS, SIZE
 from gnnserve_worker.serving.http.tensors.served import example_input, input_kinds
@@ -48,7 +49,8 @@ def describe_open_inference(service: str, revision: ServedRevision | None) -> di
 
 
 def _describe(service: str, path: str, call: Call, summary: str, revision: ServedRevision | None) -> dict[str, Any]:
-    places = {"model": [service], "version": [] if revision is None else list(revision.capabilities)}
+    models = [service] if revision is None else [model.name for model in listed_models(service, revision)]
+    places = {"model": models, "version": [] if revision is None else list(revision.capabilities)}
     parameters: list[dict[str, Any]] = [
         {
             "name": name,
@@ -79,12 +81,12 @@ def _describe(service: str, path: str, call: Call, summary: str, revision: Serve
         described["responses"]["400"] = _error("The body is no such request, or configures the model.")
     if "{version}" in path:
         described["responses"]["400"] = _error("No such version.")
-    return described if call is not Call.INFER else described | _describe_infer(described, revision)
+    return described if call is not Call.INFER else described | _describe_infer(described, service, revision)
 
 
-def _describe_infer(described: dict[str, Any], revision: ServedRevision | None) -> dict[str, Any]:
+def _describe_infer(described: dict[str, Any], service: str, revision: ServedRevision | None) -> dict[str, Any]:
     length = header(JSON_LENGTH.decode(), "Bytes of JSON, behind which tensors stand as bytes.", "integer")
-    body = _json_body(_request_schema(revision), _example(revision))
+    body = _json_body(_request_schema(service, revision), _example(revision))
     body["required"] = True
     body["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     answer = _json_response("The tensors that are asked for.", _answer_schema())
@@ -95,7 +97,8 @@ def _describe_infer(described: dict[str, Any], revision: ServedRevision | None) 
     }
     return {
         "description": "An objective may stand in parameters, or in the headers of POST /v1/predict. A version is a "
-        "variant. Errors are one sentence; the header gnnserve-error has its code.",
+        "variant. A model whose name ends in .recommend takes a node, and answers with nodes to recommend for it. "
+        "Errors are one sentence; the header gnnserve-error has its code.",
         "parameters": [*described["parameters"], length],
         "requestBody": body,
         "responses": {
@@ -112,9 +115,17 @@ def _describe_infer(described: dict[str, Any], revision: ServedRevision | None) 
     }
 
 
-def _request_schema(revision: ServedRevision | None) -> dict[str, Any]:
-    names = {} if revision is None else {"enum": list(input_kinds(revision))}
-    outputs = {} if revision is None else {"enum": [*revision.task.tensors.names]}
+def _request_schema(service: str, revision: ServedRevision | None) -> dict[str, Any]:
+    names, outputs, own = {}, {}, dict[str, Any]()
+    if revision is not None:
+        models = [model.asked_of(revision) for model in listed_models(service, revision)]
+        names = {"enum": [*dict.fromkeys(name for asked in models for name in input_kinds(asked, revision))]}
+        outputs = {"enum": [*dict.fromkeys(name for asked in models for name in asked.tensors.names)]}
+        own = {
+            name: {"type": "integer" if kind is int else "string"}
+            for asked in models
+            for name, (kind, _) in asked.tensors.own.parameters.items()
+        }
     tensor = {
         "type": "object",
         "required": ["name", "shape", "datatype"],
@@ -145,7 +156,7 @@ def _request_schema(revision: ServedRevision | None) -> dict[str, Any]:
             "inputs": {"type": "array", "items": tensor},
             "outputs": {"type": "array", "items": output, **_NULLABLE},
             "parameters": _parameters(
-                {name: {"type": "boolean" if name in are_flags else "number"} for name in PARAMETERS}
+                {name: {"type": "boolean" if name in are_flags else "number"} for name in PARAMETERS} | own
             ),
         },
     }
@@ -183,7 +194,7 @@ def _answer_schema() -> dict[str, Any]:
 
 def _example(revision: ServedRevision | None) -> dict[str, Any]:
     if revision is not None:
-        return {"inputs": [example_input(revision)]}
+        return {"inputs": [example_input(revision.task, revision)]}
     return {"inputs": [{"name": "nodes", "datatype": Datatype.INT64, "shape": [2], "data": [3, 7]}]}
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Any
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError, unknown_model
@@ -22,7 +21,7 @@ from gnnserve_worker.serving.http.open_inference.about import (
     describe_server,
     describe_usage,
 )
-from gnnserve_worker.serving.http.predict import check_variant
+from gnnserve_worker.serving.http.open_inference.models import MODELS, NamedModel
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
 
@@ -30,19 +29,20 @@ _MANIFEST_REMEDY = "change the service's manifest: the worker follows it"
 
 
 class ServedModels:
-    """The models of a server: its service."""
+    """The models of a server: those of its service."""
 
     def __init__(self, service: str, engine: Engine, metrics: ServingMetrics, is_leaving: Callable[[], bool]) -> None:
         """`is_leaving`: whether clients are to go elsewhere, though they are answered."""
         self._service = service
+        self._named: dict[str, NamedModel] = {model.name: model for model in (kind(service) for kind in MODELS)}
         self._engine = engine
         self._model = engine.models[service]
         self._metrics = metrics
         self._is_leaving = is_leaving
         self._version = importlib.metadata.version("gnnserve")
-        self._of_model: dict[Call, Callable[[ServedRevision, str | None], dict[str, Any]]] = {
-            Call.METADATA: partial(describe_model, service),
-            Call.CONFIG: partial(describe_config, service),
+        self._of_model: dict[Call, Callable[[NamedModel, ServedRevision, str | None], dict[str, Any]]] = {
+            Call.METADATA: describe_model,
+            Call.CONFIG: describe_config,
             Call.STATISTICS: self._list_usage,
         }
         """What the calls about a model answer, by its revision and the version that is named."""
@@ -64,34 +64,45 @@ class ServedModels:
 
     def why_model_unready(self, model: str, version: str | None) -> str:
         """The same of a model, or of a version. Raises RequestError where there is none of that name."""
-        self._check_model(model)
+        named = self._find(model)
         why, lane = self.why_unready(), self._model.lane
-        if not why and lane is not None and version is not None:
-            check_variant(version, (), False, lane.revision, "version")
-        return why
+        if why or lane is None:
+            return why
+        if version is not None:
+            named.check_version(version, lane.revision)
+        return named.why_unready(lane.revision)
 
     def describe(self, call: Call, model: str | None, version: str | None) -> dict[str, Any] | Refusal:
         """The answer to a call about a model, or about all of them (None). Raises RequestError where there is none of
         that name."""
-        if model is not None:
-            self._check_model(model)
+        # Statistics are the variants': those of the service are those of all of its models.
+        named = self._find(self._service if model is None else model)
         lane = self._model.lane
         if lane is None:
             return self._model.refuse()
         if version is not None:
-            check_variant(version, (), False, lane.revision, "version")
-        return self._of_model[call](lane.revision, version)
+            named.check_version(version, lane.revision)
+        return self._of_model[call](named, lane.revision, version)
 
     def list_models(self, *, only_ready: bool) -> list[dict[str, Any]]:
         lane, why = self._model.lane, self.why_unready()
-        if lane is not None and not why:
-            return describe_index(self._service, lane.revision)
-        return [] if only_ready else [{"name": self._service, "state": "UNAVAILABLE", "reason": why}]
+        if lane is None or why:
+            return [] if only_ready else [{"name": self._service, "state": "UNAVAILABLE", "reason": why}]
+        listed: list[dict[str, Any]] = []
+        for model in self._named.values():
+            if not model.is_listed(lane.revision):
+                continue
+            why = model.why_unready(lane.revision)
+            if not why:
+                listed += describe_index(model, lane.revision)
+            elif not only_ready:
+                listed.append({"name": model.name, "state": "UNAVAILABLE", "reason": why})
+        return listed
 
     def load(self, model: str, parameters: Collection[str]) -> Refusal | None:
         """Answer a client that loads a model before it asks: None, for success, where the model is loaded. Raises
         RequestError where there is none of that name, and for `parameters`, the names of what the client configures."""
-        self._check_model(model)
+        self._find(model)
         if parameters:
             raise RequestError(
                 ErrorCode.UNKNOWN_FIELD, f"parameters.{min(parameters)}", "a model is not configured by clients",
@@ -101,14 +112,16 @@ class ServedModels:
 
     def unload(self, model: str) -> None:
         """Raises RequestError in any case: a service that is declared is answered for."""
-        self._check_model(model)
+        self._find(model)
         problem = "models are not unloaded by clients"
         raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, "unload", problem, _MANIFEST_REMEDY)
 
-    def _check_model(self, name: str) -> None:
-        if name != self._service:
+    def _find(self, name: str) -> NamedModel:
+        found = self._named.get(name)
+        if found is None:
             raise unknown_model(name, self._service)
+        return found
 
-    def _list_usage(self, revision: ServedRevision, version: str | None) -> dict[str, Any]:
-        names = revision.capabilities if version is None else (version,)
-        return {"model_stats": [describe_usage(self._service, name, self._metrics.usage_of(name)) for name in names]}
+    def _list_usage(self, model: NamedModel, revision: ServedRevision, version: str | None) -> dict[str, Any]:
+        names = model.versions(revision) if version is None else [version]
+        return {"model_stats": [describe_usage(model.name, name, self._metrics.usage_of(name)) for name in names]}

@@ -17,7 +17,7 @@ from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestErr
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Ask
+from gnnserve_worker.serving.http.codec import Arrange, Ask
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import (
     EDGE_FEATURES,
@@ -44,18 +44,32 @@ def to_ask(
     items = task.tensors.items
     task.tensors.check_count(tensors[items].shape[0], max_nodes)
     if len(tensors) > 1:
-        sizes = {name: given.shape[0] for name, given in tensors.items()}
-        if any(size for name, size in sizes.items() if name != items):  # what is empty is as absent
-            arrange = partial(_arrange, tensors, sizes, read_elements, revision, limits)
+        arrange = arrange_of(tensors, items, read_elements, revision, limits)
+        if arrange is not None:
             return Ask(task, (), read.outputs, read.wishes, IN_PARAMETERS, arrange, read.form)
-        for given in tensors.values():
-            read_elements(given)  # the others are empty: an element in them is an error
     ids = read_elements(tensors[items])
     return Ask(task, ids, read.outputs, read.wishes, IN_PARAMETERS, answer_form=read.form)
 
 
+def arrange_of(
+    tensors: Mapping[str, GivenTensor],
+    items: str,
+    read_elements: Callable[[GivenTensor], Elements],
+    revision: ServedRevision,
+    limits: OverlayLimits,
+) -> Arrange | None:
+    """What tensors of an overlay bring, beside the one of the items, whose name is given; None: they are empty."""
+    sizes = {name: given.shape[0] for name, given in tensors.items()}
+    if any(size for name, size in sizes.items() if name != items):  # what is empty is as absent
+        return partial(_arrange, tensors, items, sizes, read_elements, revision, limits)
+    for given in tensors.values():
+        read_elements(given)  # the others are empty: an element in them is an error
+    return None
+
+
 def _arrange(
     tensors: Mapping[str, GivenTensor],
+    items: str,
     sizes: Mapping[str, int],
     read_elements: Callable[[GivenTensor], Elements],
     revision: ServedRevision,
@@ -65,8 +79,7 @@ def _arrange(
     support = revision.compute.overlays.support(limits)
     _check_overlay(sizes, support, limits)
     elements = {name: read_elements(given) for name, given in tensors.items()}
-    items = elements[revision.task.tensors.items]
-    return _arrange_elements(items, elements, sizes.get(EDGES, 0), revision.graph.naming, support)
+    return _arrange_elements(elements[items], elements, sizes.get(EDGES, 0), revision.graph.naming, support)
 
 
 def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: OverlayLimits) -> None:
@@ -84,7 +97,7 @@ def _arrange_elements(
     items: Elements, elements: Mapping[str, Elements], edges: int, naming: NodeNaming, support: OverlaySupport
 ) -> tuple[Overlay, np.ndarray]:
     brought = (elements.get(name, []) for name in (NEW_NODES, EDGES, OVERRIDES))
-    ids = NamedIds(*(_listed(one) for one in (items, *brought)))
+    ids = NamedIds(*(as_list(one) for one in (items, *brought)))
     placed = place_ids(ids, naming)
     rows = [np.asarray(elements.get(name, ()), np.float32) for name in (NEW_FEATURES, OVERRIDE_FEATURES)]
     features = np.concatenate(rows).reshape(-1, support.columns.features)
@@ -98,5 +111,5 @@ def _arrange_elements(
     return support.arrange(features, placed.overridden, placed.edges, placed.asked, ALL_OF_FIRST, ALL_OF_FIRST, payload)
 
 
-def _listed(elements: Elements) -> list[Any]:
+def as_list(elements: Elements) -> list[Any]:
     return elements.tolist() if isinstance(elements, np.ndarray) else elements

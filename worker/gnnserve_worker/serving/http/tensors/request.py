@@ -8,6 +8,8 @@ tensors are is up to the form (`Enclosed`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -30,12 +32,14 @@ from gnnserve_worker.asking.question import (
 from gnnserve_worker.asking.tensors import Contents, GivenTensor, check_form
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.tensors.served import OVERLAY, given_kind, input_kinds
+from gnnserve_worker.tasks.served import AskedModel, OwnInputs
 
 SIZE, AS_BYTES, ALL_AS_BYTES = "binary_data_size", "binary_data", "binary_data_output"
 _LATENCY, _TOLERANCE, _STRICT = "latency_ms", "accuracy_tolerance_permille", "strict"
 _INTEGERS = tuple(wish.parameter for wish in WISHES if wish.parameter)
 _LARGEST = 2**64 - 1
 """The largest number of a parameter, of those that gRPC can send."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, *_INTEGERS, ALL_AS_BYTES)
 
 
@@ -93,6 +97,17 @@ class InferBody(msgspec.Struct, frozen=True):
     wishes: Wishes
     """Wishes of its parameters, and of the version that it names."""
     form: AnswerForm
+    own: Mapping[str, Any] = _NOTHING
+    """Values of the parameters that its model alone has, by name; None: it is not given."""
+
+
+class AskedOf(Protocol):
+    """Tells which model of a revision is asked."""
+
+    def __call__(self, revision: ServedRevision, /) -> AskedModel: ...
+
+
+PREDICTIONS_OF: AskedOf = attrgetter("task")
 
 
 class Enclosed(Protocol):
@@ -110,6 +125,7 @@ def read_request(
     request: InferRequest,
     enclosed: Enclosed,
     version: str | None,
+    asked: AskedModel,
     revision: ServedRevision,
     limits: OverlayLimits,
     *,
@@ -117,30 +133,34 @@ def read_request(
 ) -> InferBody:
     """`version`: the variant that the place of the request names. `as_bytes`: whether outputs come as bytes where the
     request does not say it."""
-    wishes, all_binary = _read_parameters(request.parameters or {})
+    wishes, all_binary, own = _read_parameters(request.parameters or {}, asked.tensors.own)
     if version:
         wishes = msgspec.structs.replace(wishes, variant=version)
     outputs, are_binary = _read_outputs(
-        request.outputs or (), revision, all_binary=as_bytes if all_binary is None else all_binary
+        request.outputs or (), asked, all_binary=as_bytes if all_binary is None else all_binary
     )
-    tensors = _read_inputs(request.inputs, enclosed, revision, limits)
-    return InferBody(tensors, outputs, wishes, AnswerForm(request.id, are_binary))
+    tensors = _read_inputs(request.inputs, enclosed, asked, revision, limits)
+    return InferBody(tensors, outputs, wishes, AnswerForm(request.id, are_binary), own)
 
 
-def _read_parameters(given: Mapping[str, Any]) -> tuple[Wishes, bool | None]:
-    """The wishes of a request, and whether all outputs are to be bytes, if it says so."""
+def _read_parameters(given: Mapping[str, Any], own: OwnInputs) -> tuple[Wishes, bool | None, Mapping[str, Any]]:
+    """The wishes of a request, whether all outputs are to be bytes, if it says so, and the model's own parameters."""
     if not given:
-        return NO_WISHES, None
+        return NO_WISHES, None, _NOTHING
     for name in given:
-        if name not in PARAMETERS:
-            raise _unknown_parameter(f"parameters.{cut(name)}", PARAMETERS)
+        if name not in PARAMETERS and name not in own.parameters:
+            raise _unknown_parameter(f"parameters.{cut(name)}", (*own.parameters, *PARAMETERS))
     objective = Objective(
         _read(given, _LATENCY, (int, float), "a number"), _read(given, _TOLERANCE, (int, float), "a number")
     )
     strict = _read(given, _STRICT, (bool,), "true or false")
     integers = {name: _read(given, name, (int,), "an integer") for name in _INTEGERS if given.get(name) is not None}
     wishes = wishes_of_parameters(objective, strict, integers)
-    return wishes, _read(given, ALL_AS_BYTES, (bool,), "true or false")
+    all_binary = _read(given, ALL_AS_BYTES, (bool,), "true or false")
+    if not own.parameters:
+        return wishes, all_binary, _NOTHING
+    told = {name: _read(given, name, (kind,), said) for name, (kind, said) in own.parameters.items()}
+    return wishes, all_binary, told
 
 
 def _read(given: Mapping[str, Any], name: str, types: tuple[type, ...], wanted: str, where: str = "parameters") -> Any:
@@ -161,18 +181,18 @@ def _unknown_parameter(where: str, known: tuple[str, ...]) -> RequestError:
 
 
 def _read_outputs(
-    given: tuple[RequestOutput, ...], revision: ServedRevision, *, all_binary: bool
+    given: tuple[RequestOutput, ...], asked: AskedModel, *, all_binary: bool
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     if not given:
-        names = revision.task.tensors.default_outputs
+        names = asked.tensors.default_outputs
         return names, (all_binary,) * len(names)
     names, are_binary = tuple(output.name for output in given), []
     for index, output in enumerate(given):
         where, parameters = f"outputs[{index}]", output.parameters or {}
-        if output.name not in revision.task.outputs:
+        if output.name not in asked.outputs:
             raise RequestError(
                 ErrorCode.INVALID_VALUE, f"{where}.name", f"there is no output {shown_value(output.name)}",
-                f"choose from {', '.join(kind.name for kind in revision.task.tensors.outputs())}",
+                f"choose from {', '.join(kind.name for kind in asked.tensors.outputs())}",
             )  # fmt: skip
         if output.name in names[:index]:
             problem = f"{output.name} is asked for twice"
@@ -182,22 +202,26 @@ def _read_outputs(
                 raise _unknown_parameter(f"{where}.parameters.{cut(name)}", (AS_BYTES,))
         is_binary = _read(parameters, AS_BYTES, (bool,), "true or false", f"{where}.parameters")
         are_binary.append(all_binary if is_binary is None else is_binary)
-    revision.task.check_outputs(names, [f"outputs[{index}].name" for index in range(len(names))])
+    asked.check_outputs(names, [f"outputs[{index}].name" for index in range(len(names))])
     return names, tuple(are_binary)
 
 
 def _read_inputs(
-    given: tuple[RequestInput, ...], enclosed: Enclosed, revision: ServedRevision, limits: OverlayLimits
+    given: tuple[RequestInput, ...],
+    enclosed: Enclosed,
+    asked: AskedModel,
+    revision: ServedRevision,
+    limits: OverlayLimits,
 ) -> dict[str, GivenTensor]:
     tensors = dict[str, GivenTensor]()
     for index, tensor in enumerate(given):
-        name, kind = tensor.name, given_kind(tensor.name, tensor.datatype, revision)
+        name, kind = tensor.name, given_kind(tensor.name, tensor.datatype, asked, revision)
         if kind is None and name.startswith(OVERLAY):
             revision.compute.overlays.support(limits)
-        if kind is None and name in revision.task.fields_of_others:
-            raise revision.task.wrong_task(f"inputs[{index}].name")
+        if kind is None and name in asked.fields_of_others:
+            raise asked.wrong_task(f"inputs[{index}].name")
         if kind is None:
-            known = ", ".join(input_kinds(revision))
+            known = ", ".join(input_kinds(asked, revision))
             problem = f"there is no input {shown_value(name)}"
             raise RequestError(ErrorCode.UNKNOWN_FIELD, f"inputs[{index}].name", problem, f"known are {known}")
         if name in tensors:
@@ -212,7 +236,7 @@ def _read_inputs(
         size = _read(parameters, SIZE, (int,), "an integer", f"{name}.parameters")
         tensors[name] = GivenTensor(kind, tensor.shape, enclosed.find(index, tensor, size))
     enclosed.check_rest()
-    asked = revision.task.tensors
-    if asked.items not in tensors:
-        raise RequestError(ErrorCode.MISSING_FIELD, asked.items, "the input is missing", asked.missing)
+    items = asked.tensors.items
+    if items not in tensors:
+        raise RequestError(ErrorCode.MISSING_FIELD, items, "the input is missing", asked.tensors.missing)
     return tensors

@@ -7,8 +7,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import structs
+
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.tasks.served import AskedModel
 
 OVERLAY = "overlay."
 """Names of all inputs begin with it that bring something."""
@@ -17,13 +20,16 @@ NEW_FEATURES, OVERRIDE_FEATURES = f"{NEW_NODES}.features", f"{OVERRIDES}.feature
 EDGE_FEATURES, EDGE_TIMES = f"{EDGES}.features", f"{EDGES}.times"
 
 
-def given_kind(name: str, datatype: str, revision: ServedRevision) -> TensorKind | None:
+def given_kind(name: str, datatype: str, asked: AskedModel, revision: ServedRevision) -> TensorKind | None:
     """The tensor of that name as a request brings it; None: there is no such input."""
-    tensors = revision.task.tensors
-    if name == tensors.items and datatype == Datatype.BYTES and revision.graph.naming.takes_texts:
+    tensors, takes_texts = asked.tensors, revision.graph.naming.takes_texts
+    if name == tensors.items and datatype == Datatype.BYTES and takes_texts:
         # Ids that are texts, or texts of integers behind a type: `paper/17`.
-        return _items(name, tensors.item_ids, Datatype.BYTES)
-    return input_kinds(revision).get(name)
+        return _items(name, tensors.shape, Datatype.BYTES)
+    kind = input_kinds(asked, revision).get(name)
+    if kind is not None and name in tensors.own.ids and datatype == Datatype.BYTES and takes_texts:
+        return structs.replace(kind, datatype=Datatype.BYTES)
+    return kind
 
 
 def read_by(revision: ServedRevision) -> tuple[Any, ...]:
@@ -33,16 +39,17 @@ def read_by(revision: ServedRevision) -> tuple[Any, ...]:
     return naming.are_texts, naming.takes_texts, brought, revision.has_embeddings, revision.task.tensors.items
 
 
-def input_kinds(revision: ServedRevision) -> Mapping[str, TensorKind]:
+def input_kinds(asked: AskedModel, revision: ServedRevision) -> Mapping[str, TensorKind]:
     """The tensors that a request may bring, by name."""
-    tensors = revision.task.tensors
-    return _inputs(tensors.items, tensors.item_ids, revision.graph.naming.are_texts, _brought_to(revision))
+    tensors = asked.tensors
+    are_texts, brought = revision.graph.naming.are_texts, _brought_to(revision)
+    return _inputs(tensors.items, tensors.shape, are_texts, brought, tensors.own.kinds)
 
 
-def example_input(revision: ServedRevision) -> dict[str, Any]:
+def example_input(asked: AskedModel, revision: ServedRevision) -> dict[str, Any]:
     """A tensor of items that the graph permits, in JSON."""
-    kind = input_kinds(revision)[revision.task.tensors.items]
-    items = next(iter(revision.task.first_request().values()))[:2]
+    kind = input_kinds(asked, revision)[asked.tensors.items]
+    items = next(iter(asked.first_request().values()))[:2]
     return {"name": kind.name, "shape": [len(items), *kind.shape[1:]], "datatype": kind.datatype, "data": items}
 
 
@@ -53,18 +60,21 @@ def _brought_to(revision: ServedRevision) -> tuple[int, int, bool] | None:
 
 
 @functools.lru_cache(8)
-def _items(name: str, ids: int, datatype: Datatype) -> TensorKind:
-    """`ids`: of each item."""
-    return TensorKind(name, datatype, (ANY_LENGTH,) if ids == 1 else (ANY_LENGTH, ids))
+def _items(name: str, shape: tuple[int, ...], datatype: Datatype) -> TensorKind:
+    return TensorKind(name, datatype, shape)
 
 
 @functools.lru_cache(8)
 def _inputs(
-    items: str, item_ids: int, has_text_ids: bool, brought: tuple[int, int, bool] | None
+    items: str,
+    shape: tuple[int, ...],
+    has_text_ids: bool,
+    brought: tuple[int, int, bool] | None,
+    own: tuple[TensorKind, ...],
 ) -> Mapping[str, TensorKind]:
-    """`brought`: as of `_brought_to`."""
+    """`brought`: as of `_brought_to`. `own`: as of `OwnInputs.kinds`."""
     ids = Datatype.BYTES if has_text_ids else Datatype.INT64
-    kinds = [_items(items, item_ids, ids)]
+    kinds = [_items(items, shape, ids), *own]
     if brought is not None:
         features, edge_features, edge_times = brought
         kinds += [

@@ -1,18 +1,30 @@
-"""What a request for recommendations asks: the node whose embedding is computed, by which variant, and which index is
-searched with it."""
+"""What a request for recommendations asks, whatever it is written in: the node whose embedding is computed, by which
+variant, and which index is searched with it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from gnnserve_api.families import Capabilities
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.recommend import RecommendRequest
+from gnnserve_api.recommend import MOST_RECOMMENDED, Exclude, RecommendFilter
 from gnnserve_worker.asking.overlay import brings_nothing
-from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, check_node_count, wishes_of_body
+from gnnserve_worker.asking.question import (
+    IN_BODY,
+    RECOMMEND_PATH,
+    VARIANT,
+    ErrorCode,
+    RequestError,
+    Wishes,
+    check_node_count,
+    shown_value,
+)
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
@@ -21,14 +33,41 @@ from gnnserve_worker.serving.http.codecs.recommending.known import allowed_by, e
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
 from gnnserve_worker.tasks.recommending import FoldedNode
 
-AnyRequest = RecommendRequest[Any]
+COUNT_REMEDY = f"give a whole number from 1 to {MOST_RECOMMENDED:,}"
+
+
+class NodeSearch(msgspec.Struct, frozen=True):
+    """A request for recommendations as its protocol has it. Nothing of it is looked up."""
+
+    node: Any
+    """Id of the node, as JSON has it."""
+    wishes: Wishes
+    count: int = 10
+    type: str | None = None
+    exclude: Exclude = "known"
+    filter: RecommendFilter[Any] | None = None
+    overlay: Any = None
+    """What it brings, as JSON has it; None where `arrange` has it, or nothing is brought."""
+    arrange: Arrange | None = None
+    """As of an `Ask`."""
+    places: Mapping[str, str] = IN_BODY
+    """Where it has each wish, by its field."""
+    answer_form: Any = None
+    """As of an `Ask`."""
+
+
+def check_count(count: int, where: str) -> None:
+    """`where`: the field that it stands in."""
+    if not 1 <= count <= MOST_RECOMMENDED:
+        problem = f"{shown_value(count)} is out of range"
+        raise RequestError(ErrorCode.INVALID_VALUE, where, problem, COUNT_REMEDY)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryNode:
     """The node of a request, as the one item that it asks about (`tasks/served.py: Items`)."""
 
-    request: AnyRequest
+    search: NodeSearch
     index: OpenIndex
     held: RevisionIndex
     revision: ServedRevision
@@ -41,8 +80,8 @@ class QueryNode:
     def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Sought]:
         """The nodes whose embeddings are computed, and what is searched with them. Raises RequestError where the filter
         names what is not there."""
-        request, revision, folded = self.request, self.revision, self.folded
-        with_known, unread_by = request.exclude == "known", None
+        search, revision, folded = self.search, self.revision, self.folded
+        with_known, unread_by = search.exclude == "known", None
         if folded is None:
             nodes, node = found, int(found[0])
             stored = stored_of(node, overlay, revision)
@@ -54,45 +93,44 @@ class QueryNode:
             excluded = nodes if with_known else np.zeros(0, np.int64)
             if folded.node is not None:
                 excluded = np.append(excluded, folded.node)
-        filter_ = request.filter
+        filter_ = search.filter
         allowed = None if filter_ is None else allowed_by(filter_, self.held.part, revision)
-        return nodes, Sought(self.index, self.held, request.count, excluded, allowed, unread_by, folded)
+        return nodes, Sought(self.index, self.held, search.count, excluded, allowed, unread_by, folded)
 
 
-def ask_of(request: AnyRequest, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+def ask_of(search: NodeSearch, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
     """Raises RequestError."""
-    recommending, overlay = revision.task.recommending, request.overlay
+    recommending, overlay, arrange = revision.task.recommending, search.overlay, search.arrange
     if overlay is not None and brings_nothing(overlay):
         overlay = None
     node_id: Any = None
-    folded = recommending.fold(request.node, overlay, limits)
+    folded = recommending.fold(search.node, overlay, limits)
     if folded is None:
-        node_id = recommending.called(request.node)
+        node_id = recommending.called(search.node)
     else:
         check_node_count(len(folded.joined), max_nodes)
         overlay = None
     if not revision.compute.indexes:
         raise recommending.no_part(revision.manifest.revision)
     if folded is None:
-        part = recommending.part_for(node_id, overlay, request.type)
+        part = recommending.part_for(node_id, overlay, search.type)
     else:
-        part = recommending.part_like(folded.like, request.node, request.type)
+        part = recommending.part_like(folded.like, search.node, search.type)
         # One of the nodes that are computed, so that there is a stored one to be found.
         first = int(folded.joined[0])
         (node_id,) = revision.graph.naming.shown(first, first + 1)
     held = next(index for index in revision.compute.indexes if index.part == part)
-    index = _opened(held, revision)
-    variant = _choose_variant(index, revision, request, brings=overlay is not None)
-    given = (request.objective, request.strict, request.seed, variant, request.min_offset, None, None)
+    index = opened(held, revision)
     ids = (node_id,)
-    arrange: Arrange | None = None
     if overlay is not None:
         arrange = partial(revision.compute.overlays.arrange, ids, overlay, limits)
-    items = QueryNode(request, index, held, revision, folded)
-    return Ask(items, ids, (recommending.output,), wishes_of_body(given), arrange=arrange)
+    variant = _choose_variant(index, revision, search, brings=arrange is not None)
+    wishes = msgspec.structs.replace(search.wishes, variant=variant)
+    items = QueryNode(search, index, held, revision, folded)
+    return Ask(items, ids, (recommending.output,), wishes, search.places, arrange, search.answer_form)
 
 
-def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
+def opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
     """Raises RequestError: `NO_INDEX` where asking again may help, `NO_RECOMMENDATIONS` where the service has to be
     changed first."""
     found = held.find()
@@ -119,28 +157,53 @@ def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
     )  # fmt: skip
 
 
-def _choose_variant(index: OpenIndex, revision: ServedRevision, request: AnyRequest, *, brings: bool) -> str:
-    """The variant that computes the node's embedding. Only variants with the network of the index are comparable: of
-    these the most accurate one whose profile says that it is within the latency, or else the fastest. `brings`: whether
-    it is computed over an overlay."""
+def comparable_variants(index: OpenIndex, revision: ServedRevision, *, brings: bool = False) -> list[str]:
+    """Variants whose embeddings can be compared with those of the index: only those with its network's weights are.
+    `brings`: whether they are to compute over an overlay."""
     manifest, made, recommending = revision.manifest, index.manifest, revision.task.recommending
-    gives_embeddings = recommending.output == "embeddings"
-    needed = replace(revision.changes.needed, overlay=brings, embeddings=gives_embeddings)
-    able = [
+    needed = _needed(revision, brings=brings)
+    return [
         variant.name
         for variant in manifest.variants
         if recommending.compares(manifest.files[variant.weights].sha256, made.weights)
         and revision.capabilities[variant.name].cover(needed)
     ]
+
+
+def not_comparable(named: str, index: OpenIndex, able: Sequence[str], where: str) -> RequestError:
+    """Error for a request that names a variant whose embeddings the index cannot be searched with."""
+    return RequestError(
+        ErrorCode.VARIANT_UNABLE, where,
+        f"the index has embeddings of variant {index.manifest.variant}, which those of variant {named} cannot be "
+        "compared with",
+        f"choose from {', '.join(able)}, or leave it out",
+    )  # fmt: skip
+
+
+def _needed(revision: ServedRevision, *, brings: bool) -> Capabilities:
+    gives_embeddings = revision.task.recommending.output == "embeddings"
+    return replace(revision.changes.needed, overlay=brings, embeddings=gives_embeddings)
+
+
+def _choose_variant(index: OpenIndex, revision: ServedRevision, search: NodeSearch, *, brings: bool) -> str:
+    """The variant that computes the node's embedding: of those that can be compared with the index the one that is
+    named, or the most accurate one whose profile says that it is within the latency, or else the fastest. `brings`:
+    whether it is computed over an overlay."""
+    manifest, made, named = revision.manifest, index.manifest, search.wishes.variant
+    able = comparable_variants(index, revision, brings=brings)
     if not able:
         raise RequestError(
             ErrorCode.VARIANT_UNABLE,
             "overlay" if brings else RECOMMEND_PATH,
             f"the index has embeddings of variant {made.variant}, which cannot answer requests with "
-            f"{needed.in_words() or 'a graph that changes'}",
+            f"{_needed(revision, brings=brings).in_words() or 'a graph that changes'}",
             "name another one in spec.embeddings.variant",
         )
-    latency_ms = None if request.objective is None else request.objective.latency_ms
+    if named is not None:
+        if named in able or named not in revision.capabilities:
+            return named  # where there is none of that name, the question is refused for it
+        raise not_comparable(named, index, able, search.places[VARIANT.field])
+    latency_ms = search.wishes.objective.latency_ms
     latencies = {name: manifest.profile.latency_curve(name).at(1) for name in able}
     accuracies = {variant.name: variant.validation_accuracy for variant in manifest.profile.variants}
     fitting = [name for name in able if latency_ms is None or latencies[name] <= latency_ms]
