@@ -48,12 +48,13 @@ def _neighbours(found: Mapping[str, Any]) -> str:
     rows = (
         (
             mode["words"], f"{mode['p50_ms']:.2f}", f"{mode['p99_ms']:.2f}", f"{mode['failed']:,}",
-            f"{mode['requests']:,}", _statuses(mode["programStatuses"]), f"{mode['recovered_s']:.2f}",
+            str(mode.get("refused", "")), f"{mode['requests']:,}", _statuses(mode["programStatuses"]),
+            f"{mode['recovered_s']:.2f}",
         )
         for mode in found["modes"].values()
     )  # fmt: skip
     columns = (
-        f"two services, {found['rate_per_s']} requests/s each, beside", "p50 ms", "p99 ms", "failed", "of",
+        f"two services, {found['rate_per_s']} requests/s each, beside", "p50 ms", "p99 ms", "failed", "refused", "of",
         "the program's answers", "healthy after s",
     )  # fmt: skip
     return table(columns, rows)

@@ -49,6 +49,9 @@ PER_S = 20.0
 SECONDS, MEMORY = 1.0, "256Mi"
 """Limits of the program."""
 WANTED_P99, WANTED_RECOVERY_S = 1.3, 5.0
+WANTED_REFUSED_PERMILLE = 1.0
+"""Requests of others that their own objective refuses (429), beyond those beside a healthy program: a pause of the
+machine does so too."""
 PROGRAM, OTHERS = "program", ("first", "second")
 _NODES = 200
 _KILL_EVERY_S = 0.5
@@ -177,19 +180,17 @@ def _others_of(reports: Sequence[Report]) -> dict[str, Any]:
     for one in reports:
         errors.update(one["errors"])
         sentences = one["sentences"] | sentences
+    refused = [one["statuses"].get("429", 0) for one in reports]
     return {
         "p50_ms": round(statistics.median(one["latencyMs"]["p50"] for one in reports), 3),
         "p99_ms": round(statistics.median(one["latencyMs"]["p99"] for one in reports), 3),
-        "failed": sum(_failed_of(reports)),
-        "failedByRun": _failed_of(reports),
+        "failed": sum(one["requests"] - one["answers"] for one in reports) - sum(refused),
+        "refused": sum(refused),
+        "refusedByRun": refused,
         "requests": sum(one["requests"] for one in reports),
         "errors": dict(errors),
         "sentences": sentences,
     }
-
-
-def _failed_of(reports: Sequence[Report]) -> list[int]:
-    return [one["requests"] - one["answers"] for one in reports]
 
 
 # --- the program's clients
@@ -279,12 +280,13 @@ def _seconds_until_healthy(served: Served) -> float:
 
 def show_neighbours(found: Mapping[str, Any]) -> None:
     table = Table(title=f"two services, {found['neighbours']['rate_per_s']} requests/s of {SEEDS} seeds each, beside")
-    for header in ("", "p50 ms", "p99 ms", "failed", "of", "the program's answers", "healthy after s"):
+    for header in ("", "p50 ms", "p99 ms", "failed", "refused", "of", "the program's answers", "healthy after s"):
         table.add_column(header)
     for mode in found["neighbours"]["modes"].values():
         table.add_row(
             mode["words"], f"{mode['p50_ms']:.2f}", f"{mode['p99_ms']:.2f}", f"{mode['failed']:,}",
-            f"{mode['requests']:,}", str(mode["programStatuses"]), f"{mode['recovered_s']:.2f}",
+            str(mode.get("refused", "")), f"{mode['requests']:,}", str(mode["programStatuses"]),
+            f"{mode['recovered_s']:.2f}",
         )  # fmt: skip
     console = Console(width=140)
     console.print(table)
@@ -295,10 +297,10 @@ def show_neighbours(found: Mapping[str, Any]) -> None:
 def sentences_of(neighbours: Mapping[str, Any]) -> Iterator[str]:
     """What failed requests were told, a line each."""
     for mode in neighbours["modes"].values():
-        for reason, count in mode["errors"].items():
+        for reason, count in mode.get("errors", {}).items():
             told = mode["sentences"].get(reason, "nothing")
             yield f"beside {mode['words']}, {count:,} requests of others: {reason}: {told}"
-        for status, told in mode["programSentences"].items():
+        for status, told in mode.get("programSentences", {}).items():
             yield f"{mode['words']}, {mode['programStatuses'][status]:,} requests: {status}: {told}"
 
 
@@ -309,6 +311,12 @@ def _p99_over_healthy(mode: str, found: Any) -> float:
 
 def _failed(mode: str, found: Any) -> int:
     return int(found["neighbours"]["modes"][mode]["failed"])
+
+
+def _refused_permille_over_healthy(mode: str, found: Any) -> float:
+    modes = found["neighbours"]["modes"]
+    shares = [modes[name]["refused"] / modes[name]["requests"] for name in (mode, "healthy")]
+    return round(1000 * (shares[0] - shares[1]), 2)
 
 
 def _recovered_s(mode: str, found: Any) -> float:
@@ -326,6 +334,15 @@ NEIGHBOURS_VERDICTS = (
             f"p99 of other services beside {words}, over beside a healthy one",
             at_most(WANTED_P99, "times"),
             partial(_p99_over_healthy, name),
+        )
+        for name, words in _FAILING.items()
+    ),
+    *(
+        Verdict(
+            f"requests of other services refused for their own objective beside {words}, beyond those beside a healthy "
+            "one",
+            at_most(WANTED_REFUSED_PERMILLE, "permille"),
+            partial(_refused_permille_over_healthy, name),
         )
         for name, words in _FAILING.items()
     ),

@@ -89,10 +89,16 @@ def test_manifests_of_neighbours_are_valid(files: ShapeFiles, tmp_path: Path, mo
     assert (tmp_path / "mischief.onnx").is_file()
 
 
-@pytest.mark.parametrize(("failed", "p99_ms", "passes"), [(0, 12.0, True), (1, 12.0, False), (0, 14.0, False)])
-def test_neighbours_must_lose_no_request_and_little_time(failed: int, p99_ms: float, passes: bool) -> None:
-    modes = {name: {"p99_ms": p99_ms, "failed": failed, "recovered_s": 1.0} for name in MODES}
-    modes["healthy"] = {"p99_ms": 10.0, "failed": 0, "recovered_s": 0.0}
+@pytest.mark.parametrize(
+    ("failed", "refused", "p99_ms", "passes"),
+    [(0, 15, 12.0, True), (1, 10, 12.0, False), (0, 10, 14.0, False), (0, 25, 12.0, False)],
+)
+def test_neighbours_must_lose_no_request_and_little_time(
+    failed: int, refused: int, p99_ms: float, passes: bool
+) -> None:
+    of = {"requests": 10_000, "failed": 0, "refused": 10, "p99_ms": 10.0, "recovered_s": 0.0}
+    modes = {name: {**of, "p99_ms": p99_ms, "failed": failed, "refused": refused} for name in MODES}
+    modes["healthy"] = of
     judged = BENCHMARK.judged({"neighbours": {"modes": modes}})
-    assert len(judged) == 9
+    assert len(judged) == 12
     assert all(verdict["passed"] for verdict in judged.values()) is passes
