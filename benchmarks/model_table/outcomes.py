@@ -24,7 +24,6 @@ class Reason(StrEnum):
     WHOLE_GRAPH = "reads the graph as a whole"
     SCORES_GRAPHS = "scores graphs, not nodes"
     RANDOM = "draws random numbers while it scores"
-    SIZES_OF_ANOTHER = "takes the number of one type's nodes from another's, so that torch fails over a sample, too"
     FAR = "reads more than 128 hops"
 
     @property
@@ -37,14 +36,13 @@ class Reason(StrEnum):
         return Outcome.REFUSED if self in _OF_PRINCIPLE else Outcome.LIMIT
 
 
-_OF_PRINCIPLE = frozenset({Reason.WHOLE_GRAPH, Reason.SCORES_GRAPHS, Reason.RANDOM, Reason.SIZES_OF_ANOTHER})
+_OF_PRINCIPLE = frozenset({Reason.WHOLE_GRAPH, Reason.SCORES_GRAPHS, Reason.RANDOM})
 """Reasons that no server of neighbourhoods can do away with."""
 
 _PATTERNS: Mapping[Reason, str] = {
     Reason.WHOLE_GRAPH: r"reads the graph as a whole",
     Reason.SCORES_GRAPHS: r"scores the graph as a whole|none of its outputs has a row for each",
     Reason.RANDOM: r"uses random numbers",
-    Reason.SIZES_OF_ANOTHER: r"fails over a sample of neighbours",
     Reason.FAR: r"reads nodes more than \d+ hops away|hops is \d+; at most",
 }
 

@@ -304,8 +304,7 @@ ENTRIES = (
     _entry("hetero/to_hetero_mag.py", to_hetero_mag),
     _entry("pytorch_lightning/relational_gnn.py", lambda: over_types(
         to_hetero_of(PlainSage(2, CLASSES, acts_last=True), mag()), mag(), "paper")),
-    _entry("multi_gpu/mag240m_graphsage.py", lambda: over_types(Mag240(), mag(), "paper"), Task.CLASSES,
-           Reason.SIZES_OF_ANOTHER),
+    _entry("multi_gpu/mag240m_graphsage.py", lambda: over_types(Mag240(), mag(), "paper")),
     _entry("hetero/dmgi_unsup.py", dmgi, Task.ROWS, note="the rows that it has learnt, as the example reads them"),
     _entry("relbench_example.py", lambda: over_types(
         to_hetero_of(PlainSage(2, 1, acts_last=True), mag()), mag(), "paper"), Task.REGRESSION),

@@ -121,10 +121,12 @@ class Call:
     form: TensorForm
     is_over_example: bool = False
     """Whether a graph of DGL is the user's own, and not one of the tensors that is computed by torch alone."""
+    has_equal_types: bool = False
+    """Whether each type is given as many nodes as all have together."""
 
     def __call__(self, module: torch.nn.Module, graph: GraphTensors) -> Any:
         # Modules write into what they are given.
-        graph = graph.copied()
+        graph = graph.copied().with_equal_types() if self.has_equal_types else graph.copied()
         placed = [self._made(each, graph) for each in self.arguments if not each.parameter]
         named = {each.parameter: self._made(each, graph) for each in self.arguments if each.parameter}
         is_dgl = any(each.part is Part.DGL_GRAPH for each in self.arguments)

@@ -29,7 +29,7 @@ from gnnserve_describe.graph_file import class_count, write_graph
 from gnnserve_describe.layout import Layout, layout_of, name_of_type
 from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import PROBED_HOPS, Probe, make_probe, shape_of
-from gnnserve_describe.reach import NotSampledError, Reach, ReadsFurtherError, measure_reach
+from gnnserve_describe.reach import NotSampledError, Reach, ReadsFurtherError, SizesOfAnotherError, measure_reach
 from gnnserve_describe.reverses import with_reverses
 from gnnserve_describe.scored import links_of, nodes_of
 from gnnserve_describe.scoring import Outputs, Scorer, outputs_of, tensors_of
@@ -94,6 +94,12 @@ class Wishes:
     with blanks between."""
 
 
+_EQUAL_TYPES = (
+    "the number of one type's nodes is taken from another's: the program gives each type as many nodes as all have "
+    "together, those that it adds without edges"
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exported:
     """The program, and what it was made of."""
@@ -153,7 +159,14 @@ def _exported(
         check_finite(each, probe.graph)
     try:
         step("measure how far it reads")
-        probe, reach = _reach(scorers, example, probe, wishes, findings)
+        try:
+            probe, reach = _reach(scorers, example, probe, wishes, findings)
+        except SizesOfAnotherError:
+            if len(example.graph.types) == 1:
+                raise
+            scorers = tuple(replace(each, call=replace(each.call, has_equal_types=True)) for each in scorers)
+            probe, reach = _reach(scorers, example, probe, wishes, findings)
+            findings.tell(_EQUAL_TYPES)
 
         step("score nodes of the whole graph")
         lists = NeighbourLists(example.graph)

@@ -53,6 +53,18 @@ class GraphTensors:
             {key: {name: block.clone() for name, block in blocks.items()} for key, blocks in self.payload.items()},
         )
 
+    def with_equal_types(self) -> GraphTensors:
+        """Each type with as many nodes as all types have together: the added ones come last, and have no edges."""
+        counts = {kind: self.nodes(kind) for kind in self.types}
+        more = {kind: sum(count for other, count in counts.items() if other != kind) for kind in counts}
+        return replace(
+            self,
+            features={
+                kind: {name: _longer(block, more[kind]) for name, block in blocks.items()}
+                for kind, blocks in self.features.items()
+            },
+        )
+
     def as_double(self) -> GraphTensors:
         """Floating point numbers in float64, others as they are."""
         return replace(
@@ -93,6 +105,10 @@ class GraphTensors:
 
 def _others(blocks: Blocks, name: str) -> Blocks:
     return {each: block for each, block in blocks.items() if each != name}
+
+
+def _longer(block: torch.Tensor, rows: int) -> torch.Tensor:
+    return torch.cat([block, block.new_zeros((rows, *block.shape[1:]))])
 
 
 def _double(blocks: Blocks) -> Blocks:

@@ -38,13 +38,18 @@ class ReadsFurtherError(InputError):
     """Nodes that are further away than the probe tells change scores."""
 
 
+class SizesOfAnotherError(InputError):
+    """The module fails over a sample whose types have other numbers of nodes than in the graph."""
+
+
 class NotSampledError(InputError):
     """Samples of the edges that lead to nodes do not give the scores; perhaps those of a graph with reverses do."""
 
 
 def measure_reach(scorer: Scorer, probe: Probe, given: int | None, findings: Findings) -> Reach:
     """`given`: hops by the user; None: unknown. InputError: no sample of neighbours gives the scores of the whole
-    graph; ReadsFurtherError: perhaps a deeper probe tells; NotSampledError: perhaps a graph with reverses does."""
+    graph; SizesOfAnotherError: perhaps types of equal sizes help; ReadsFurtherError: perhaps a deeper probe tells;
+    NotSampledError: perhaps a graph with reverses does."""
     meter = _meter(scorer, probe)
     meter.check_parts_apart()
     hops = meter.hops()
@@ -109,7 +114,7 @@ class _Meter:
         except Exception as error:
             if hops == 0:  # without any edge; programs have some (`export_program`)
                 return False
-            raise InputError(
+            raise SizesOfAnotherError(
                 str(blame_of(error)) or "forward",
                 f"the module fails over a sample of neighbours: {type(error).__name__}: {error}",
                 "take each size from the tensor that it is of: a sample has more or fewer nodes of one type than of "
