@@ -74,7 +74,7 @@ from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
 from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.routing_metrics import RoutingSample
+from gnnserve_worker.serving.state_metrics import RoutingSample
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 UPDATES = read_page("updates.md")

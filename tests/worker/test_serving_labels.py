@@ -19,8 +19,8 @@ from tests.support.waiting import WAIT_S
 from gnnserve_api.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.accuracy import watch as watching
-from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, pause_ms
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
+from gnnserve_worker.serving.idle_jobs import LOOK_AGAIN_MS, pause_ms
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse

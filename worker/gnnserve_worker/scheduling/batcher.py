@@ -28,7 +28,7 @@ from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins, VariantChooser
 from gnnserve_worker.scheduling.cost_terms import NO_OVERLAYS, OverlayWork, load_of, overlay_part
-from gnnserve_worker.scheduling.decision import BatchPlan, Decider, sums_of
+from gnnserve_worker.scheduling.decision import BatchPlan, Decider, expects_late, sums_of
 from gnnserve_worker.scheduling.queue import SOFT_DEADLINE_MS, Group, Queue, Request, Traits, last_of, order_of
 from gnnserve_worker.scheduling.refusal import (
     Refusal,
@@ -42,7 +42,6 @@ from gnnserve_worker.scheduling.refusal import (
     refuse_unreachable,
     retry_after_s,
 )
-from gnnserve_worker.scheduling.room import expects_late
 
 
 class AdmissionControl:

@@ -25,7 +25,7 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
-from gnnserve_worker.serving.program_metrics import program_state
+from gnnserve_worker.serving.state_metrics import program_state
 
 _POLL_S = 0.02
 _LEAST_WEIGHT = 0.01

@@ -13,7 +13,7 @@ from gnnserve_api.routing import CanaryRoute
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import add_share
 from gnnserve_worker.serving.counters import RequestCounts, add_histogram
-from gnnserve_worker.serving.program_metrics import SECOND, collect_programs
+from gnnserve_worker.serving.state_metrics import SECOND, collect_programs
 
 _LABELS = ("service", "revision")
 

@@ -24,9 +24,8 @@ from functools import partial
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.scheduling.batcher import Batch
-from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
 from gnnserve_worker.serving.executor import BatchExecutor
-from gnnserve_worker.serving.idle_jobs import Task
+from gnnserve_worker.serving.idle_jobs import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, Task, pause_ms
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms

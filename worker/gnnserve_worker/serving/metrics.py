@@ -38,12 +38,16 @@ from gnnserve_worker.serving.counters import (
     add_sizes,
     observe_each,
 )
-from gnnserve_worker.serving.device_metrics import collect_device
-from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.index_renewal import RenewalFigures
-from gnnserve_worker.serving.program_metrics import FIRST, collect_programs
-from gnnserve_worker.serving.routing_metrics import RoutingSample, collect_routing
-from gnnserve_worker.serving.tracing.span_metrics import collect_spans
+from gnnserve_worker.serving.state_metrics import (
+    FIRST,
+    RoutingSample,
+    collect_device,
+    collect_index,
+    collect_programs,
+    collect_routing,
+    collect_spans,
+)
 from gnnserve_worker.serving.tracing.tracer import SpanSink
 
 _BATCH_COUNTERS = {

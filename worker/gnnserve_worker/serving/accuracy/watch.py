@@ -1,6 +1,9 @@
 """Watching accuracy in service: what there is to compute when the engine is idle, and what came of it.
 
-Labels wait until then, and every variant is evaluated on them; after them come shadows (`shadows.py`).
+Labels wait until then, and every variant is evaluated on them; after them come shadows: answers that were given are
+computed again by the most accurate variant, to tell how often both agree. One answer at a time is kept, when there is
+time for another: between two of them nothing is copied. The share of the worker's time that this may take is the
+routing table's.
 
 The watch says what to compute, one short job at a time, and takes the scores; when there is time for a job is the
 engine's decision. Labels are kept by the source's own ids, so that they survive a change of revision. All of it belongs
@@ -25,11 +28,39 @@ from gnnserve_worker.asking.naming import AnyId
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
-from gnnserve_worker.serving.accuracy.shadows import Shadows
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
 from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
 from gnnserve_worker.serving.requests import Lane
 from gnnserve_worker.tasks.served_labels import GivenLabel
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Nodes of an answer, and what was decided of them."""
+
+    variant: str
+    """The variant that answered."""
+    nodes: np.ndarray
+    """int64, positions in the graph."""
+    decided: np.ndarray
+    """int64 [nodes], or uint8 [nodes, classes] where nodes may have several labels."""
+
+
+class Shadows:
+    def __init__(self) -> None:
+        self.permille = 0
+        """Most of the time, in permille, that they may take; 0: none are made."""
+        self.sample: Sample | None = None
+        """The answer that is to be computed again."""
+
+    @property
+    def wants_answer(self) -> bool:
+        return self.permille > 0 and self.sample is None
+
+    def take(self, revision: ServedRevision, variant: str, nodes: np.ndarray, scores: np.ndarray) -> None:
+        """Keep an answer's nodes and what was decided of them, by copies."""
+        self.sample = Sample(variant, nodes.copy(), revision.task.labels.decide(variant, scores))
+
 
 MOST_WAITING = 100_000
 """Most labels that wait for their evaluation."""

@@ -15,8 +15,8 @@ from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.model import ServedModel
-from gnnserve_worker.serving.program_metrics import program_state
 from gnnserve_worker.serving.requests import Lane
+from gnnserve_worker.serving.state_metrics import program_state
 
 
 class SecondRevision(Protocol):

@@ -64,8 +64,8 @@ from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
 from gnnserve_worker.serving.requests import Lane
-from gnnserve_worker.serving.routing_metrics import RoutingSample
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
+from gnnserve_worker.serving.state_metrics import RoutingSample
 
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64

@@ -9,11 +9,16 @@ A command does not start without its credentials. A pod waits for them (`waits`)
 process that ended would be restarted with growing delays. Meanwhile it accepts no token, and presents a placeholder
 certificate, so that probes and the operator can ask what it waits for. No message contains any part of a key or a
 token.
+
+A client that verifies certificates refuses the placeholder, which is self-signed, and one that does not gets 503. Its
+key is made anew at each start, and its file is removed at once.
 """
 
 from __future__ import annotations
 
 import logging
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,14 +26,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gnnserve_api.errors import GnnserveError
+from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_api.routing import CredentialKind, CredentialState
 from gnnserve_api.tokens import read_tokens
 from gnnserve_worker.changes.address import read_address
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
-from gnnserve_worker.serving.security.placeholder import make_placeholder_pair
 from gnnserve_worker.serving.security.tls import RENEW_WORDS, KeyPair, KeyPairFiles, ListeningTls, load_key_pair
+
+_TIMEOUT_S = 30
+_VALID_DAYS = 3650
+"""Days of validity, which are not checked; a pod may wait for long."""
+
+
+def make_placeholder_pair() -> KeyPair:
+    """Make the pair with the `openssl` command, which the worker's image has; Python's standard library makes no
+    certificates."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = KeyPairFiles(Path(folder) / "tls.crt", Path(folder) / "tls.key")
+        command = (
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-subj", "/CN=gnnserve-placeholder", "-days", str(_VALID_DAYS)),
+            *("-keyout", str(files.key), "-out", str(files.certificate)),
+        )
+        try:
+            subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S)  # noqa: S603 - all of it ours
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ResourceError(
+                f"openssl: a certificate to wait with cannot be made ({error}); put a valid certificate and key there "
+                "before the start, or use an image that has the command openssl"
+            ) from error
+        return load_key_pair(files)
+
 
 LOOK_EVERY_S = 2.0
 _REPLACED = {

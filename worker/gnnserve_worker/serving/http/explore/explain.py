@@ -4,13 +4,17 @@ The node is asked as a new one of an overlay: as it is stored and with all of it
 out in turn. So nothing but the edge differs between two answers, and the engine computes them as it does every
 prediction, with the draws of one seed. Where a node has more neighbours than the variant draws, an edge counts as far
 as it is drawn. Of a node that has no answer, its neighbours are told alone.
+
+What is explained is a node, the nodes that it reads, and the same node without one of them (`Subject`). Nodes of any
+type may be looked at, so that people find their way from one to the next; only those that the task answers about are
+explained.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
@@ -23,13 +27,53 @@ from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, 
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
+from gnnserve_worker.asking.node_lists import ReadList
+from gnnserve_worker.asking.overlay import StandIn
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.http.explore.subject import Explained, Subject, subject_of
 from gnnserve_worker.serving.http.predict import check_variant
 from gnnserve_worker.serving.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Lane, Outcome
+from gnnserve_worker.tasks.served import ExplainedScores
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A node that can be asked about with other lists."""
+
+    scores: ExplainedScores
+    stand_in: StandIn
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A node of the graph."""
+
+    node: int
+    """Its number."""
+    lists: tuple[ReadList, ...]
+    explained: Explained | str
+    """A text: why it cannot be asked about."""
+
+    @property
+    def degree(self) -> int:
+        return sum(len(one.neighbours) for one in self.lists)
+
+
+def subject_of(request: ExplainRequest[Any], revision: ServedRevision) -> Subject:
+    """Raises RequestError: there is no such node."""
+    node = revision.graph.naming.find_any(request.node, "node")
+    return Subject(node, revision.graph.lists.of(node), _explained(node, revision))
+
+
+def _explained(node: int, revision: ServedRevision) -> Explained | str:
+    scores = revision.task.explained(node)
+    if isinstance(scores, str):
+        return scores
+    stand_in = revision.compute.overlays.stand_in(node)
+    return stand_in if isinstance(stand_in, str) else Explained(scores, stand_in)
+
 
 _SEED = 0
 _ENTRIES_AT_ONCE = 100_000
