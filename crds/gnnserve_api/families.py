@@ -149,7 +149,7 @@ class VariantPoint:
             "projected": self.rows is RowAxis.PRODUCTS and of_model,
             "stored": is_hidden,
             "deeper": is_hidden and follows is not FollowAxis.OVERLAYS,
-            "following": is_hidden and follows is FollowAxis.CHANGES,
+            "following": follows is FollowAxis.CHANGES,
             "program": self.network is NetworkAxis.PROGRAM,
             "one-row": self.network is NetworkAxis.PERCEPTRON,
             "cascade": self.network is NetworkAxis.CASCADE,
@@ -173,6 +173,7 @@ class VariantPoint:
             (self.columns is ColumnAxis.CHOSEN, "given, with feature columns of its own"),
             (self.rows is RowAxis.HIDDEN, f"{narrow}{_STORED_LAYERS[self.follows]}"),
             (is_product and is_narrow, f"{narrow}first layer stored per node"),
+            (is_propagated and self.follows is FollowAxis.CHANGES, _FOLDED_ROWS),
             (is_product, f"{product} stored per node: nothing lost but rounding"),
             (is_propagated, "reads columns of propagated features, and no neighbours"),
             (is_narrow, "reads feature columns; fewer hidden channels"),
@@ -228,8 +229,12 @@ _STORED_LAYERS = {
     FollowAxis.NOTHING: "a later layer stored per node, over all neighbours",
 }
 
+_FOLDED_ROWS = "an embedding per node, made anew where the graph changes"
+
 PRUNED = VariantPoint(RowAxis.FEATURES, ColumnAxis.RANKED)
 """A prefix of the ranked feature columns, and a network for just these."""
+FOLDED = replace(PRUNED.propagated(), follows=FollowAxis.CHANGES)
+"""Embeddings that were learnt of nodes, a row for each."""
 PROJECTED = VariantPoint(RowAxis.PRODUCTS)
 """The first layer's product per node instead of features."""
 STORED = VariantPoint(RowAxis.HIDDEN)
@@ -249,7 +254,8 @@ def _points() -> Iterator[VariantPoint]:
     deeper = replace(STORED, follows=FollowAxis.NOTHING)
     following = replace(STORED, follows=FollowAxis.CHANGES)
     of_models = (
-        PRUNED, PRUNED.propagated(), PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN, PROGRAM,
+        PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
+        PROGRAM,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED)]
     for points in (of_models, of_fewer_channels):

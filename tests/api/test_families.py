@@ -11,6 +11,7 @@ import pytest
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.families import (
     CASCADE,
+    FOLDED,
     POINTS,
     PROJECTED,
     PRUNED,
@@ -31,6 +32,7 @@ from gnnserve_cli.report.figures import shape_of
 BEFORE = """
 pruned                      ocie a-w- circle   reads the most important feature columns
 propagated                  ---e a-w- circle   reads columns of propagated features, and no neighbours
+propagated-following        -c-e a-w- circle   an embedding per node, made anew where the graph changes
 projected                   ocie -p-w diamond  first layer stored per node: nothing lost but rounding
 propagated-projected        ---e -p-w diamond  scores stored per node: nothing lost but rounding
 stored                      oc-- ap-- pentagon first layer stored per node, over all neighbours
@@ -88,7 +90,8 @@ def test_rules_of_the_axes_hold_at_every_point(family: str, point: VariantPoint)
     assert able.cover(STORED_GRAPH)
     assert able.changes >= able.overlay >= able.instants, "each needs more than the one before"
     if point.hops is HopAxis.PROPAGATED:
-        assert not (able.overlay or able.changes or able.instants), "neighbours are in the rows"
+        assert not (able.overlay or able.instants), "neighbours are in the rows"
+        assert able.changes is (point is FOLDED), "rows of embeddings are made anew"
     if point.rows in {RowAxis.HIDDEN, RowAxis.STAGES}:
         assert not (able.instants or able.embeddings), "rows are no features"
     if point.network is NetworkAxis.PERCEPTRON or point.channels is ChannelAxis.FEWER:

@@ -152,10 +152,12 @@ BREAKS_RULE = {
     },
     "variants.metric must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; MRR and RecallAtK are "
     "for links alone": {**MINIMAL, "task": {"links": {}}, "variants": {"metric": "Accuracy"}},
-    "updates must not be given with task.links but for model.program: which edges are held out is decided when the "
-    "graph is imported": {
+    "updates must not be given with model.architecture LightGCN but for graph.source.typed with reverse Add: the "
+    "embedding of a node follows what its own lists say that it is joined to": {
         **MINIMAL,
         "task": {"links": {}},
+        "model": {"architecture": "LightGCN", "fanouts": [0]},
+        "variants": {"pruning": {"factors": [1]}},
         "updates": {"log": {"sqlite": {}}},
     },
     "routing.shadowPermille must be 0 with task.links: answers are compared by classes": {

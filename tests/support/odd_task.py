@@ -93,6 +93,9 @@ class TellOddClasses:
     def graph_digest(self, source: str) -> str:
         return f"{source[:14]}0d"
 
+    def earlier_digest(self, source: str) -> str | None:
+        return None
+
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         return spec
 
@@ -117,6 +120,9 @@ class TellOddClasses:
     def pose(self, graph: GraphData) -> Imported:
         posed = self._told(graph)
         return Imported(posed, OddClasses(posed.labels[:, 0] == 1, posed.splits), posed.findings)
+
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+        return self.pose(version)
 
     def _told(self, graph: GraphData) -> GraphData:
         if graph.made_of is not None:  # a version of a graph that was posed already

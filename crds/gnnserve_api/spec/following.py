@@ -12,7 +12,7 @@ def fixed_names(variants: Variants, model: Model) -> frozenset[str]:
     `Capabilities.changes` says of families, of the names that they have."""
     propagated = [one_row_name(one.hops) for one in variants.canonical().one_row if one.hops > 0]
     fixed = {name for base in propagated for name in variants.in_storages(base)}
-    if model.reads_one_row:
+    if model.reads_one_row and not model.learns_embeddings:
         # What is made of the model reads propagated features.
         of_the_model = variants.model_copy(update={"one_row": (), "cascades": ()})
         fixed |= {*of_the_model.listed_names(), *of_the_model.optional_names()}

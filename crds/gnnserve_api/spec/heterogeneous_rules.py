@@ -132,3 +132,9 @@ KIND_RULES = RuleTable(
 def reads_products(spec: _Spec) -> bool:
     """Whether variants read products of each relation."""
     return spec.graph.source.kind.reads_products(spec.model)
+
+
+def keeps_types_of_rows(spec: _Spec) -> bool:
+    """Whether embeddings that are learnt of nodes are stored over the relations of the graph, so that they follow its
+    changes."""
+    return spec.model.learns_embeddings and spec.graph.source.kind is SEVERAL_TYPES

@@ -271,7 +271,8 @@ class GNNServiceSpec(ApiModel):
     _light_gcn_serves_rows = task_rules.light_gcn_serves_rows
     _light_gcn_scores_links, _light_gcn_compares = task_rules.light_gcn_scores_links, task_rules.light_gcn_compares
     _links_are_trained = task_rules.links_are_trained
-    _links_have_no_classes, _links_hold_out_edges = task_rules.links_have_no_classes, task_rules.links_hold_out_edges
+    _links_have_no_classes = task_rules.links_have_no_classes
+    _embeddings_follow_both_ways = task_rules.embeddings_follow_both_ways
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _metric_is_of_the_task = task_rules.metric_is_of_the_task

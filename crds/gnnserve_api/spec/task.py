@@ -17,6 +17,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.heterogeneous import ReverseRelations
 from gnnserve_api.spec.model import Model, ScoreKind
 from gnnserve_api.spec.rules import Rule, rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
@@ -298,13 +299,16 @@ def metric_is_of_the_task(spec: _Spec) -> bool | str:
     return spec.task.asked().metric_fits(spec.variants.metric)
 
 
-@_rule_of_links(
-    f"!{_HAS_LINKS} || !has(self.updates) || has(self.model.program)",
-    "updates must not be given with task.links but for model.program: which edges are held out is decided when the "
-    "graph is imported",
+@rule(
+    "self.model.architecture != 'LightGCN' || !has(self.updates) || "
+    "(has(self.graph.source.typed) && self.graph.source.typed.reverse == 'Add')",
+    "updates must not be given with model.architecture LightGCN but for graph.source.typed with reverse Add: the "
+    "embedding of a node follows what its own lists say that it is joined to",
 )
-def links_hold_out_edges(spec: _Spec, links: Links) -> bool:
-    return spec.updates is None or spec.model.program is not None
+def embeddings_follow_both_ways(spec: _Spec) -> bool:
+    typed = spec.graph.source.typed
+    is_read_both_ways = typed is not None and typed.reverse is ReverseRelations.ADD
+    return not spec.model.learns_embeddings or spec.updates is None or is_read_both_ways
 
 
 @_rule_of_links(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
+import safetensors.numpy
 from msgspec import UNSET
 
 from gnnserve_api.cascades import CascadeManifest
@@ -18,6 +19,8 @@ from gnnserve_api.families import point_of
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.compaction.folding import Folded
+from gnnserve_worker.models.folded_rows import FoldedRowMaker
+from gnnserve_worker.models.folding import SHARES
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -53,7 +56,7 @@ def carry_over(
         for file in sorted(networks | ({source.tensors} if source.tensors else set())):
             staged.carry_file(file, repository.read_file(manifest, file))
         for file in manifest.task_files:
-            staged.carry_file(file, repository.read_file(manifest, file))
+            staged.carry_file(file, _with_shares(repository.read_file(manifest, file), manifest, loaded, folded))
         progress(Progress(_STAGE, len(tables), len(tables)))
         return staged.commit(
             scope=manifest.scope,
@@ -70,6 +73,17 @@ def carry_over(
             cascades=cascades,
             sections={field: section.over(folded.data.schema) for field, section in manifest.sections.items()},
         )
+
+
+def _with_shares(content: bytes, manifest: RevisionManifest, loaded: LoadedRevision, folded: Folded) -> bytes:
+    """A file of the task; where it has a number for each node, it has those of the nodes that there are now."""
+    changes = loaded.changes
+    makers = [] if changes is None else [maker for layer in changes.layers for maker in layer]
+    for maker in (one for one in makers if isinstance(one, FoldedRowMaker)):
+        name = next(name for name, table in loaded.tables.items() if table is maker.table)
+        if (shares := maker.shares(folded.kept.rows_of(manifest.tables[name]).rows)) is not None:
+            return safetensors.numpy.save({**safetensors.numpy.load(content), SHARES: shares})
+    return content
 
 
 def _tables_of(variants: Sequence[VariantManifest], loaded: LoadedRevision) -> Mapping[str, Table]:

@@ -33,4 +33,6 @@ def features_of(
     # The task is asked, since the order of types depends on which one it asks about.
     types = task.load(repository.downloads, progress).types
     progress(Progress("import graph", 1, 1))
-    return [kind.features for kind in types]
+    # The graph may keep less than its source has.
+    kept = repository.graph_of(base).schema.types
+    return [None if own.features is None else kind.features for own, kind in zip(kept, types, strict=True)]

@@ -32,6 +32,8 @@ class RevisionIdentity:
     """SHA-256 of the file of each of spec.variants.given, by its name."""
     expected: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file of expected scores, by the weights that they are of, as `ComparedScores` names them."""
+    earlier_graph: str | None = None
+    """Digest of the same as an earlier gnnserve kept it, whose revisions are found too; None: it kept as much."""
 
 
 def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> RevisionIdentity:
@@ -39,19 +41,29 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
     source's. InputError: a file is missing, or is not the pinned one."""
     weights = (*paths_of(spec.model, "spec.model"), *paths_of(spec.variants, "spec.variants"))
     require_all(weights if graph_version is not None else paths_of(spec))
-    graph = _graph_digest(spec, source_digest(spec.graph.source)) if graph_version is None else graph_version
+    graph, earlier = graph_version, None
+    if graph is None:
+        source, task = source_digest(spec.graph.source), task_of(spec)
+        graph, earlier = task.graph_digest(source), task.earlier_digest(source)
     return RevisionIdentity(
         spec.recipe(),
         graph,
         _weights_digest(spec),
         given_digests(spec.variants) if spec.variants.given else {},
         expected_digests(spec) if spec.model.expected is not None or spec.variants.given else {},
+        earlier,
     )
 
 
 def find_published(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
     """The published revision of that identity; None: there is none."""
-    return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected)
+    graphs = (identity.graph, identity.earlier_graph)
+    found = (
+        repository.find(identity.recipe, graph, identity.checkpoint, identity.given, identity.expected)
+        for graph in graphs
+        if graph is not None
+    )
+    return next((one for one in found if one is not None), None)
 
 
 def _weights_digest(spec: GNNServiceSpec) -> str | None:

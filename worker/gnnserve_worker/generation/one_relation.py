@@ -37,7 +37,7 @@ from gnnserve_worker.generation.families.registry import (
     with_searched_factors,
     written_factors,
 )
-from gnnserve_worker.generation.families.write import moments, write_row_source
+from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
@@ -116,6 +116,8 @@ class OneRelation:
     """Given weights of all columns; None: none are given."""
     tables_bytes: int = 0
     compared: Sequence[ComparedScores] = ()
+    stored: GraphData | None = None
+    """As of `EmbeddingCourse`."""
 
     def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
         spec, progress = self.wanted.spec, self.wanted.progress
@@ -126,8 +128,9 @@ class OneRelation:
             # Imported here: it needs torch.
             from gnnserve_worker.generation.light_gcn import learn_rows  # noqa: PLC0415
 
-            rows, network = learn_rows(spec, self.problem.embedding_course(), progress, learning.resumption)
-            embedded = replace(self, graph=self.graph.with_features(rows))
+            course = self.problem.embedding_course()
+            rows, network = learn_rows(spec, course, progress, learning.resumption)
+            embedded = replace(self, graph=self.graph.with_features(rows), stored=course.stored)
             return embedded.learn_by(lessons, lambda data, features: network, one_rows_of)
         if self.master is not None:
             return self.learn_by(lessons, _giving(spec, self.master, progress), one_rows_of)
@@ -148,7 +151,8 @@ class OneRelation:
         data = training_set(graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec))
         check_range(data.normalized.features, () if spec.variants.is_searched else spec.variants.storage)
         # Before training, since a damaged copy of it in the repository should not cost the time.
-        wanted.repository.put_graph(graph)
+        stored = graph if self.stored is None else self.stored
+        wanted.repository.put_graph(stored)
         rows = model_rows(spec.model, data, data.normalized)
         sizes = GraphSizes.of(graph, self.problem.items)
         sources = WeightSources(
@@ -167,10 +171,14 @@ class OneRelation:
             others=learnt.other_rankings,
             chosen=learnt.chosen,
         )
+        write = partial(write_row_source, graph, data.normalized)
+        if self.stored is not None:
+            write = partial(write_type_row_source, self.stored, [None] * len(self.stored.types))
         return Networks(
-            data, sources, ranking, RowRecipe(data.normalized.method, moments(data.normalized), learnt.ranking.columns),
+            replace(data, data=stored), sources, ranking,
+            RowRecipe(data.normalized.method, moments(data.normalized), learnt.ranking.columns),
             assumptions_of(spec, spec_of(spec.model.architecture)), sources.decoder, made.plan, worth_keeping,
-            partial(write_row_source, graph, data.normalized), made.search if spec.variants.is_searched else None,
+            write, made.search if spec.variants.is_searched else None,
         )  # fmt: skip
 
 

@@ -171,7 +171,7 @@ def _imported(wanted: Wanted) -> Imported:
                 f"changes have removed all nodes{of_type}, so that nothing can be learned about them",
                 f"add nodes{of_type}, or leave the networks as they are: without retraining",
             )
-    return wanted.task.pose(data)
+    return wanted.task.pose_version(data, wanted.repository.downloads, wanted.progress)
 
 
 def _counted(data: GraphData) -> str:

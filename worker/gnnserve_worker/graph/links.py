@@ -13,11 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.spec.task import Links
@@ -119,11 +121,59 @@ def are_known(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     return found
 
 
-def links_digest(graph: str, links: Links, *, of_types: bool = False, is_whole: bool = False) -> str:
-    """Identity of the graph without its held-out links, by that of the source's graph. `of_types`: it keeps its types,
-    which LightGCN does not read. `is_whole`: it keeps its links, which are held out where variants are judged alone."""
-    parted, kind = links.split.model_dump_json(), "whole links" if is_whole else "typed links" if of_types else "links"
-    return hashlib.sha256(f"{kind} {graph} {links.relation or ''} {parted}".encode()).hexdigest()[:16]
+class GraphOfLinks(StrEnum):
+    """What is kept of a source's graph where links are scored."""
+
+    LISTS = "links"
+    """One list of each node, without held-out links: types are in ids alone."""
+    TYPES = "typed links"
+    """Types and relations, without held-out links."""
+    BARE_TYPES = "bare typed links"
+    """The same without features of nodes, which are not read."""
+    WHOLE = "whole links"
+    """All of it: links are held out while variants are judged."""
+
+
+def links_digest(graph: str, links: Links, kept: GraphOfLinks = GraphOfLinks.LISTS) -> str:
+    """Identity of what is kept, by that of the source's graph."""
+    parted = links.split.model_dump_json()
+    return hashlib.sha256(f"{kept} {graph} {links.relation or ''} {parted}".encode()).hexdigest()[:16]
+
+
+def digest_of(data: GraphData, links: Links, kept: GraphOfLinks = GraphOfLinks.LISTS) -> str:
+    """`links_digest` of an imported graph. A version that changes are part of has its own."""
+    return links_digest(data.digest, links, kept) if data.made_of is None else data.digest
+
+
+class HeldOut(NamedTuple):
+    """Links that are in no neighbour list."""
+
+    validation: Pairs
+    test: Pairs
+
+    def over(self, before: GraphData, after: GraphData) -> HeldOut:
+        """Those of them whose nodes are in another version of the graph too, by their numbers there."""
+        numbers = _numbers_in(before, after)
+        return HeldOut(*(_renumbered(part, numbers) for part in self))
+
+
+def _numbers_in(before: GraphData, after: GraphData) -> np.ndarray:
+    """The number that each node of a graph has in another version of it, int64; -1: it is not there."""
+    # Imported here: a start that finds its revision reads no ids of two graphs.
+    from gnnserve_worker.graph.living_ids import LivingIds  # noqa: PLC0415
+    from gnnserve_worker.graph.names_by_id import ids_at  # noqa: PLC0415
+
+    numbers, first = [], 0
+    for old, new in zip(before.types, after.types, strict=True):
+        found = LivingIds(new.ids, new.nodes, new.nodes).find(ids_at(old.ids, np.arange(old.nodes)))
+        numbers.append(np.where(found < 0, -1, found + first))
+        first += new.nodes
+    return np.concatenate(numbers)
+
+
+def _renumbered(pairs: Pairs, numbers: np.ndarray) -> Pairs:
+    first, second = numbers[pairs.first], numbers[pairs.second]
+    return Pairs(first, second).at(np.flatnonzero((first >= 0) & (second >= 0)))
 
 
 class PartedLinks(NamedTuple):
@@ -131,19 +181,22 @@ class PartedLinks(NamedTuple):
     """Without held-out links. A graph of several types is as one of one type here, without features."""
     links: LinkSet
     imported: GraphData
-    """The graph as it was imported, held-out links in it."""
+    """The graph as it was imported, held-out links in it; a version that changes are part of has none."""
 
 
 class PartsLinks(Protocol):
     def __call__(
-        self, data: GraphData, links: Links, *, reads_features: bool = True
+        self, data: GraphData, links: Links, *, reads_features: bool = True, held_out: HeldOut | None = None
     ) -> PartedLinks:  # pragma: no cover
         """Part the links of a graph, whose nodes are not classified. `reads_features`: whether the network reads what
-        the source has of types. Raises InputError for links that the graph does not have."""
+        the source has of types. `held_out`: links that are held out beside those of the graph, which are all learnt
+        from; None: some of the graph's are. Raises InputError for links that the graph does not have."""
         ...
 
 
-def part_edges(data: GraphData, links: Links, *, reads_features: bool = True) -> PartedLinks:
+def part_edges(
+    data: GraphData, links: Links, *, reads_features: bool = True, held_out: HeldOut | None = None
+) -> PartedLinks:
     """A `PartsLinks` of graphs whose one relation has no name."""
     if links.relation is not None:
         raise InputError(
@@ -158,14 +211,15 @@ def part_edges(data: GraphData, links: Links, *, reads_features: bool = True) ->
     pairs = _distinct(pairs, graph.nodes)
     whole = End("", 0, graph.nodes)
     others = Pairs(first[loops], second[loops])
-    codes = _drawn_codes(len(pairs), links)
+    pairs, codes = _coded(pairs, links, held_out, graph.nodes)
     parted = _part("", whole, whole, graph.nodes, direction, pairs, codes, others, links)
-    return PartedLinks(_link_graph(replace(data, digest=links_digest(data.digest, links)), parted), parted, data)
+    return PartedLinks(_link_graph(replace(data, digest=digest_of(data, links)), parted), parted, data)
 
 
 def message_relations(data: GraphData, links: LinkSet, kept: np.ndarray | None = None) -> tuple[Relation, ...]:
     """A graph's relations with the links that are learnt from alone: neither the scored relation nor its reverse has
-    another one, nor features or times of its edges. `kept`: bool [links], which of them; None: all."""
+    another one, nor features or times of its edges; repeated ones count once. `kept`: bool [links], which of them;
+    None: all."""
     scored = next(one for one in data.relations if one.key == links.relation)
     train = links.train if kept is None else links.train.at(np.flatnonzero(kept))
     sources, targets = train.first - links.first.start, train.second - links.second.start
@@ -174,12 +228,21 @@ def message_relations(data: GraphData, links: LinkSet, kept: np.ndarray | None =
     found = []
     for one in data.relations:
         if one is scored:
-            found.append(replace(one, lists=_lists(targets, sources, links.second.nodes), payload=None))
+            found.append(_relisted(one, _lists(targets, sources, links.second.nodes)))
         elif (one.source, one.reverse_of, one.target) == (scored.target, scored.name, scored.source):
-            found.append(replace(one, lists=_lists(sources, targets, links.first.nodes), payload=None))
+            found.append(_relisted(one, _lists(sources, targets, links.first.nodes)))
         else:
             found.append(one)
     return tuple(found)
+
+
+def _relisted(relation: Relation, lists: Graph) -> Relation:
+    return replace(relation, lists=lists, payload=None, edge_rules=_counting_once(relation.edge_rules))
+
+
+def _counting_once(rules: EdgeRules) -> EdgeRules:
+    """How links become entries of lists, for those that come later."""
+    return msgspec.structs.replace(rules, duplicates=Duplicates.MERGE)
 
 
 def _lists(readers: np.ndarray, read: np.ndarray, nodes: int) -> Graph:
@@ -210,7 +273,9 @@ def _distinct_keys(lists: Graph, *, turned: bool = False) -> np.ndarray:
     return np.unique((first << 32) | second)
 
 
-def part_relation(data: GraphData, links: Links, *, reads_features: bool = True) -> PartedLinks:
+def part_relation(
+    data: GraphData, links: Links, *, reads_features: bool = True, held_out: HeldOut | None = None
+) -> PartedLinks:
     """A `PartsLinks` of one of several relations: without the links that are held out, the graph is as one of one type
     without features, whose nodes are called `user/17`."""
     data = _with_own_reverse(data, links)
@@ -226,7 +291,7 @@ def part_relation(data: GraphData, links: Links, *, reads_features: bool = True)
         pairs = _distinct(_listed(relation, ends), nodes)
         if relation.both_ways:
             pairs = pairs.at(np.flatnonzero(pairs.first < pairs.second))
-        codes = _drawn_codes(len(pairs), links)
+        pairs, codes = _coded(pairs, links, held_out, nodes)
     else:
         pairs, codes = _parted_by_source(relation, relation.edge_splits, first, second, nodes)
     rest = [_listed(one, ends) for one in data.relations if one is not relation and one.reverse_of is None]
@@ -235,7 +300,7 @@ def part_relation(data: GraphData, links: Links, *, reads_features: bool = True)
     parted = _part(relation.key, first, second, nodes, direction, pairs, codes, others, links)
     graph = GraphData.of_one_type(
         source=data.source,
-        digest=links_digest(data.digest, links),
+        digest=digest_of(data, links),
         graph=Graph(np.zeros(1, np.int64), np.zeros(0, np.int32)),
         features=np.zeros((nodes, links.dimensions), np.float32),
         labels=np.zeros(0, np.int64),
@@ -244,6 +309,7 @@ def part_relation(data: GraphData, links: Links, *, reads_features: bool = True)
         edge_rules=EdgeRules(direction),
         ids=qualified_ids(data.types),
         findings=(*data.findings, *(() if reads_features else _unread(data.types))),
+        made_of=data.made_of,
     )
     return PartedLinks(_link_graph(graph, parted), parted, data)
 
@@ -318,6 +384,21 @@ def _distinct(pairs: Pairs, nodes: int) -> Pairs:
     return pairs.at(places)
 
 
+def _coded(pairs: Pairs, links: Links, held_out: HeldOut | None, nodes: int) -> tuple[Pairs, np.ndarray]:
+    """Distinct links, and the part of each, int64. `pairs`: distinct links of the graph; `held_out`: as of
+    `PartsLinks`, of which those are learnt from that the graph has too."""
+    if held_out is None:
+        return pairs, _drawn_codes(len(pairs), links)
+    known = np.sort(pair_keys(pairs.first, pairs.second, nodes))
+    parts, codes = [pairs], [np.full(len(pairs), _TRAIN)]
+    for part, code in zip(held_out, (_VALIDATION, _TEST), strict=True):
+        left = part.at(np.flatnonzero(~are_known(pair_keys(part.first, part.second, nodes), known)))
+        parts.append(left)
+        codes.append(np.full(len(left), code))
+    joined = Pairs(*(np.concatenate([getattr(part, end) for part in parts]) for end in ("first", "second")))
+    return joined, np.concatenate(codes)
+
+
 def _drawn_codes(count: int, links: Links) -> np.ndarray:
     """The part of each link, drawn by the seed, int64 [links]."""
     split = links.split
@@ -384,7 +465,7 @@ def _link_graph(data: GraphData, links: LinkSet) -> GraphData:
     train = np.setdiff1d(np.arange(links.nodes), np.concatenate([validation, of_test]))
     held_out = len(links.validation) + len(links.test)
     return replace(
-        data.with_lists(links.message_graph()),
+        data.with_lists(links.message_graph(), _counting_once(data.edge_rules)),
         labels=np.full(links.nodes, -1, np.int64),
         classes=(),
         splits=Splits(train, validation, test),

@@ -53,7 +53,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     infer = with_cascades(partial(infer_batch, loaded), manifest.cascades)
     changes = STILL
     if replica is not None:
-        changes = _changes_of(loaded, replica, changed_features_of(loaded, overlays, graph), indexes)
+        changes = _changes_of(loaded, replica, changed_features_of(loaded, manifest, graph), indexes)
     is_elsewhere = bool(loaded.programs)
     compute = ServedCompute(
         infer=changes.log.guarded(infer),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gnnserve_api.families import point_of
+from gnnserve_api.families import Capabilities, point_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.changed_features import ChangedFeatures, KnownFeatures, UnknownFeatures
@@ -27,10 +27,12 @@ from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import QualifiedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import overlay_arranger
+from gnnserve_worker.inference.served_changes import CHANGED_GRAPH
 from gnnserve_worker.models.rows import FeaturesOf
 from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
 
 _NO_COLUMNS = FeatureColumns(0, ())
+_OVERLAY = Capabilities(overlay=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ _FORMS: Mapping[IdForm, _Form] = {
 
 def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> Overlays:
     form = _FORMS[graph.naming.form]
-    if why := _why_none(loaded, manifest):
+    if why := _why_none(loaded, manifest, _OVERLAY):
         return NoOverlays(why, graph.described.no_overlay)
     makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
     widths = [one.features for one in loaded.type_rows]
@@ -87,10 +89,10 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     )
 
 
-def changed_features_of(loaded: LoadedRevision, overlays: Overlays, graph: ServedGraph) -> ChangedFeatures:
-    """Features that batches of changes bring. `overlays`: of the revision, which needs as much to make rows."""
-    if overlays.why:
-        return UnknownFeatures(overlays.why)
+def changed_features_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> ChangedFeatures:
+    """Features that batches of changes bring."""
+    if why := _why_none(loaded, manifest, CHANGED_GRAPH):
+        return UnknownFeatures(why)
     form = _FORMS[graph.naming.form]
     return KnownFeatures(tuple(one.columns for one in loaded.type_rows), partial(form.place_of, graph.ids))
 
@@ -109,9 +111,9 @@ def _narrowed(features_of: FeaturesOf | None, columns: FeatureColumns) -> Featur
     return lambda nodes: features_of(nodes)[:, : columns.features]
 
 
-def _why_none(loaded: LoadedRevision, manifest: RevisionManifest) -> str:
+def _why_none(loaded: LoadedRevision, manifest: RevisionManifest, needed: Capabilities) -> str:
     """Empty: something can be brought."""
-    if not any(point_of(variant).capabilities.overlay for variant in manifest.variants):
+    if not any(point_of(variant).capabilities.cover(needed) for variant in manifest.variants):
         return "its variants read features that were propagated over the graph as it was generated"
     if not loaded.type_rows:
         return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_worker.models.network import take
 
 EIGENVALUES, SHARES = "eigenvalues", "shares"
@@ -23,6 +24,13 @@ class Folding:
     """float32 [nodes]: what the stored embedding of each is multiplied by in the sum of a node that is joined to it."""
     eigenvalues: np.ndarray
     """float32 [dimensions], of each column; 0: the column is empty."""
+
+    def over(self, schema: GraphSchema, grown: GraphSchema) -> Folding:
+        """The same where there is room for new nodes behind each type, which have no share yet."""
+        shares = np.zeros(grown.first_nodes[-1], np.float32)
+        for first, to, kind in zip(schema.first_nodes, grown.first_nodes, schema.types, strict=False):
+            shares[to : to + kind.nodes] = self.shares[first : first + kind.nodes]
+        return Folding(shares, self.eigenvalues)
 
     def own_of(self, summed: np.ndarray) -> np.ndarray:
         """The node's own embedding, float32 [dimensions], of such a sum."""

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from gnnserve_api.errors import RepositoryError
+from gnnserve_api.families import point_of
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.payload import EdgePayload
@@ -51,6 +52,8 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
         return OpenedGraph(stored, stored, ids, type_ids, payloads)
     if revision.row_layout is not RowLayout.BY_NODE and not revision.makes_rows_by_type:
         raise _unchangeable(revision, "how rows of new nodes are made")
+    if not any(point_of(variant).capabilities.changes for variant in revision.variants):
+        raise _unchangeable(revision, "how rows of its variants follow changes")
     if not manifest.keeps_rules(rules):
         raise _unchangeable(revision, "how edges become neighbour lists")
     grown = with_room(schema, revision.tables, revision.room)

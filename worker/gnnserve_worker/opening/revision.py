@@ -116,7 +116,8 @@ class OpenedVariants:
             draft,
             [maker.source for maker in stored],
             self.roots() if any(maker.weighs_neighbours for maker in stored) else None,
-            lambda table: rows.open_table(names[id(table)]),
+            # What no variant reads is not written either.
+            lambda table: rows.open_table(names[id(table)]) if id(table) in names else table,
         )
         mapped = MappedItems(rows.mapped_nodes, self._mapped_entries)
         memory = DeltaMemory(draft, followed.makers, followed.layers, drafted.tables, mapped)

@@ -1,6 +1,6 @@
 """Tables in which a node has one row, whichever relation reads it, of a graph of several types: features of nodes, for
 programs, and what makes such rows. A row is as wide as the widest type; a narrower type has its columns first. One-row
-variants beside them read products of nodes of the first type alone.
+variants beside them read products of nodes of the first type alone. Or rows are embeddings that were learnt of nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import numpy as np
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.families import FOLDED, point_of
+from gnnserve_api.repository import NetworkKind, VariantManifest
+from gnnserve_worker.models.folded_rows import FoldedRowMaker
+from gnnserve_worker.models.folding import build_folding
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.type_rows import asked_row_maker, type_row_maker
@@ -59,7 +62,8 @@ class RowsByType:
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         table = self.tables[variant.table]
-        expected = table.columns if table.projected else max(self._widths)
+        has_features = not table.projected and variant.network.kind is NetworkKind.PROGRAM
+        expected = max(self._widths) if has_features else table.columns
         if not variant.columns == table.columns == expected:
             raise DamagedError(
                 self._revision.folder / paths.rows_of(variant.table),
@@ -82,7 +86,25 @@ class RowsByType:
         return asked_row_maker(table, self._graph.seen.layout, recipe.scalings[0], self._widths[0], products)
 
     def followed(self) -> FollowedRows:
-        return FollowedRows(tuple(self._makers.values()), ())
+        tables = {one.table for one in self._revision.variants if point_of(one) is FOLDED}
+        folded = tuple(self._folded(name) for name in sorted(tables))
+        return FollowedRows(tuple(self._makers.values()), (folded,) if folded else ())
+
+    def _folded(self, name: str) -> FoldedRowMaker:
+        """What makes rows of a table of embeddings."""
+        revision, manifest, table = self._revision, self._revision.manifest, self.tables[name]
+        stored, seen = self._graph.stored.schema, self._graph.seen.schema
+        assert manifest is not None and manifest.links is not None  # noqa: S101 - of links alone
+        weights: dict[str, np.ndarray] = {}
+        for file in manifest.task_files:
+            weights |= read_tensors(revision, revision.folder / file)
+        folding = build_folding(weights, table.columns)
+        has_length_1 = np.ones(self._graph.seen.nodes, np.bool_)
+        if folding is not None:
+            folding, first = folding.over(stored, seen), manifest.links.first.over(seen)
+            has_length_1[:] = False
+            has_length_1[first.start : first.end] = manifest.links.first != manifest.links.second
+        return FoldedRowMaker(table, self.open_table(name), self._graph.seen, folding, has_length_1)
 
 
 def _open_recipe(revision: RevisionFiles, graph: OpenedGraph) -> TypeRecipe | None:

@@ -77,7 +77,7 @@ class RowLayout(StrEnum):
     BY_RELATION = "ByRelation"
     """a row of a node for each relation that reads it, and one for itself"""
     BY_TYPE = "ByType"
-    """a row of each node, where nodes have lists by relation: what programs read"""
+    """a row of each node, where nodes have lists by relation: what programs read, and embeddings of nodes"""
 
     @classmethod
     def of_nodes(cls, schema: GraphSchema) -> RowLayout:
@@ -120,7 +120,8 @@ class RevisionFiles:
             return RowLayout.BY_RELATION
         # Layers over several lists need rows by relation, which these tables do not say they have.
         has_program = any(variant.network.kind is NetworkKind.PROGRAM for variant in self.variants)
-        return RowLayout.of_nodes(self.graph.schema) if has_program else RowLayout.BY_NODE
+        reads_lists = any(any(variant.fanouts) for variant in self.variants)
+        return RowLayout.of_nodes(self.graph.schema) if has_program or not reads_lists else RowLayout.BY_NODE
 
     @property
     def makes_rows_by_type(self) -> bool:

@@ -123,6 +123,10 @@ class EmbeddingCourse(Protocol):
     def links(self) -> LinkSet: ...
 
     @property
+    def stored(self) -> GraphData | None:
+        """The graph that a revision stores, over its relations; None: the one that embeddings are learnt over."""
+
+    @property
     def dimensions(self) -> int: ...
 
     @property
@@ -283,6 +287,9 @@ class GenerationTask(Protocol):
     def graph_digest(self, source: str) -> str:
         """Identity of the graph without what is held out, by that of the source's graph."""
 
+    def earlier_digest(self, source: str) -> str | None:
+        """`graph_digest` as an earlier gnnserve made it; None: it is the same."""
+
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         """The spec with what the task leaves no choice about."""
 
@@ -308,3 +315,7 @@ class GenerationTask(Protocol):
 
     def pose(self, graph: GraphData) -> Imported:
         """The problem over a graph that was loaded; of one type then, where the model reads no types."""
+
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+        """The problem over a graph that was posed already, as changes have made it since. `downloads`, `progress`: as
+        of `load`, where the source still says what is held out. Raises InputError where it has changed."""

@@ -27,7 +27,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gnnserve_api.families import ONE_ROW, PROJECTED, PRUNED, STORED, ChannelAxis, FollowAxis, VariantPoint
+from gnnserve_api.families import FOLDED, ONE_ROW, PROJECTED, PRUNED, STORED, ChannelAxis, FollowAxis, VariantPoint
 from gnnserve_api.repository import (
     CorrectionManifest,
     FollowedManifest,
@@ -36,6 +36,7 @@ from gnnserve_api.repository import (
     StoredManifest,
 )
 from gnnserve_api.spec.channels import Channels, ChannelsTable
+from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection as ProjectionChoice
@@ -95,7 +96,8 @@ class PrunedPlanner:
         widths = {factor: columns_of(features.shape[1], factor) for factor in factors}
         kept = made_from.ranking.columns[: widths[factors[0]]].tolist()
         weights = {factor: _weights(made_from, factor) for factor in factors}
-        point = PRUNED.propagated() if spec.model.propagates else PRUNED
+        points = ((keeps_types_of_rows(spec), FOLDED), (spec.model.propagates, PRUNED.propagated()), (True, PRUNED))
+        point = next(point for is_so, point in points if is_so)
         return FamilyPlan(
             tables=[
                 PlannedTable(
@@ -138,7 +140,8 @@ class ProjectedPlanner:
     """One variant from each storage, unless `spec.variants.projection` is Disabled."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        return spec.variants.projection is ProjectionChoice.AUTO
+        # Embeddings are stored as they are.
+        return spec.variants.projection is ProjectionChoice.AUTO and not keeps_types_of_rows(spec)
 
     def tables_bytes(self, outline: Outline) -> int:
         return projected_bytes(outline, outline.network) if self.needs_master(outline.spec) else 0

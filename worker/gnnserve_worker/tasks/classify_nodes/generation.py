@@ -31,6 +31,9 @@ class ClassifyNodes:
     def graph_digest(self, source: str) -> str:
         return source
 
+    def earlier_digest(self, source: str) -> str | None:
+        return None
+
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         return spec
 
@@ -62,3 +65,6 @@ class ClassifyNodes:
         from gnnserve_worker.tasks.classify_nodes.labels import pose_labels  # noqa: PLC0415
 
         return pose_labels(graph, self.spec.variants)
+
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+        return self.pose(version)

@@ -20,6 +20,7 @@ from torch import nn
 from gnnserve_api.spec.task import ComparedWith, Links
 from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet, Pairs
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.tasks.generated import SHORTEST
 from gnnserve_worker.tasks.score_links.metrics import rank_links, roc_auc
@@ -155,8 +156,8 @@ class ComparedLinks:
 
     learnt_from: Source = "links"
 
-    def __init__(self, links: LinkSet, settings: Links) -> None:
-        self.links = links
+    def __init__(self, links: LinkSet, settings: Links, stored: GraphData | None) -> None:
+        self.links, self.stored = links, stored
         self._settings = settings
 
     @property

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.heterogeneous_rules import reads_products
+from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_products
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, Links
-from gnnserve_worker.graph.links import links_digest
-from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.graph.links import GraphOfLinks, links_digest
+from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
@@ -36,9 +36,18 @@ class ScoreLinks:
         return self._links.compared_with
 
     def graph_digest(self, source: str) -> str:
-        return links_digest(
-            source, self._links, of_types=reads_products(self._spec), is_whole=self._spec.model.is_given
+        spec = self._spec
+        chosen = (
+            (spec.model.is_given, GraphOfLinks.WHOLE),
+            (reads_products(spec), GraphOfLinks.TYPES),
+            (keeps_types_of_rows(spec), GraphOfLinks.BARE_TYPES),
         )
+        kept = next((kept for is_kept, kept in chosen if is_kept), GraphOfLinks.LISTS)
+        return links_digest(source, self._links, kept)
+
+    def earlier_digest(self, source: str) -> str | None:
+        """Of embeddings that were stored over one list of each node."""
+        return links_digest(source, self._links) if keeps_types_of_rows(self._spec) else None
 
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
         """The spec with transductive training: held-out links are not in the graph, so that training may see all that
@@ -77,3 +86,19 @@ class ScoreLinks:
         from gnnserve_worker.tasks.score_links.held_out import hold_out_links  # noqa: PLC0415
 
         return hold_out_links(self._spec, self._links, graph)
+
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+        if self._spec.model.is_given:
+            return self.pose(version)
+        # Imported here: as above.
+        from gnnserve_worker.tasks.score_links.held_out import hold_out_links  # noqa: PLC0415
+
+        source, made_of = self._spec.graph.source, version.made_of
+        if made_of is not None and self.graph_digest(source_digest(source)) != made_of.source:
+            raise InputError(
+                "spec.graph.source",
+                f"holds another graph than the one that version {version.digest} was made of, and which links are held "
+                "out is decided by that",
+                "put back the files that were there",
+            )
+        return hold_out_links(self._spec, self._links, self.load(downloads, progress), version)

@@ -11,16 +11,18 @@ import numpy as np
 
 from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
 from gnnserve_api.profile import Metric
-from gnnserve_api.spec.heterogeneous_rules import reads_products
+from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_products
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.links import (
+    GraphOfLinks,
+    HeldOut,
     LinkSet,
     PartedLinks,
-    links_digest,
+    digest_of,
     message_relations,
     relations_without_held_out,
 )
@@ -44,6 +46,9 @@ class HeldOutLinks:
     """Relations of the graph with some of the links that are learnt from: bool [links]; None: all."""
     judged: Graph | None = None
     """Lists without held-out links, where those that are served have all; None: those that are served have none."""
+    stored: GraphData | None = None
+    """The graph over its relations, where embeddings of its nodes are learnt over one list of each; None: it is stored
+    as it is learnt over."""
     majority: None = None
     compares_shortly: bool = False
     """False: scores of pairs are no shares of nodes."""
@@ -77,26 +82,33 @@ class HeldOutLinks:
     def embedding_course(self) -> EmbeddingCourse:
         from gnnserve_worker.tasks.score_links.comparison import ComparedLinks  # noqa: PLC0415
 
-        return ComparedLinks(self.links, self.settings)
+        return ComparedLinks(self.links, self.settings, self.stored)
 
     def judge(self, decoder: Mapping[str, np.ndarray]) -> LinkJudge:
         return LinkJudge(self.links, self.settings, self.metric, decoder, self.judged)
 
 
-def hold_out_links(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> Imported:
-    """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out."""
-    part_links = kind_of(spec.graph.source).part_links
-    parted = part_links(graph, settings, reads_features=not spec.model.learns_embeddings)
+def hold_out_links(
+    spec: GNNServiceSpec, settings: Links, graph: GraphData, version: GraphData | None = None
+) -> Imported:
+    """`graph`: as it was imported, with all links. `version`: that graph with changes and without the links that were
+    held out of it, which stay held out; None: `graph` itself is learnt from. Raises InputError for links that cannot
+    be held out."""
+    part_links = partial(kind_of(spec.graph.source).part_links, reads_features=not spec.model.learns_embeddings)
+    parted = part_links(graph, settings)
     if spec.model.is_given:
         return _hold_out_while_judged(spec, settings, parted)
+    if version is not None:
+        before = HeldOut(parted.links.validation, parted.links.test)
+        parted = part_links(version, settings, held_out=before.over(graph, version))
     data = parted.graph
     lists_of: Callable[[np.ndarray | None], Visible] = partial(_with_lists, parted)
     if reads_products(spec):
         data = _over_relations(spec, settings, parted)
         lists_of = partial(message_relations, data, parted.links)
-    return Imported(
-        data, HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of), parted.graph.findings
-    )  # fmt: skip
+    stored = _of_bare_types(settings, parted) if keeps_types_of_rows(spec) else None
+    problem = HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of, stored=stored)
+    return Imported(data, problem, parted.graph.findings)
 
 
 _NAMES_OF_ALL: Mapping[SchemaNames, Callable[[NodeIds | None], NodeIds | None]] = {
@@ -112,7 +124,7 @@ def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: Parted
     without, links, imported = parted
     data = replace(
         imported,
-        digest=links_digest(imported.digest, settings, is_whole=True),
+        digest=digest_of(imported, settings, GraphOfLinks.WHOLE),
         labels=np.full(imported.target.nodes, -1, np.int64),
         classes=(),
         splits=without.splits,
@@ -125,14 +137,25 @@ def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: Parted
     return Imported(data, problem, (*imported.findings, hidden))
 
 
+def _of_bare_types(settings: Links, parted: PartedLinks) -> GraphData:
+    """The graph with its relations, and without features and held-out links."""
+    whole = parted.imported
+    bare = replace(whole, types=tuple(replace(kind, features=None, feature_columns=()) for kind in whole.types))
+    return _without_held_out(settings, parted._replace(imported=bare), GraphOfLinks.BARE_TYPES)
+
+
 def _over_relations(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> GraphData:
     """The graph with its relations, and without held-out links. Raises InputError where links join nodes for which the
     network gives nothing."""
+    check_ends_are_reached(spec.model, settings, parted.links, parted.imported)
+    return _without_held_out(settings, parted, GraphOfLinks.TYPES)
+
+
+def _without_held_out(settings: Links, parted: PartedLinks, kept: GraphOfLinks) -> GraphData:
     without_types, links, whole = parted
-    check_ends_are_reached(spec.model, settings, links, whole)
     return replace(
         whole,
-        digest=links_digest(whole.digest, settings, of_types=True),
+        digest=digest_of(whole, settings, kept),
         relations=message_relations(whole, links),
         labels=np.full(whole.target.nodes, -1, np.int64),
         classes=(),

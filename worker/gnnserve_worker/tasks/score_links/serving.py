@@ -197,7 +197,10 @@ def _recommending(parts: TaskParts, links: ServedLinks, standing: LinksManifest)
     indexed = tuple(part.standing(graph.types, graph.numbered) for part in link_parts(links.manifest))
     if not standing.first.type:
         return BestPairs(standing, decoder, links.probabilities, reads_one_way, indexed)
-    folder = Folder(standing, graph, decoder.folding)
+    folding = decoder.folding
+    if folding is not None:
+        folding = folding.over(graph.types, graph.numbered)
+    folder = Folder(standing, graph, folding)
     return BestPairsOfTypes(
         standing, decoder, links.probabilities, reads_one_way, indexed, graph=graph, overlays=parts.overlays,
         folder=folder,
