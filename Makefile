@@ -46,6 +46,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files and 
 	$(BIN)/lint-imports
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
+	$(BIN)/python -m gnnserve_api.capabilities --check
 	$(BIN)/python -m tools.protobuf --check
 	$(BIN)/python -m benchmarks.figures --check
 
@@ -109,9 +110,10 @@ format: .venv/installed ## format and fix what can be fixed
 audit: .venv/installed ## known vulnerabilities of the environment and of what each image would contain; needs the network
 	$(BIN)/python -m tools.audit --uv $(UV)
 
-generate: .venv/installed ## the CRD and docs/manifest.md from the types, descriptors from the .proto files
+generate: .venv/installed ## the CRD, docs/manifest.md and docs/capabilities.md from the types, descriptors from the .proto files
 	$(BIN)/python -m gnnserve_api.schema
 	$(BIN)/python -m gnnserve_api.reference
+	$(BIN)/python -m gnnserve_api.capabilities
 	$(BIN)/python -m tools.protobuf
 
 verdicts: .venv/installed ## judge the results of benchmarks/results anew, after a change of what is wanted of them
