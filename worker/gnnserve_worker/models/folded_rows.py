@@ -32,7 +32,7 @@ class FoldedRowMaker:
     """The same as it was generated, which changes do not alter: new nodes have rows of zeros."""
     graph: Graph
     folding: Folding | None
-    """Of as many nodes as the tables have rows; None: neighbours count alike."""
+    """Weights of as many nodes as the tables have rows; None: neighbours count alike."""
     has_length_1: np.ndarray
     """Whether the row of each node is brought to length 1, bool [nodes]."""
     weighs_neighbours: bool = False

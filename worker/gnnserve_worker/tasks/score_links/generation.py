@@ -46,7 +46,7 @@ class ScoreLinks:
         return links_digest(source, self._links, kept)
 
     def earlier_digest(self, source: str) -> str | None:
-        """Of embeddings that were stored over one list of each node."""
+        """Digest of embeddings that were stored over one list of each node."""
         return links_digest(source, self._links) if keeps_types_of_rows(self._spec) else None
 
     def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
