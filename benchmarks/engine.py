@@ -27,7 +27,7 @@ from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.repository import files
-from gnnserve_worker.sampling.repeats import effective_nodes
+from gnnserve_worker.sampling.distinct import effective_nodes
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import (
     NO_SCALES,

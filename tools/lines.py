@@ -66,7 +66,7 @@ def code_lines(text: str) -> list[str]:
 
 
 def room_of(path: str) -> str:
-    """`worker sampling` of `worker/gnnserve_worker/sampling/rows.py`."""
+    """`worker sampling` of `worker/gnnserve_worker/sampling/distinct.py`."""
     part, _, *folders, _ = PurePosixPath(path).parts
     return f"{part} {folders[0]}" if folders else part
 

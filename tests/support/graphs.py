@@ -17,8 +17,8 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.distinct import effective_nodes
 from gnnserve_worker.sampling.normalised import inverse_roots
-from gnnserve_worker.sampling.repeats import effective_nodes
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 

@@ -6,9 +6,8 @@ from functools import partial
 
 from gnnserve_api.graph_schema import NAMES_OF_TYPES
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.sampling.neighbours import sample_neighbours
+from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours
 from gnnserve_worker.sampling.relations import sample_relations
-from gnnserve_worker.sampling.samplers import Sampler
 
 
 def sampler_of(graph: Graph) -> Sampler:

@@ -37,7 +37,7 @@ def test_comments_blanks_and_docstrings_are_no_code_lines() -> None:
 
 
 def test_a_room_is_a_folder_of_a_package_or_its_own_files() -> None:
-    assert room_of("worker/gnnserve_worker/sampling/rows.py") == "worker sampling"
+    assert room_of("worker/gnnserve_worker/sampling/distinct.py") == "worker sampling"
     assert room_of("worker/gnnserve_worker/models/typed/rows.py") == "worker models"
     assert room_of("cli/gnnserve_cli/__main__.py") == "cli"
 

@@ -40,8 +40,8 @@ from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.batch_view import Part, view_of
+from gnnserve_worker.sampling.distinct import distinct_share
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.sampling.repeats import distinct_share
 
 NODES, WIDTH = 300, 8
 VARIANTS = {"x1": 8, "x2": 4, "x8": 1}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gnnserve_api.variants import Storage
-from gnnserve_worker.sampling.repeats import most_by_hop
+from gnnserve_worker.sampling.distinct import most_by_hop
 from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.formats import TableFormat
 from gnnserve_worker.tables.gather import (

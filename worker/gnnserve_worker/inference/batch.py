@@ -23,11 +23,10 @@ from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
-from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
+from gnnserve_worker.sampling.distinct import DistinctScratch, distinct_share, find_distinct, most_by_hop
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
 from gnnserve_worker.sampling.payload import gather_payload
-from gnnserve_worker.sampling.repeats import distinct_share, most_by_hop
 from gnnserve_worker.tables.table import RowsBehind
 
 _CHUNK_BYTES = 1024 * 1024

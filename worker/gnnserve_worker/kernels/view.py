@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
+from gnnserve_worker.kernels.layout import list_begin, list_count, list_end
 from gnnserve_worker.kernels.primitives import GOLDEN
 
 HEADER = 6

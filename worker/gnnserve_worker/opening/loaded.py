@@ -26,10 +26,9 @@ from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.opening.changes import OpenedChanges
 from gnnserve_worker.repository.watched import WatchedFiles
-from gnnserve_worker.sampling.neighbours import sample_neighbours
+from gnnserve_worker.sampling.distinct import effective_nodes
+from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots
-from gnnserve_worker.sampling.repeats import effective_nodes
-from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:  # only a server that has a program imports what runs one
@@ -96,7 +95,7 @@ class LoadedRevision:
     """Name of the graph's source, for messages."""
     graph: Graph
     effective_nodes: float
-    """`sampling.repeats.effective_nodes` of the graph: how soon draws meet the same node again."""
+    """`sampling.distinct.effective_nodes` of the graph: how soon draws meet the same node again."""
     variants: Mapping[str, LoadedVariant]
     """Variants by name, in the order of the profile."""
     ids: NodeIds | None

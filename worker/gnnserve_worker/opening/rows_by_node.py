@@ -36,8 +36,7 @@ from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table, read_tensors
-from gnnserve_worker.sampling.neighbours import sample_neighbours
-from gnnserve_worker.sampling.samplers import Sampler
+from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours
 from gnnserve_worker.tables.table import Table
 
 

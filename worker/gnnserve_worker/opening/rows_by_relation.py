@@ -31,8 +31,8 @@ from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
 from gnnserve_worker.opening.type_recipe import type_recipe
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_table, read_tensors
+from gnnserve_worker.sampling.neighbours import Sampler
 from gnnserve_worker.sampling.relations import sample_relations
-from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
 
 

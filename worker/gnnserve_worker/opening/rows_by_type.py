@@ -28,8 +28,8 @@ from gnnserve_worker.opening.spread_tables import spread_types
 from gnnserve_worker.opening.type_recipe import TypeRecipe, type_recipe
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_table, read_tensors
+from gnnserve_worker.sampling.neighbours import Sampler
 from gnnserve_worker.sampling.relations import sample_relations
-from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
 
 _NO_DEFAULT = np.zeros(0, np.float32)

@@ -12,14 +12,14 @@ prefetched a block of nodes ahead. All arrays are reused scratch memory (`Scratc
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.lists import list_begin, list_count, list_end, prefetch_bounds
+from gnnserve_worker.kernels.layout import list_begin, list_count, list_end, prefetch_bounds
 from gnnserve_worker.kernels.primitives import (
     choose_positions,
     prefetch,
@@ -37,7 +37,7 @@ from gnnserve_worker.kernels.view import (
     seen_as,
     unpack,
 )
-from gnnserve_worker.sampling.rows import (
+from gnnserve_worker.sampling.distinct import (
     LAST_GENERATION,
     KnownNodes,
     place_seeds,
@@ -174,6 +174,28 @@ class Scratch:
             self.segments = np.empty(len(self.nodes) * lists + 1, dtype=np.int64)
         if len(self.type_ends) < type_ends:
             self.type_ends = np.zeros(type_ends, dtype=np.int64)
+
+
+class Sampler(Protocol):
+    """Draws neighbours: `sample_neighbours` itself, where tables have a row of each node in a graph whose nodes have
+    one list each, or `sample_relations`. It is chosen when a revision is opened, and both are called alike, so that no
+    request asks which one it is. `fanouts`: of each layer, the same by every relation; or of each relation, its
+    layers."""
+
+    def __call__(
+        self,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        seeds: np.ndarray,
+        fanouts: Any,
+        key: int,
+        scratch: Scratch,
+        *,
+        share: bool,
+        view: SampleView | None = None,
+        names_leaves: bool = False,
+        names_positions: bool = False,
+    ) -> NeighbourSample: ...  # pragma: no cover
 
 
 def sample_neighbours(

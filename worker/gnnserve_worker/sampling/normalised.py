@@ -15,7 +15,7 @@ import numpy as np
 
 from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.lists import list_begin, list_end
+from gnnserve_worker.kernels.layout import list_begin, list_end
 from gnnserve_worker.kernels.primitives import prefetch
 from gnnserve_worker.kernels.view import SampleView, unpack
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights

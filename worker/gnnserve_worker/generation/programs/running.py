@@ -25,11 +25,10 @@ from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RowLayout
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
-from gnnserve_worker.sampling.samplers import Sampler
 
 _SEEDS_AT_ONCE = 256
 _MOST_ALONE = 256
