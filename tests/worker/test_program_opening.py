@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ from tests.support.repository import (
 from gnnserve_api.errors import DamagedError, InputError
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramLimits, ProgramManifest, ProgramOutput
 from gnnserve_api.repository import PROGRAM, RevisionManifest, VariantManifest, program_network
+from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.export.write import check_variant
+from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.opening.revision import load_revision, open_revision
 from gnnserve_worker.repository import checks
@@ -89,6 +93,35 @@ def test_limits_and_files_of_weights_are_kept(tmp_path: Path) -> None:
     assert kept.data_files == ("variants/x1/model.onnx.data",)
     assert {kept.file, *kept.data_files} <= manifest.files.keys()
     assert kept.sha256 == manifest.files[kept.file].sha256
+
+
+class LimitedProgram:
+    def __init__(self) -> None:
+        self.limits: list[ProgramLimits] = []
+
+    def limit(self, limits: ProgramLimits) -> None:
+        self.limits.append(limits)
+
+
+def test_programs_get_the_limits_of_a_table_that_has_any(tmp_path: Path) -> None:
+    repository, manifest = published(tmp_path)
+    program, limits = LimitedProgram(), ProgramLimits(seconds=2.0)
+    served = served_revision(replace(load_revision(repository, manifest.revision), programs=(program,)))  # type: ignore[arg-type]
+    served.follow(RoutingTable("r", "r"))
+    served.follow(RoutingTable("r", "r", program_limits=limits))
+    assert program.limits == [limits]
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"memoryBytes": 0}, "programLimits.memoryBytes: expected a number of bytes above 0, found 0"),
+        ({"seconds": -1.0}, "programLimits.seconds: expected a number of seconds above 0, found -1.0"),
+    ],
+)
+def test_limits_of_a_table_that_are_none_are_refused(limits: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse_routing(msgspec.json.encode({"revision": "a", "recipe": "b", "programLimits": limits}))
 
 
 def test_another_file_in_place_of_the_program_is_refused(tmp_path: Path) -> None:
