@@ -23,7 +23,6 @@ from gnnserve_api.export import ExportCheck, ExportedArray, ExportFormat
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_api.variants import Storage
 from gnnserve_worker.export.check import LARGE_BATCHES, difference_of, require_within
 from gnnserve_worker.export.programs import FORMATS, Program
 from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork
@@ -42,7 +41,7 @@ from gnnserve_worker.programs.layered import EMBEDDINGS, SCORES
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.sampling.relations import sample_relations
-from gnnserve_worker.tables.formats import FORMATS as TABLE_FORMATS
+from gnnserve_worker.tables.formats import FLOAT32
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows
 
 _NODES, _MOST_READ = 3000, 6
@@ -326,10 +325,8 @@ def _features_like(network: RelationNetwork, widths: Sequence[int], random: np.r
 
 
 def _empty_table(first: RelationalLayer, rows: int, own_rows: int) -> Table:
-    table_format = TABLE_FORMATS[Storage.FLOAT32]
-
     def empty(count: int) -> Rows:
-        values = np.zeros((count, table_format.padded_columns(first.columns)), np.float32)
-        return Rows(table_format, values, NO_SCALES, WritableRows(values, NO_SCALES))
+        values = np.zeros((count, FLOAT32.padded_columns(first.columns)), np.float32)
+        return Rows(FLOAT32, values, NO_SCALES, WritableRows(values, NO_SCALES))
 
     return Table("projected", first.columns, empty(rows), empty(own_rows))

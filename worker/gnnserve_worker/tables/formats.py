@@ -128,5 +128,7 @@ class _Int8(TableFormat):
 FORMATS: Mapping[Storage, TableFormat] = {
     table_format.storage: table_format for table_format in (_Float32(), _Float16(), _Bfloat16(), _Int8())
 }
+FLOAT32 = FORMATS[Storage.FLOAT32]
+"""The format that keeps numbers as they are."""
 BFLOAT16 = FORMATS[Storage.BFLOAT16]
 """The format of tables in bfloat16, and of the inputs of matrix products in bfloat16."""

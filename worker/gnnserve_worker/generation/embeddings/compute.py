@@ -18,7 +18,6 @@ from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
-from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
@@ -26,13 +25,12 @@ from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.models.relation_attention import RelationAttention
 from gnnserve_worker.models.relation_means import RelationMeans
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.tables.formats import FORMATS
+from gnnserve_worker.tables.formats import FLOAT32
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, map_array, write_rows
 from gnnserve_worker.tasks.embedded import EmbeddedTask
 from gnnserve_worker.tasks.embedding import embedded_task
 
 _BLOCK_NODES = 4096
-_FLOAT32 = FORMATS[Storage.FLOAT32]
 
 
 def check_embeddings(manifest: RevisionManifest, name: str, where: str = "VARIANT") -> VariantManifest:
@@ -157,8 +155,8 @@ def _whole_blocks(
     for number, layer in enumerate(before, start=1):
         path = scratch / f"layer{number}.npy"
         blocks = _layer_blocks(revision, layer, table, None)
-        write_rows(path, blocks, revision.graph.nodes, layer.outputs, _FLOAT32)
-        rows = Rows(_FLOAT32, map_array(path), NO_SCALES)
+        write_rows(path, blocks, revision.graph.nodes, layer.outputs, FLOAT32)
+        rows = Rows(FLOAT32, map_array(path), NO_SCALES)
         table = Table("features", layer.outputs, rows, rows)
         # The layer before it stays mapped as long as it is read.
         (scratch / f"layer{number - 1}.npy").unlink(missing_ok=True)
@@ -169,4 +167,4 @@ def _layer_blocks(
     revision: LoadedRevision, layer: Layer, table: Table, nodes: np.ndarray | None
 ) -> Iterator[np.ndarray]:
     for block in aggregated_blocks(revision.graph, layer, table, nodes):
-        yield from hidden_blocks(Rows(_FLOAT32, block, NO_SCALES), layer)
+        yield from hidden_blocks(Rows(FLOAT32, block, NO_SCALES), layer)
