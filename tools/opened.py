@@ -100,7 +100,7 @@ class Trace:
             return
         if event == "call":
             self.called[code] = frame.f_globals
-        else:
+        elif code in self.called:  # what returns into the scene from the start is none of it
             self.held.update(map(type, frame.f_locals.values()))
             self.held.add(type(returned))
 
