@@ -409,14 +409,14 @@ def test_other_limits_hold_from_the_next_run_on(mischief: Path, server: ForkServ
 
 
 def test_other_limits_let_a_program_that_could_not_be_read_start_at_once(mischief: Path, server: ForkServer) -> None:
-    little = ProgramLimits(memory_bytes=1 << 20, seconds=60)
-    with closing(ProgramRunner(mischief, 1, little, clock_s=lambda: 0.0, server=server)) as runner:
+    little = ProgramLimits(memory_bytes=32 << 20, seconds=60)
+    with closing(ProgramRunner(mischief, 64, little, clock_s=lambda: 0.0, server=server)) as runner:
         for _ in range(2):
             with pytest.raises(NotReadyError):
                 ask(runner)
         with pytest.raises(ProgramFailedError, match=r"started again in 1\.0 s"):
             ask(runner)
-        runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=60))
+        runner.limit(ProgramLimits(memory_bytes=2 << 30, seconds=60))
         assert not ask(runner).any()
 
 
