@@ -24,8 +24,11 @@ from gnnserve_api.repository import ChangedSource, RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.changes.log import Entry
+from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.carrying import carry_over
+from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.folding import fold
 from gnnserve_worker.generation import one_relation
 from gnnserve_worker.generation.pipeline import generate
@@ -86,8 +89,11 @@ def pairs_of(*parts: Pairs) -> list[tuple[int, int]]:
     return [pair for part in parts for pair in zip(part.first.tolist(), part.second.tolist(), strict=True)]
 
 
-@pytest.mark.parametrize("architecture", ["GraphSAGE", "GCN"])
-@pytest.mark.parametrize("rules", [EdgeRules(Direction.UNDIRECTED), EdgeRules(Direction.DIRECTED, Duplicates.KEEP)])
+@pytest.mark.parametrize(
+    ("architecture", "rules"),
+    [("GCN", EdgeRules(Direction.UNDIRECTED)), ("GraphSAGE", EdgeRules(Direction.DIRECTED, Duplicates.KEEP))],
+    ids=["both-ways", "one-way"],
+)
 def test_after_any_changes_and_once_they_are_folded_links_are_those_of_the_graph_built_anew(
     tmp_path: Path, architecture: str, rules: EdgeRules
 ) -> None:
@@ -160,12 +166,9 @@ def batch_of_body(body: dict[str, Any], width: int) -> ChangeBatch:
     return ChangeBatch(counts, TextIds(*lay_out(texts), TEXTS_WITH_TYPES), rows)
 
 
-@pytest.mark.parametrize("architecture", ["GraphSAGE", "RGCN"])
-def test_links_over_types_are_those_of_the_graph_built_anew(
-    tmp_path: Path, architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_over_types_are_those_of_the_graph_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
-    given = made(tmp_path, architecture, monkeypatch)
+    given = made(tmp_path, "GraphSAGE", monkeypatch)
     model, manifest = given.model.float(), given.loaded.manifest
     assert manifest is not None
     repository = Repository(tmp_path / "repository", "default", "shop")
@@ -312,3 +315,28 @@ def test_rows_of_light_gcn_are_the_sums_of_those_that_nodes_are_joined_to_now(
     assert links is not None and links.second.end - links.second.start == sum(one.startswith("item") for one in names)
     shares = read_tensors_of(carried).get(SHARES)
     assert shares is None or len(shares) == carried.graph.nodes
+
+
+def test_rows_are_learnt_anew_of_the_links_that_there_are_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+    service = service_of(of_users(tmp_path) | {"updates": {"log": {"sqlite": {}}}})
+    repository = Repository(tmp_path / "repository", "default", "shop")
+    made, updates = (
+        generate(service, repository, silent),
+        UpdatesOptions(SqliteFile(tmp_path / "log.sqlite"), UID, 1 << 22),
+    )
+    batch = typed_batch(["user/900"], [("user/900", "buys", "item/3"), ("user/3", "buys", "item/9")], [], ["user/0"])
+    with opened_log(updates.log, UID) as log:
+        log.append([Entry("tests", 0, batch.counts.items, encode_batch(batch))])
+    carried = compact(service, repository, updates)
+    with opened_log(updates.log, UID) as log:
+        again = typed_batch([], [("user/900", "buys", "item/4")], [], [])
+        log.append([Entry("tests", 1, 1, encode_batch(again))])
+    learnt = compact(service, repository, updates, retrain=True)
+    assert made.links is not None and learnt.links is not None
+    assert len({made.graph, carried.graph, learnt.graph}) == 3
+    # One user has left with the held-out links that it had.
+    held_out = [one.validation_links + one.test_links for one in (made.links, learnt.links)]
+    assert 0 < held_out[1] < held_out[0]
+    lengths = np.linalg.norm(rows_of(load_revision(repository, learnt.revision), ["user/900", "item/4"]), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-5)

@@ -35,6 +35,11 @@ class RevisionIdentity:
     earlier_graph: str | None = None
     """Digest of the same as an earlier gnnserve kept it, whose revisions are found too; None: it kept as much."""
 
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """Digests of the graphs that its revision may be over."""
+        return (self.graph,) if self.earlier_graph is None else (self.graph, self.earlier_graph)
+
 
 def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> RevisionIdentity:
     """Read the files that the manifest names. `graph_version`: digest of the graph that is taken in place of the
@@ -57,11 +62,9 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
 
 def find_published(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
     """The published revision of that identity; None: there is none."""
-    graphs = (identity.graph, identity.earlier_graph)
     found = (
         repository.find(identity.recipe, graph, identity.checkpoint, identity.given, identity.expected)
-        for graph in graphs
-        if graph is not None
+        for graph in identity.graphs
     )
     return next((one for one in found if one is not None), None)
 

@@ -189,9 +189,8 @@ def _published(
     except DamagedError as error:
         # In a cluster only pods reach the volume, so advice to delete a folder would not help.
         identity = identity_of(service.spec, version)
-        kept = repository.set_aside(
-            identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
-        )
+        for graph in identity.graphs:
+            kept = repository.set_aside(identity.recipe, graph, identity.checkpoint, identity.given, identity.expected)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
         version = None if log is None else newest_version(service.spec, repository, log)
         return generate()
