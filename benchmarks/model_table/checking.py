@@ -77,8 +77,8 @@ def _checked(entry: Entry) -> tuple[Outcome, str, float | None]:
     train(made)
     scores_links = entry.task is Task.LINKS
     wishes = Wishes(
-        target=None if scores_links else made.target or None, scores_links=scores_links, decoder=made.decoder,
-        relation=made.relation,
+        target=None if scores_links else made.target or None, links=made.relation if scores_links else None,
+        decoder=made.decoder,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         try:

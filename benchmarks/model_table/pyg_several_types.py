@@ -195,7 +195,7 @@ def bipartite(graph: SeveralTypes, item: str, between: Key, to_user: Key) -> Mad
 
 
 class Dmgi(nn.Module):
-    """What dmgi_unsup.py reads once it is trained: rows that it has learnt, one for each movie (`model.Z`). Its forward
+    """Rows that dmgi_unsup.py has learnt, one for each movie (`model.Z`): its classifier reads these. Its own forward
     draws random numbers for the loss alone."""
 
     def __init__(self, nodes: int) -> None:

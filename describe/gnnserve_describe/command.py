@@ -43,9 +43,10 @@ def run(command: DescribeCommand) -> None:
     inputs = tuple(filter(None, command.inputs.split(",")))
     ids = None if command.ids is None else load_object("--ids", command.ids)
     decoder = None if command.decoder is None else load_decoder(command.decoder)
+    scores_links = command.links or bool(command.relation) or decoder is not None
     wishes = Wishes(
         command.hops, command.target, inputs, ids, command.nodes, command.seed, command.name, command.output,
-        command.links or bool(command.relation) or decoder is not None, decoder, command.relation,
+        command.relation if scores_links else None, decoder,
     )  # fmt: skip
     _print(describe(module, graph, command.out, wishes, lambda step: print(f"{step} …", file=sys.stderr)))
 

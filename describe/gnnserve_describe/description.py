@@ -85,13 +85,11 @@ class Wishes:
     """Name of the service in the manifest; empty: the folder's."""
     output: str = ""
     """Output of `forward` that scores are, by its name or place; empty: the likely one."""
-    scores_links: bool = False
-    """Whether its output are rows of nodes, whose pairs are scored."""
+    links: str | None = None
+    """Relation whose links are scored, by its name, or source type, name and target type with blanks between; empty:
+    the only one. The output are rows of nodes then, whose pairs are scored. None: nodes are scored."""
     decoder: torch.nn.Module | None = None
     """Module that scores two rows; None: their dot product."""
-    relation: str = ""
-    """Relation whose links are scored, where there are several types: its name, or source type, name and target type
-    with blanks between."""
 
 
 _EQUAL_TYPES = (
@@ -125,7 +123,7 @@ def describe(
     with new_folder(folder) as made, told_by_line():
         step("call the module")
         module = in_evaluation(module, findings)
-        choose = links_of(wishes.relation) if wishes.scores_links else nodes_of(wishes.target)
+        choose = nodes_of(wishes.target) if wishes.links is None else links_of(wishes.links)
         example = example_of(module, graph, choose, wishes.inputs)
         example.scored.check(wishes.target, wishes.ids)
         check_edges(example.graph, example.scored.types)
@@ -262,7 +260,7 @@ def _scorer(module: torch.nn.Module, example: Example, probe: Probe, wishes: Wis
     check_steady(module, example.call, probe.graph)
     outputs = outputs_of(
         module, example.call, probe.graph, example.target, example.labels, wishes.output,
-        gives_rows=wishes.scores_links,
+        gives_rows=wishes.links is not None,
     )  # fmt: skip
     findings.tell(f"forward is called with {words}")
     _tell_outputs(outputs, findings)
