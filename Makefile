@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu test-killed gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -260,6 +260,9 @@ wrk:
 	  [ "$$(id -u)" = 0 ] || { echo "wrk is not installed: apt-get install wrk"; exit 1; }; \
 	  $(APT_INSTALL) wrk || { apt-get update --quiet && $(APT_INSTALL) wrk; }; \
 	}
+
+test-killed: .venv/installed ## generations of every kind, killed at each of their steps in turn; a minute of a processor
+	KILLED_AT_STEPS=all $(BIN)/pytest tests/worker/test_killed_at_steps.py
 
 test-image: .venv/installed ## build the full worker image (5 GB), load it, run the digits example from it
 	$(BIN)/pytest tests/cluster/full_image.py

@@ -1,0 +1,96 @@
+"""A generation that is killed at each of its steps in turn: each next one goes on there, whatever the graph, the task
+and the model are."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.pods import ROOT
+from tests.support.programs import write_linear
+from tests.support.several_types import shop, write_folder
+
+COLUMNS, CLASSES = 12, (2, 5, 9)
+BRIEF = {"epochs": 2, "batchSize": 64, "seed": 5}
+NETWORKS = {"hidden": 8, "fanouts": [4, 3], "training": BRIEF}
+LIGHT_GCN = {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}}
+ONE_NETWORK = {"pruning": {"factors": [1]}}
+TWO_NETWORKS = {"pruning": {"method": "Greedy", "factors": [1, 2]}, "projection": "Disabled"}
+BUYS = {"links": {"relation": "buys", "dimensions": 8}}
+PARTS: dict[str, dict[str, Any]] = {
+    "one type": {"model": NETWORKS, "variants": TWO_NETWORKS},
+    "relations": {"graph": "typed", "model": NETWORKS, "variants": ONE_NETWORK},
+    "links": {"model": NETWORKS, "variants": ONE_NETWORK, "task": {"links": {"decoder": "DistMult", "dimensions": 8}}},
+    "links over types": {"graph": "typed", "model": NETWORKS, "variants": ONE_NETWORK, "task": BUYS},
+    "learnt rows of users and items": {"graph": "typed", "model": LIGHT_GCN, "variants": ONE_NETWORK, "task": BUYS},
+    "a program": {"model": {"expected": {}, "program": {
+        "hops": 0, "inputs": [{"name": "x", "is": "Features"}], "scores": {"name": "scores", "columns": len(CLASSES)},
+    }}},
+}  # fmt: skip
+
+
+KINDS: tuple[str, ...] = ("links over types",)
+AT: tuple[str, ...] = ("learn", "publish")
+"""A sample: all kinds at all steps take a minute of a processor."""
+if os.environ.get("KILLED_AT_STEPS") == "all":  # make test-killed
+    KINDS, AT = tuple(PARTS), ()
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What became of each manifest."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "manifests.json").write_text(json.dumps(manifests_in(folder)))
+    command = [sys.executable, "-m", "tests.support.killed_at_steps", folder / "manifests.json", folder, *AT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    print(done.stderr)
+    return {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+
+
+def manifests_in(folder: Path) -> dict[str, Any]:
+    """By name; what they refer to is written into the folder."""
+    data, weights = planted_graph(CLASSES, nodes=80, columns=COLUMNS), np.eye(COLUMNS, len(CLASSES), dtype=np.float32)
+    assert isinstance(data.features, np.ndarray)
+    graph = {"npz": {"uri": write_npz(folder / "graph.npz", npz_arrays(data)).as_uri()}}
+    np.savez(folder / "expected.npz", nodes=np.arange(80), scores=data.features @ weights)
+    files = {"expected": folder / "expected.npz", "program": write_linear(folder / "model.onnx", weights)}
+    typed, made = write_folder(folder / "shop", shop()), {}
+    for name in KINDS:
+        spec = copy.deepcopy(PARTS[name])
+        for part, file in files.items():
+            if part in spec["model"]:
+                spec["model"][part]["uri"] = file.as_uri()
+        spec["graph"] = {"source": {"typed": typed} if "graph" in spec else graph}
+        made[name] = {
+            "apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "tiny"}, "spec": spec,
+        }  # fmt: skip
+    return made
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_killed_at_every_step_the_next_goes_on_there_and_the_revision_is_the_same(
+    told: dict[str, dict[str, Any]], name: str
+) -> None:
+    one = told[name]
+    *killed, last = one["runs"]
+    assert one["statuses"] == [-signal.SIGKILL] * len(one["steps"]) + [0]
+    assert [run["published"] for run in killed] == [[]] * len(killed)
+    assert last["published"] == one["undisturbed"]["published"]
+    assert len(last["published"]) == 1
+    # No network is learnt twice, and none behind the step that was begun.
+    learnt = [run["learnt"] for run in one["runs"]]
+    assert [network for run in learnt for network in run] == one["undisturbed"]["learnt"]
+    if "learn" in one["steps"]:
+        at = one["steps"].index("learn")
+        assert [len(run) for run in learnt[: at + 1]] == [0] * at + [1]
+        assert learnt[at + 2 :] == [[]] * (len(learnt) - at - 2)
