@@ -103,12 +103,12 @@ class Judged:
     @staticmethod
     def of(loaded: LoadedRevision) -> Judged:
         assert loaded.manifest is not None  # noqa: S101
-        nodes = {"validation": loaded.splits.validation, "test": loaded.splits.test}
+        nodes = {"validation": loaded.labels.splits.validation, "test": loaded.labels.splits.test}
         scores = {
             split: {name: scores_of(loaded, name, chosen) for name in loaded.variants}
             for split, chosen in nodes.items()
         }
-        labels = {split: np.array(loaded.labels[chosen]) for split, chosen in nodes.items()}
+        labels = {split: np.array(loaded.labels.values[chosen]) for split, chosen in nodes.items()}
         return Judged(loaded.manifest.profile.metric, labels, scores)
 
     def accuracy(self, split: str, scores: np.ndarray) -> float:
@@ -224,7 +224,7 @@ def _costs(
     warm_up(loaded)
     infer = partial(with_cascades(partial(infer_each, loaded), cascades), with_embeddings=False)
     names = [*loaded.variants, *(cascade.name for cascade in cascades)]
-    found = measure_latencies(infer, names, loaded.splits.test, _BATCH, budget_s=budget_s, rounds=_ROUNDS)
+    found = measure_latencies(infer, names, loaded.labels.splits.test, _BATCH, budget_s=budget_s, rounds=_ROUNDS)
     _check_first(loaded, cascades[0])
     # No cascade is faster than its first stage; where one seems to be, the machine was.
     least = {cascade.name: found[cascade.first].p50_ms for cascade in cascades}
@@ -235,7 +235,7 @@ def _costs(
 
 def _check_first(loaded: LoadedRevision, cascade: CascadeManifest) -> None:
     """The engine must answer as the accuracies are worked out: each node by one of the stages."""
-    infer, nodes = partial(infer_batch, loaded), loaded.splits.test[:_BATCH]
+    infer, nodes = partial(infer_batch, loaded), loaded.labels.splits.test[:_BATCH]
     answer = with_cascades(infer, [cascade])(cascade.name, nodes, 0).scores
     first, then = (infer(stage, nodes, 0).scores for stage in (cascade.first, cascade.then))
     below = confidences(first, cascade.temperature) < np.float32(cascade.threshold)

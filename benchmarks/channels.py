@@ -164,7 +164,7 @@ def _measure_full(manifest: RevisionManifest, repository: Repository) -> dict[st
     tensors = {one.name: safetensors.numpy.load_file(files / one.weights) for one in networks}
     took_ms: dict[str, list[float]] = {one.name: [] for one in networks}
     scores: dict[str, float] = {}
-    test = revision.splits.test
+    test = revision.labels.splits.test
     for run in range(1 + FULL_RUNS):  # the first warms up
         for one in networks:
             features = revision.variants[one.name].table.rows.values[:, : one.columns]
@@ -172,7 +172,7 @@ def _measure_full(manifest: RevisionManifest, repository: Repository) -> dict[st
             found = hidden_states(one.network, tensors[one.name], features, revision.graph)[-1].outputs
             if run:
                 took_ms[one.name].append(1000 * (time.perf_counter() - started))
-            scores[one.name] = evaluate(found[test], revision.labels[test], manifest.profile.metric)
+            scores[one.name] = evaluate(found[test], revision.labels.values[test], manifest.profile.metric)
     return {name: (statistics.median(times), scores[name]) for name, times in took_ms.items()}
 
 

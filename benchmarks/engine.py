@@ -21,11 +21,12 @@ from benchmarks.shapes import CACHE, FANOUTS
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.variants import Storage, columns_of, projected_name, variant_name
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of, without_first_product
+from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.inference.batch import Inference, infer_batch, warm_up
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.dense import preferred_compute
-from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
 from gnnserve_worker.repository import files
 from gnnserve_worker.sampling.distinct import effective_nodes
 from gnnserve_worker.tables.formats import FORMATS
@@ -129,16 +130,13 @@ def loaded_revision(graph: Graph, variants: Sequence[LoadedVariant], network: Ne
     """Labels and splits play no part in answering."""
     none = np.zeros(0, dtype=np.int64)
     return LoadedRevision(
-        source="made up",
-        graph=graph,
-        variants={variant.name: variant for variant in variants},
-        ids=None,
-        classes=tuple(range(network.classes)),
-        multi_label=False,
-        labels=none,
-        splits=Splits(none, none, none),
         manifest=None,
-        effective_nodes=effective_nodes(graph.indptr),
+        graph=graph,
+        reading=GraphReading(effective_nodes(graph.indptr)),
+        ids=GraphIds({"": None}),
+        labels=LoadedLabels(tuple(range(network.classes)), False, none, Splits(none, none, none)),
+        variants={variant.name: variant for variant in variants},
+        origin=Origin("made up"),
     )
 
 

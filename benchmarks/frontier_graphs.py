@@ -169,7 +169,7 @@ def _latencies(repository: Repository, revision: str) -> dict[str, dict[int, flo
     found: dict[str, dict[int, float]] = {variant: {} for variant in loaded.variants}
     for seeds in BATCH_SEEDS:
         of_size = measure_latencies(
-            infer, [*found], loaded.splits.validation, seeds, budget_s=BUDGET_S, rounds=_LATENCY_ROUNDS
+            infer, [*found], loaded.labels.splits.validation, seeds, budget_s=BUDGET_S, rounds=_LATENCY_ROUNDS
         )
         for variant, point in of_size.items():
             found[variant][seeds] = point.p50_ms

@@ -244,7 +244,7 @@ class Served:
             published = generate(service, repository, listener)
         seconds = time.monotonic() - begun
         loaded = load_revision(repository, published.revision)
-        return Served(published, loaded, served_links(published, loaded.folder), seconds)
+        return Served(published, loaded, served_links(published, loaded.origin.folder), seconds)
 
     def embeddings(self, nodes: np.ndarray) -> np.ndarray:
         return infer_batch(self.loaded, self.variant, nodes, key=0, with_embeddings=False).scores

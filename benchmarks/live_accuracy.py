@@ -147,10 +147,10 @@ def run_streams(loaded: LoadedRevision, profile: Profile, count: int) -> Streams
 def stream(loaded: LoadedRevision, number: int, *, drifts: bool) -> dict[str, np.ndarray]:
     """How right each variant is of each label, in their order. Neighbours are drawn anew for each stream."""
     draw = np.random.default_rng(number)
-    nodes = draw.choice(np.asarray(loaded.splits.test), LABELS).astype(np.int64)
-    truths = np.asarray(loaded.labels)[nodes].astype(np.int64)
+    nodes = draw.choice(np.asarray(loaded.labels.splits.test), LABELS).astype(np.int64)
+    truths = np.asarray(loaded.labels.values)[nodes].astype(np.int64)
     if drifts:
-        truths[CHANGE_AT:] = permuted(truths[CHANGE_AT:], len(loaded.classes), draw)
+        truths[CHANGE_AT:] = permuted(truths[CHANGE_AT:], len(loaded.labels.classes), draw)
 
     def answer(variant: str, start: int) -> np.ndarray:
         part = slice(start, start + _BATCH)

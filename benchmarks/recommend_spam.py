@@ -45,7 +45,7 @@ def measure_spam(*, quick: bool) -> dict[str, Any]:
         published = generate(_service(source, quick=quick), repository)
         loaded = load_revision(repository, published.revision)
         hidden = Hidden(loaded, load_source(source, Path(folder)).features)
-        test = np.asarray(loaded.splits.test)
+        test = np.asarray(loaded.labels.splits.test)
 
         def of_stored(name: str, key: int) -> np.ndarray:
             return infer_batch(loaded, name, test, key).scores

@@ -225,7 +225,9 @@ def build_variants(
 def sample_as_served(revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray) -> list[NeighbourSample]:
     """The samples of one batch, chunk by chunk as the engine would make them."""
     fanouts = variant.fanouts
-    chunks = plan_chunks(len(seeds), fanouts, variant.network.bytes_per_row, revision.effective_nodes, thread_count())
+    chunks = plan_chunks(
+        len(seeds), fanouts, variant.network.bytes_per_row, revision.reading.effective_nodes, thread_count()
+    )
     graph = revision.graph
     return [
         sample_neighbours(graph.indptr, graph.indices, part, fanouts, 0, Scratch(), share=chunks.share)

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
-from gnnserve_worker.sampling.normalised import inverse_roots
 
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))
 # The public splits have too few training nodes for edges among them to train anything.
@@ -114,8 +113,8 @@ class Hidden:
         which is as good where no table knows of edges."""
         self._loaded = loaded
         self._features = features
-        self._test = np.asarray(loaded.splits.test)
-        self.labels = np.asarray(loaded.labels)[self._test]
+        self._test = np.asarray(loaded.labels.splits.test)
+        self.labels = np.asarray(loaded.labels.values)[self._test]
         kept = np.ones(loaded.graph.nodes, dtype=bool)
         kept[self._test] = False
         self._kept = kept
@@ -211,9 +210,7 @@ class Hidden:
 
 
 def _without_lists(loaded: LoadedRevision, kept: np.ndarray) -> LoadedRevision:
-    graph = loaded.graph.induced(kept)
-    roots = None if loaded.neighbour_roots is None else inverse_roots(graph.indptr, graph.indices)
-    return replace(loaded, graph=graph, neighbour_roots=roots)
+    return loaded.over(loaded.graph.induced(kept))
 
 
 def _list_of(graph: Graph, node: int) -> list[int]:

@@ -69,7 +69,7 @@ def published_service(name: str) -> tuple[GNNService, Repository, str]:
 def _stream_over(loaded: LoadedRevision) -> _Stream:
     if loaded.graph.schema.names is NAMES_OF_TYPES:
         return updates_relations.TypedStream(loaded.graph, 1)
-    return ChangeStream(loaded.graph, loaded.features, 1, _EDGES)
+    return ChangeStream(loaded.graph, loaded.new_nodes.features, 1, _EDGES)
 
 
 def measure_compaction(name: str, changes: int) -> Compaction:

@@ -129,7 +129,7 @@ class Subject:
         loaded = load_revision(repository, revision)
         self.graph: Graph = loaded.graph
         self.variants = [*loaded.variants]
-        self._features = loaded.features
+        self._features = loaded.new_nodes.features
 
     def stream(self, seed: int, mix: Mix | None = None, *, by_degree: bool = False) -> ChangeStream:
         return ChangeStream(self.graph, self._features, seed, mix or Mix(), by_degree=by_degree)

@@ -86,7 +86,7 @@ def measure_start(name: str, records: int) -> Start:
 def _stream_over(loaded: LoadedRevision) -> _Stream:
     if loaded.graph.schema.names is NAMES_OF_TYPES:
         return TypedStream(loaded.graph, 1)
-    return ChangeStream(loaded.graph, loaded.features, 1)
+    return ChangeStream(loaded.graph, loaded.new_nodes.features, 1)
 
 
 def _write(path: Path, stream: _Stream, records: int) -> int:

@@ -76,7 +76,7 @@ def _open_revision(root: Path, namespace: str, name: str, revision: str) -> Cach
         loaded.manifest.require_node_rows("caches are simulated for")
     source = f"{namespace}/{name}, revision {revision}"
     first = next(iter(loaded.variants.values()))
-    return CacheSubject(source, loaded.graph, loaded.splits.train, first.fanouts)
+    return CacheSubject(source, loaded.graph, loaded.labels.splits.train, first.fanouts)
 
 
 def _import(source: str, repository: Path, listener: ProgressListener) -> CacheSubject:

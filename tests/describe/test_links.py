@@ -126,7 +126,7 @@ def test_an_encoder_is_served_by_its_manifest_with_the_scores_of_its_decoder(tmp
     ends = np.random.default_rng(3).integers(0, len(GRAPH.x), (30, 2))
     nodes, places = np.unique(ends, return_inverse=True)
     rows = infer_batch(loaded, "x1", nodes, 0).scores
-    found = served_links(revision, loaded.folder).score(rows, *places.reshape(ends.shape).T)
+    found = served_links(revision, loaded.origin.folder).score(rows, *places.reshape(ends.shape).T)
     for one in loaded.programs:
         one.close()
     with torch.no_grad():

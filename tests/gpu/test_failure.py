@@ -93,7 +93,9 @@ class Process:
         self, loaded: LoadedRevision, *, may_fall_back: bool = True, limit_bytes: int | None = None
     ) -> ServedRevision:
         arrange = partial(arrange_overlay, loaded.graph, EdgeRules(Direction.DIRECTED))
-        by_cpu = with_overlays(served_revision(loaded), OverlaySupport(FeatureColumns(loaded.features, ()), arrange))
+        by_cpu = with_overlays(
+            served_revision(loaded), OverlaySupport(FeatureColumns(loaded.new_nodes.features, ()), arrange)
+        )
         return serve_on_gpu(
             loaded, by_cpu, CachePolicy.DEGREE, limit_bytes, may_fall_back=may_fall_back,
             use=lambda: self.gpu, ledger=self.ledger, host=HostMemory(), trust=self.trust,
@@ -598,7 +600,7 @@ def test_files_that_were_written_to_while_the_gpu_took_copies_are_refused(
         if change is FileChange.MOVED
         else pytest.raises(RepositoryError, match=r"table\.npy: is not as it was, while it was being copied to the GPU")
     ):
-        open_served(replace(loaded, files=files), DeviceSettings(), {}, tmp_path)
+        open_served(replace(loaded, origin=replace(loaded.origin, files=files)), DeviceSettings(), {}, tmp_path)
 
 
 def test_networks_over_relations_are_left_to_the_cpu(loaded: LoadedRevision, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
 from gnnserve_worker.sampling.distinct import effective_nodes
 from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.formats import FORMATS
@@ -175,10 +176,16 @@ def revision_in_memory(
     """Random weights; everything read-only, as a repository maps it."""
     table = table_of(features)
     labels = np.random.default_rng(seed).integers(0, manifest.classes, graph.nodes)
+    weighs_neighbours = manifest.architecture == "GCN"
     return LoadedRevision(
-        source="made up",
+        manifest=None,
         graph=read_only(graph),
-        effective_nodes=effective_nodes(graph.indptr),
+        reading=GraphReading(
+            effective_nodes(graph.indptr),
+            neighbour_roots=inverse_roots(graph.indptr, graph.indices) if weighs_neighbours else None,
+        ),
+        ids=GraphIds({"": None}),
+        labels=LoadedLabels(tuple(range(manifest.classes)), False, labels, random_splits(graph.nodes, seed)),
         variants={
             name: LoadedVariant(
                 name,
@@ -195,13 +202,7 @@ def revision_in_memory(
             )
             for name, columns in columns_by_variant.items()
         },
-        ids=None,
-        classes=tuple(range(manifest.classes)),
-        multi_label=False,
-        labels=labels,
-        splits=random_splits(graph.nodes, seed),
-        manifest=None,
-        neighbour_roots=inverse_roots(graph.indptr, graph.indices) if manifest.architecture == "GCN" else None,
+        origin=Origin("made up"),
     )
 
 

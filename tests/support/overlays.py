@@ -23,6 +23,7 @@ from gnnserve_worker.generation.tensors import Tensors, projection_of, without_f
 from gnnserve_worker.generation.training_set import fit_normalization
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.feature_rows import FeatureRows
+from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.graph.store import Graph, Splits
@@ -33,7 +34,7 @@ from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_of, tail_tensors
-from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.distinct import effective_nodes
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
@@ -88,12 +89,9 @@ def revision_over(
     products = projected_table_of(scaled @ projection.rows, None if projection.own is None else scaled @ projection.own)
     of_products = row_maker(products, features.shape[1], scaling, order, first_products(projection))
     variants["stored1"] = _stored_variant(architecture, graph, master, of_products, storage, fanouts, roots)
-    return LoadedRevision(
-        source="made up", graph=graph,
-        effective_nodes=effective_nodes(graph.indptr), variants=variants, ids=None,
-        classes=(0, 1, 2), multi_label=False, labels=NOBODY, splits=Splits(NOBODY, NOBODY, NOBODY), manifest=None,
-        neighbour_roots=roots,
-    )  # fmt: skip
+    labels = LoadedLabels((0, 1, 2), False, NOBODY, Splits(NOBODY, NOBODY, NOBODY))
+    reading = GraphReading(effective_nodes(graph.indptr), neighbour_roots=roots)
+    return LoadedRevision(None, graph, reading, GraphIds({"": None}), labels, variants, Origin("made up"))
 
 
 def _stored_variant(

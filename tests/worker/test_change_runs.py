@@ -73,7 +73,7 @@ class Replay:
     def of(root: Path, name: str) -> Replay:
         repository = Repository(root, "tests", name)
         loaded = load_revision(repository, repository.revisions()[0].revision, ROOM_BYTES)
-        written = Written(SourceChanges(np.zeros((NODES, FEATURES), np.float32), loaded.classes))
+        written = Written(SourceChanges(np.zeros((NODES, FEATURES), np.float32), loaded.labels.classes))
         return Replay(LivingRevision(loaded, ROOM_BYTES, written.note), written)
 
     def apply(self, groups: Sequence[Sequence[ChangeBatch]]) -> list[Applied | ChangeRefusal]:

@@ -75,10 +75,10 @@ class Service:
         wanted = ids_of([*self.plain.lists])
         if living is not None:
             positions = living.graph.ids.find(wanted)
-        elif loaded.ids is None:
+        elif loaded.ids.asked is None:
             positions = wanted.integers
         else:
-            positions = wanted.find_in(loaded.ids)
+            positions = wanted.find_in(loaded.ids.asked)
         assert positions is not None and positions.min() >= 0
         for name in loaded.variants:
             expected = infer_batch(rebuilt, name, np.arange(len(positions)), 0).scores

@@ -118,8 +118,8 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path
         served = served_by(living)
         service.write(living, [batch_of(plain.random_batch(draw, 9), served) for _ in range(6)])
         loaded = service.compact()
-        assert loaded.made_of is not None
-        assert loaded.made_of.offset == last
+        assert loaded.origin.made_of is not None
+        assert loaded.origin.made_of.offset == last
         assert {*loaded.variants} == {"projected", "projected-int8", "stored1", "stored1-int8"}
         assert_it_is(loaded, plain, living)
         assert_it_is_written(service, plain)
@@ -268,7 +268,7 @@ def test_networks_are_trained_anew_on_the_version_where_that_is_asked(called: Se
     before = called.manifest.model
     loaded = called.compact(retrain=True)
     assert called.manifest.model != before
-    assert loaded.made_of is not None
+    assert loaded.origin.made_of is not None
     assert shown(served_revision(loaded)) == shown(served_by(living))
 
 

@@ -162,10 +162,10 @@ def test_the_table_holds_the_scaled_features_in_rank_order(generated: Generated)
 def test_the_graph_is_published_with_the_sources_own_labels(generated: Generated) -> None:
     loaded = generated.loaded
 
-    assert loaded.classes == CLASSES
+    assert loaded.labels.classes == CLASSES
     np.testing.assert_array_equal(loaded.graph.indices, generated.graph.graph.indices)
-    np.testing.assert_array_equal(loaded.labels, generated.graph.labels)
-    np.testing.assert_array_equal(loaded.splits.test, generated.graph.splits.test)
+    np.testing.assert_array_equal(loaded.labels.values, generated.graph.labels)
+    np.testing.assert_array_equal(loaded.labels.splits.test, generated.graph.splits.test)
 
 
 def test_the_network_is_the_manifests(generated: Generated) -> None:
@@ -265,19 +265,21 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
             new.append((variant, int(seeds.min()) - revision.graph.nodes))
         return infer_each(revision, variant, seeds, key, **options)
 
-    loaded = replace(generated.loaded, splits=replace(generated.loaded.splits, test=np.zeros(0, dtype=np.int64)))
+    labels = generated.loaded.labels
+    splits = replace(labels.splits, test=np.zeros(0, dtype=np.int64))
+    loaded = replace(generated.loaded, labels=replace(labels, splits=splits))
     made = [GeneratedVariant(variant, int(variant.name[1:]), 1) for variant in generated.manifest.variants]
     monkeypatch.setattr(profile_module, "infer_batch", recording)
     monkeypatch.setattr(profile_module, "infer_each", recording)
 
     reports: list[tuple[int, int]] = []
-    judge = NodeLabels(loaded.labels, loaded.classes, loaded.splits).judge({})
+    judge = NodeLabels(loaded.labels.values, loaded.labels.classes, loaded.labels.splits).judge({})
     measure_profile(loaded, made, lambda done, total: reports.append((done, total)), judge)
 
     # By their time: a batch size as five, of new nodes as one, and then each variant's accuracy.
     assert [done for done, _ in reports] == [0, 5, 10, 15, 20, 21, 22, 23, 24, 25, 26]
     assert {total for _, total in reports} == {26}
-    validation = set(loaded.splits.validation.tolist())
+    validation = set(loaded.labels.splits.validation.tolist())
     assert all(seeds <= validation for _, seeds in calls)
     assert [name for name, _ in calls[:6]] == ["x1", "x2", "x4"] * 2
     assert new == [("x1", 0), ("x2", 0), ("x4", 0)] * 9, "new nodes, in three rounds of each size"
@@ -307,11 +309,11 @@ def test_accuracies_are_those_of_what_is_served(generated: Generated) -> None:
     loaded = generated.loaded
     for variant in generated.manifest.profile.variants:
         for nodes, claimed in (
-            (loaded.splits.validation, variant.validation_accuracy),
-            (loaded.splits.test, variant.test_accuracy),
+            (loaded.labels.splits.validation, variant.validation_accuracy),
+            (loaded.labels.splits.test, variant.test_accuracy),
         ):
             scores = infer_batch(loaded, variant.name, nodes, key=0).scores
-            assert claimed == evaluate(scores, loaded.labels[nodes])
+            assert claimed == evaluate(scores, loaded.labels.values[nodes])
 
 
 def test_bytes_per_batch_shrink_with_the_columns(generated: Generated) -> None:
@@ -490,20 +492,20 @@ def test_every_kind_of_manifest_is_generated_and_served(
     assert made.manifest.ranking.method == made.service.spec.variants.pruning.method
     assert made.manifest.profile.metric == ("f1Micro" if changes.get("multi_label") else "accuracy")
     for variant in made.manifest.profile.variants:
-        validation = made.loaded.splits.validation
+        validation = made.loaded.labels.splits.validation
         scores = infer_batch(made.loaded, variant.name, validation, key=0).scores
         assert np.isfinite(scores).all()
-        assert variant.validation_accuracy == evaluate(scores, made.loaded.labels[validation])
+        assert variant.validation_accuracy == evaluate(scores, made.loaded.labels.values[validation])
 
 
 def test_accuracies_of_the_profile_are_by_the_chosen_metric(tmp_path: Path) -> None:
     made = _generate(tmp_path, _data(), variants={"metric": "MacroF1"}, pruning={"factors": [1]})
 
     (variant,) = made.manifest.profile.variants
-    validation = made.loaded.splits.validation
+    validation = made.loaded.labels.splits.validation
     scores = infer_batch(made.loaded, "x1", validation, key=0).scores
     assert made.manifest.profile.metric == "f1Macro"
-    assert variant.validation_accuracy == evaluate(scores, made.loaded.labels[validation], "f1Macro")
+    assert variant.validation_accuracy == evaluate(scores, made.loaded.labels.values[validation], "f1Macro")
 
 
 def test_a_metric_that_does_not_fit_the_graph_is_refused_before_training(tmp_path: Path) -> None:
@@ -521,8 +523,8 @@ def test_the_scope_is_recorded_and_decides_what_features_are_scaled_by(tmp_path:
 def test_multi_label_scores_are_served_one_per_class(tmp_path: Path) -> None:
     made = _generate(tmp_path, _data(multi_label=True, classes=None), pruning={"factors": [1]})
 
-    assert made.loaded.multi_label
-    assert made.loaded.classes == (0, 1, 2)
+    assert made.loaded.labels.multi_label
+    assert made.loaded.labels.classes == (0, 1, 2)
     assert infer_batch(made.loaded, "x1", np.array([0, 1]), key=0).scores.shape == (2, 3)
 
 
@@ -532,8 +534,8 @@ def test_thresholds_of_each_variant_are_published_and_its_accuracies_go_by_them(
         tmp_path, _data(nodes=400, multi_label=True, classes=None), pruning={"factors": [4]}, variants=variants
     )
 
-    validation = made.loaded.splits.validation
-    labels = made.loaded.labels[validation]
+    validation = made.loaded.labels.splits.validation
+    labels = made.loaded.labels.values[validation]
     assert list(made.loaded.variants) == ["x4", "x4-int8"]
     for variant in made.manifest.variants:
         scores = infer_batch(made.loaded, variant.name, validation, key=0).scores
@@ -846,8 +848,8 @@ def test_given_weights_answer_as_in_torch_geometric(
     expected = scores_of(module, np.asarray(data.features), edges_of_graph(data.graph))
     for name in ("x1", "projected"):
         assert_close(_full(made.loaded, name, np.arange(NODES)), expected)
-    validation = made.loaded.splits.validation
-    accuracy = evaluate(infer_batch(made.loaded, "x1", validation, key=0).scores, made.loaded.labels[validation])
+    validation = made.loaded.labels.splits.validation
+    accuracy = evaluate(infer_batch(made.loaded, "x1", validation, key=0).scores, made.loaded.labels.values[validation])
     assert made.manifest.profile.variant("x1").validation_accuracy == accuracy
 
 
@@ -1038,7 +1040,7 @@ def test_a_factor_larger_than_the_features_is_refused_before_training(tmp_path: 
 def test_sparse_features_are_standardized_where_the_manifest_says_so(tmp_path: Path) -> None:
     made = _generate(tmp_path, _data(sparse=True), normalization="Standardize", pruning={"factors": [1]})
 
-    training = _features(made.loaded)[made.loaded.splits.train]
+    training = _features(made.loaded)[made.loaded.labels.splits.train]
     np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-5)
 
 

@@ -122,7 +122,7 @@ def test_each_variant_samples_its_own_hops(architecture: str) -> None:
 def test_it_is_sample_gather_and_infer_one_after_the_other() -> None:
     revision, seeds = _revision(), np.array([5, 9, 5])
     graph, variant, scratch = revision.graph, revision.variants["x2"], Activations()
-    plan = plan_chunks(3, (4, 3), variant.network.bytes_per_row, revision.effective_nodes, 1)
+    plan = plan_chunks(3, (4, 3), variant.network.bytes_per_row, revision.reading.effective_nodes, 1)
     sample = sample_neighbours(graph.indptr, graph.indices, seeds, (4, 3), 77, Scratch(), share=plan.share)
     scores, embeddings = np.empty((3, 3), np.float32), np.empty((3, 8), np.float32)
     combined = variant.network.gather(variant.table, sample, scratch)
@@ -353,7 +353,7 @@ def test_warming_up_samples_every_variant_by_a_view_and_without(
 ) -> None:
     sampled: list[bool] = []
     revision = _revision(architecture)
-    sample = revision.sample
+    sample = revision.reading.sample
 
     def noted(*given: Any, view: SampleView | None, **options: Any) -> NeighbourSample:
         sampled.append(view is not None)
@@ -361,7 +361,7 @@ def test_warming_up_samples_every_variant_by_a_view_and_without(
 
     _use(monkeypatch, threads=1)
 
-    warm_up(replace(revision, sample=noted))
+    warm_up(replace(revision, reading=replace(revision.reading, sample=noted)))
 
     assert sampled.count(True) == len(VARIANTS)
     assert sampled.count(False) >= len(VARIANTS)
@@ -419,7 +419,9 @@ def test_two_threads_compute_in_arrays_of_their_own(monkeypatch: pytest.MonkeyPa
         both_sampled.wait()
         return sample
 
-    revisions = {name: replace(one, sample=sample_and_wait) for name, one in revisions.items()}
+    revisions = {
+        name: replace(one, reading=replace(one.reading, sample=sample_and_wait)) for name, one in revisions.items()
+    }
     found: dict[str, list[Inference]] = {}
     threads = [
         threading.Thread(

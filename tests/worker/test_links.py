@@ -310,7 +310,7 @@ def manifest(tmp_path: Path, **parts: Any) -> GNNService:
 
 def answers(repository: Repository, published: RevisionManifest, name: str, pairs: Pairs) -> np.ndarray:
     loaded = load_revision(repository, published.revision)
-    served = served_links(published, loaded.folder)
+    served = served_links(published, loaded.origin.folder)
     nodes, places = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
     embeddings = infer_batch(loaded, name, nodes, key=0, with_embeddings=False).scores
     return served.score(embeddings, places[: len(pairs)], places[len(pairs) :])
@@ -386,9 +386,9 @@ def test_light_gcn_serves_rows_of_length_one_and_calls_nodes_by_their_type(
     assert links is not None and links.relation == "user buys item"
     assert links.validation_links == int((edges["split"] == 1).sum())
     loaded = load_revision(repository, published.revision)
-    assert loaded.ids is not None
-    assert loaded.ids.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
-    assert loaded.ids.shown(links.second.end - 1, links.second.end) == ["item/19"]
+    assert loaded.ids.asked is not None
+    assert loaded.ids.asked.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
+    assert loaded.ids.asked.shown(links.second.end - 1, links.second.end) == ["item/19"]
     embeddings = infer_batch(loaded, published.variants[-1].name, np.arange(55), key=0, with_embeddings=False).scores
     lengths = np.linalg.norm(embeddings, axis=1)
     assert lengths[np.abs(lengths) > 0] == pytest.approx(1, abs=1e-5)
@@ -419,8 +419,8 @@ def test_a_network_over_types_learns_links_and_stores_what_it_gives(
     assert {variant.name for variant in published.variants} == {"stored2", "projected"}
     assert {*service.spec.possible_variants()} == {"stored2", "projected"}
     loaded, links = load_revision(repository, published.revision), published.links
-    assert loaded.ids is not None
-    assert loaded.ids.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
+    assert loaded.ids.asked is not None
+    assert loaded.ids.asked.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
     rows = infer_batch(loaded, "stored2", np.arange(loaded.graph.nodes), key=0, with_embeddings=False).scores
     at_ends = np.zeros(len(rows), bool)
     at_ends[links.first.start : links.first.end] = at_ends[links.second.start : links.second.end] = True

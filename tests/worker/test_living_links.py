@@ -180,7 +180,7 @@ def test_links_over_types_are_those_of_the_graph_built_anew(tmp_path: Path, monk
     )
     log = SqliteLog(tmp_path / "log.sqlite", UID)
     for place in range(8):
-        batch = batch_of_body(plain.random_batch(draw, 8), loaded.features)
+        batch = batch_of_body(plain.random_batch(draw, 8), loaded.new_nodes.features)
         log.append([Entry("tests", place, batch.counts.items, encode_batch(batch))])
         (said,) = living.apply(place + 1, [batch])
         assert isinstance(said, Applied), said
@@ -263,15 +263,15 @@ class JoinedNodes:
 
 
 def read_tensors_of(loaded: LoadedRevision) -> dict[str, np.ndarray]:
-    assert loaded.manifest is not None and loaded.manifest.links is not None and loaded.folder is not None
+    assert loaded.manifest is not None and loaded.manifest.links is not None and loaded.origin.folder is not None
     weights = loaded.manifest.links.weights
-    return {} if weights is None else safetensors.numpy.load_file(loaded.folder / weights)
+    return {} if weights is None else safetensors.numpy.load_file(loaded.origin.folder / weights)
 
 
 def rows_of(loaded: LoadedRevision, names: list[str], variant: str = "x1") -> np.ndarray:
     if loaded.changes is None:
-        assert loaded.ids is not None
-        return infer_batch(loaded, variant, loaded.ids.find_texts(names), 0).scores
+        assert loaded.ids.asked is not None
+        return infer_batch(loaded, variant, loaded.ids.asked.find_texts(names), 0).scores
     graph = loaded.changes.graph
     kinds = [graph.stored.place_of(name.partition("/")[0]) for name in names]
     numbers = [

@@ -355,9 +355,9 @@ def test_what_cannot_be_had_of_several_types_is_refused_in_a_sentence(
 def test_ids_of_the_source_are_kept_for_each_type(tmp_path: Path) -> None:
     given = write_tables(tmp_path / "tables", shop(), ids={"user": "u", "tag": "t"})
     loaded = generated(tmp_path, service_of(given, {"training": {"epochs": 2}}))
-    assert loaded.ids is not None
-    assert loaded.ids.find_texts(["u3", "t1"]).tolist() == [3, -1]
-    tags = loaded.type_ids["tag"]
+    assert loaded.ids.asked is not None
+    assert loaded.ids.asked.find_texts(["u3", "t1"]).tolist() == [3, -1]
+    tags = loaded.ids.by_type["tag"]
     assert tags is not None
     assert tags.find_texts(["u3", "t1"]).tolist() == [-1, 1]
 

@@ -307,4 +307,8 @@ def hidden_states(model: Any, data: GraphData) -> dict[str, np.ndarray]:
 
 
 def test_an_embedding_is_as_wide_as_hidden_layers(given: Given) -> None:
-    assert [None if one.default is None else len(one.default) for one in given[1].type_rows] == [None, None, HIDDEN]
+    assert [None if one.default is None else len(one.default) for one in given[1].new_nodes.types] == [
+        None,
+        None,
+        HIDDEN,
+    ]

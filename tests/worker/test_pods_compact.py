@@ -128,8 +128,8 @@ def test_a_later_generation_begins_with_the_newest_version(tmp_path: Path) -> No
     loaded = load_revision(service.repository, other.revision)
     assert loaded.graph.nodes == NODES + 2
     # The one that came with a label is trained on.
-    assert NODES in loaded.splits.train and NODES + 1 not in loaded.splits.train
-    assert [int(label) for label in loaded.labels[-2:]] == [loaded.classes.index(7), -1]
+    assert NODES in loaded.labels.splits.train and NODES + 1 not in loaded.labels.splits.train
+    assert [int(label) for label in loaded.labels.values[-2:]] == [loaded.labels.classes.index(7), -1]
     assert service.serve(other.revision) == 2
 
 

@@ -80,13 +80,13 @@ def test_a_loaded_revision_holds_what_was_published(repository: Repository) -> N
     data = tiny_graph()
     loaded = load_fake(repository, REVISION)
     assert loaded.manifest == repository.find(RECIPE)
-    assert (loaded.classes, loaded.multi_label) == (CLASSES, False)
+    assert (loaded.labels.classes, loaded.labels.multi_label) == (CLASSES, False)
     assert {variant.fanouts for variant in loaded.variants.values()} == {NETWORK.fanouts}
     np.testing.assert_array_equal(loaded.graph.indptr, data.graph.indptr)
     np.testing.assert_array_equal(loaded.graph.indices, data.graph.indices)
-    np.testing.assert_array_equal(loaded.labels, data.labels)
-    np.testing.assert_array_equal(loaded.splits.train, data.splits.train)
-    assert len(loaded.splits.test) == 0
+    np.testing.assert_array_equal(loaded.labels.values, data.labels)
+    np.testing.assert_array_equal(loaded.labels.splits.train, data.splits.train)
+    assert len(loaded.labels.splits.test) == 0
     table = loaded.variants["x1"].table
     assert (table.kind, table.storage, table.columns, table.own is table.rows) == ("features", "float32", 4, True)
     np.testing.assert_array_equal(table.rows.values, np.asarray(data.features)[:, RANKED])
@@ -98,7 +98,7 @@ def test_a_loaded_revision_holds_what_was_published(repository: Repository) -> N
 def test_loaded_arrays_are_mapped_and_read_only(repository: Repository) -> None:
     loaded = load_fake(repository, REVISION)
     rows = loaded.variants["x1"].table.rows.values
-    for array in (loaded.graph.indptr, loaded.graph.indices, loaded.labels, loaded.splits.train, rows):
+    for array in (loaded.graph.indptr, loaded.graph.indices, loaded.labels.values, loaded.labels.splits.train, rows):
         assert type(array) is np.ndarray
         assert isinstance(_root_of(array), mmap.mmap)
         assert not array.flags.writeable
@@ -115,9 +115,9 @@ def _root_of(array: np.ndarray) -> object:
 def test_labels_of_several_classes_per_node_are_kept(tmp_path: Path) -> None:
     repository, data = repository_in(tmp_path), tiny_graph(multi_label=True)
     loaded = load_fake(repository, publish(repository, RECIPE, data)[0].revision)
-    assert loaded.multi_label
-    assert loaded.labels.dtype == np.uint8
-    np.testing.assert_array_equal(loaded.labels, data.labels)
+    assert loaded.labels.multi_label
+    assert loaded.labels.values.dtype == np.uint8
+    np.testing.assert_array_equal(loaded.labels.values, data.labels)
 
 
 def test_sparse_features_become_a_table(tmp_path: Path) -> None:
@@ -219,9 +219,9 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Repository, s
 def test_ids_are_kept_mapped_and_find_their_nodes(named: tuple[Repository, str]) -> None:
     repository, kind = named
     expected, loaded = IDS[kind], load_fake(repository, REVISION)
-    ids = loaded.ids
+    ids = loaded.ids.asked
     assert ids is not None
-    assert (ids.kind, len(ids), loaded.classes) == (expected.kind, NODES, ("cat", "dog"))
+    assert (ids.kind, len(ids), loaded.labels.classes) == (expected.kind, NODES, ("cat", "dog"))
     assert ids.shown(0, NODES) == expected.shown(0, NODES)
     for array in (ids.values, ids.slots, *([ids.offsets] if kind == "texts" else [])):
         assert isinstance(_root_of(array), mmap.mmap)
@@ -893,8 +893,8 @@ def test_a_graph_of_an_older_gnnserve_is_read_and_its_nodes_are_positions(reposi
 
     assert repository.put_graph(tiny_graph()).node_ids is NodeIdKind.POSITIONS
     loaded = load_fake(repository, REVISION)
-    assert loaded.ids is None
-    assert loaded.classes == CLASSES
+    assert loaded.ids.asked is None
+    assert loaded.labels.classes == CLASSES
 
     edited(lambda content: content.update(nodes=5))(path)
     with pytest.raises(DamagedError, match="was altered: its checksum is"):

@@ -125,7 +125,7 @@ def test_an_older_model_answers_over_the_newest_version_of_edges_with_payload(
     again.apply(again.offset + 1, [batch_of(later, again)])
     older.apply(older.offset + 1, [batch_of(later, older)])
     assert told(relations_of(again)) == told(relations_of(older))
-    seeds = np.arange(len(loaded.labels))
+    seeds = np.arange(len(loaded.labels.values))
     kept = older.graph.ids_of[0].kept[: len(seeds)]
     for name in loaded.variants:
         np.testing.assert_allclose(

@@ -151,8 +151,8 @@ def assert_told(folder: Path, published: RevisionManifest) -> None:
     assert {one.network.classes for one in published.variants} == {1}
     assert all(one.validation_accuracy > 0.8 for one in published.profile.variants)
     loaded = load_revision(Repository(folder / "repository", "default", "odd"), published.revision)
-    found = infer_batch(loaded, published.variants[0].name, loaded.splits.test, key=0).scores
-    assert found.shape == (len(loaded.splits.test), 1)
+    found = infer_batch(loaded, published.variants[0].name, loaded.labels.splits.test, key=0).scores
+    assert found.shape == (len(loaded.labels.splits.test), 1)
     subject = load_subject(folder / "repository", "odd", None)
     assert "accuracy" in build_page(build_report(subject, "gnnserve test"))
 
@@ -281,7 +281,7 @@ def test_a_task_of_one_file_follows_changes_and_their_compaction(scene: Scene, t
         folded = compact(scene.service, scene.repository, options, scene.published.revision, retrain=retrain)
         assert newest_version(scene.service.spec, scene.repository, UID) == folded.graph
         loaded = load_revision(scene.repository, folded.revision)
-        assert loaded.made_of is not None and loaded.made_of.offset == 2
+        assert loaded.origin.made_of is not None and loaded.origin.made_of.offset == 2
         new = infer_batch(loaded, folded.variants[0].name, np.array([nodes, nodes + 1]), key=0)
         assert (new.scores[:, 0] > 0).tolist() == [True, False]
 

@@ -97,8 +97,8 @@ def test_files_are_open_for_as_long_as_their_revision_is_held(tmp_path: Path) ->
     manifest, _ = publish(root, "recipe")
     before = open_descriptors()
     loaded = load_fake(root, manifest.revision)
-    assert loaded.files is not None
-    assert loaded.files.look() == []
+    assert loaded.origin.files is not None
+    assert loaded.origin.files.look() == []
     assert open_descriptors() > before
     del loaded
     assert open_descriptors() == before

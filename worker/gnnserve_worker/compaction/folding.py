@@ -47,7 +47,7 @@ def fold(
 ) -> Folded | None:
     """Apply the log as far as it goes, or as there is room. `loaded`: opened with that room. `features`: of each
     type, as in the source; None: it has none. Returns None where there is nothing to apply. Raises LogError."""
-    if loaded.changes is None or loaded.manifest is None or not loaded.type_rows:
+    if loaded.changes is None or loaded.manifest is None or not loaded.new_nodes.types:
         raise ValueError("a revision that was not opened for changes")
     folding = Folding(loaded, features, loaded.changes.graph)
     living = LivingRevision(loaded, room_bytes, folding.note)
@@ -78,7 +78,7 @@ class Folding:
         """`features`: of each type, as in the source; None: it has none. `graph`: that of `loaded`, before changes."""
         self._loaded, self._graph = loaded, graph
         self._changes = [
-            SourceChanges(np.zeros((ids.count, 0), np.float32) if own is None else own, loaded.classes)
+            SourceChanges(np.zeros((ids.count, 0), np.float32) if own is None else own, loaded.labels.classes)
             for own, ids in zip(features, graph.ids_of, strict=True)
         ]
 
@@ -103,22 +103,22 @@ class Folding:
         asked, types = self._changes[0], tuple(self._type(kind, own) for kind, own in enumerate(kept))
         answers_all = loaded.manifest is not None and loaded.manifest.answers_all_types
         data = GraphData(
-            source=loaded.source,
+            source=loaded.origin.source,
             digest=digest,
             types=types,
             relations=folded_relations(graph, kept),
-            labels=asked.labels_of(loaded.labels, kept[0]),
-            classes=loaded.classes,
-            splits=splits_of_all(loaded.splits, graph.stored.first_nodes, kept)
+            labels=asked.labels_of(loaded.labels.values, kept[0]),
+            classes=loaded.labels.classes,
+            splits=splits_of_all(loaded.labels.splits, graph.stored.first_nodes, kept)
             if answers_all
-            else asked.splits_of(loaded.splits, kept[0], len(loaded.labels)),
+            else asked.splits_of(loaded.labels.splits, kept[0], len(loaded.labels.values)),
             made_of=made_of,
             names=names_of_all(types) if answers_all else None,
         )
         return data, KeptNodes(kept, np.diff(places.first_nodes).tolist(), graph.stored)
 
     def _type(self, kind: int, kept: np.ndarray) -> NodeType:
-        columns = self._loaded.type_rows[kind].columns
+        columns = self._loaded.new_nodes.types[kind].columns
         return NodeType(
             self._graph.stored.types[kind].name,
             len(kept),
@@ -168,7 +168,7 @@ def _with_payload(payloads: Sequence[LivingPayload | None], relations: Sequence[
 
 
 def _made_of(loaded: LoadedRevision, log: ChangeLog, log_uid: str, offset: int) -> ChangedSource:
-    manifest, before = loaded.manifest, loaded.made_of
+    manifest, before = loaded.manifest, loaded.origin.made_of
     assert manifest is not None  # noqa: S101
     (record, *_) = log.read(offset - 1, 1)
     source = manifest.graph if before is None else before.source

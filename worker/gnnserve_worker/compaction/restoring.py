@@ -85,7 +85,7 @@ def bring(
             raise RepositoryError(f"graph {target.digest}", f"{said.field}: {said.message}", said.remedy)
 
     progress(Progress(_STAGE, 0, 1))
-    kept = differences.bring(living, [*loaded.type_ids.values()], features, loaded.features, target, apply)
+    kept = differences.bring(living, [*loaded.ids.by_type.values()], features, loaded.new_nodes.features, target, apply)
     living.make_stored_rows_anew()
     progress(Progress(_STAGE, 1, 1, f"{living.changes_since_base:,} changes"))
     return Folded(target, kept, living)

@@ -26,6 +26,7 @@ from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import LARGE_BATCHES, difference_of, require_within
 from gnnserve_worker.export.programs import FORMATS, Program
 from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork
+from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
@@ -168,7 +169,7 @@ def typed_export(revision: LoadedRevision, described: VariantManifest, *, gives_
 
 def _network_of(revision: LoadedRevision, described: VariantManifest) -> RelationNetwork:
     manifest, schema, own = revision.manifest, revision.graph.schema, described.network
-    assert manifest is not None and manifest.row_source is not None and revision.folder is not None  # noqa: S101
+    assert manifest is not None and manifest.row_source is not None and revision.origin.folder is not None  # noqa: S101
     source = manifest.row_source
     if source.tensors is None:
         raise InputError(
@@ -185,8 +186,8 @@ def _network_of(revision: LoadedRevision, described: VariantManifest) -> Relatio
 
 
 def _read(revision: LoadedRevision, name: str) -> dict[str, np.ndarray]:
-    assert revision.folder is not None  # noqa: S101
-    found: dict[str, np.ndarray] = safetensors.numpy.load((revision.folder / name).read_bytes())
+    assert revision.origin.folder is not None  # noqa: S101
+    found: dict[str, np.ndarray] = safetensors.numpy.load((revision.origin.folder / name).read_bytes())
     return found
 
 
@@ -258,9 +259,11 @@ class _MadeUp:
             variant, table=table, columns=table.columns, fanouts=(-1,) * len(network.layers), relation_fanouts=(),
             network=build_network(own, weights, table.columns, projected=True, compute="float32", relations=reads),
         )  # fmt: skip
+        reading = replace(export.revision.reading, sample=partial(sample_relations, layout=graph.layout))
+        ids = GraphIds({kind.name: None for kind in graph.schema.types})
         revision = replace(
-            export.revision, graph=graph, variants={variant.name: served}, tables={}, type_ids={}, ids=None,
-            sample=partial(sample_relations, layout=graph.layout), changes=None,
+            export.revision, graph=graph, reading=reading, ids=ids, variants={variant.name: served}, tables={},
+            changes=None,
         )  # fmt: skip
         return _MadeUp(revision, served, features, export.contract)
 

@@ -34,7 +34,7 @@ def check_stages(variants: Variants, existing: Collection[str]) -> None:
 
 def fit_cascades(revision: LoadedRevision, planned: Sequence[PlannedCascade], judge: Judge) -> list[FittedCascade]:
     """Each first stage is run over the validation nodes and calibrated once."""
-    nodes = revision.splits.validation
+    nodes = revision.labels.splits.validation
     firsts = dict.fromkeys(cascade.first for cascade in planned)
     scores = {first: scores_of(revision, first, nodes) for first in firsts}
     temperatures = {first: judge.temperature(found) for first, found in scores.items()}

@@ -109,15 +109,15 @@ def measure_profile(
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in subject.names}
     for done, seeds in enumerate(BATCH_SEEDS):
         report(_SIZE_PARTS * done, total)
-        for name, point in _measure_latencies(subject, revision.splits.validation, seeds, budget_s).items():
+        for name, point in _measure_latencies(subject, revision.labels.splits.validation, seeds, budget_s).items():
             latencies[name].append(point)
     report(_SIZE_PARTS * len(BATCH_SEEDS), total)
-    test = revision.splits.test
+    test = revision.labels.splits.test
     on_test = _measure_latencies(subject, test, BATCH_SEEDS[-1], budget_s) if len(test) else {}
     new_nodes: dict[str, list[NewNodesLatency]] = {name: [] for name in subject.names}
     for done, seeds in enumerate(BATCH_SEEDS, start=latency_parts):
         report(done, total)
-        for name, of_new in _measure_new_nodes(subject, revision.splits.validation, seeds, budget_s).items():
+        for name, of_new in _measure_new_nodes(subject, revision.labels.splits.validation, seeds, budget_s).items():
             new_nodes[name].append(of_new)
     variants: list[VariantProfile] = []
     for done, known in enumerate(generated, start=before_accuracy):
@@ -173,7 +173,7 @@ def measure_profile(
         metric=judge.metric,
         machine=_machine(),
         threads=thread_count(),
-        validation_nodes=len(revision.splits.validation),
+        validation_nodes=len(revision.labels.splits.validation),
         test_nodes=len(test),
         variants=tuple(variants),
     )

@@ -63,10 +63,11 @@ def cut_to_room(loaded: LoadedRevision) -> LoadedRevision:
             tables[id(table)] = replace(table, rows=cut_rows(table.rows), own=cut_rows(table.own))
         return tables[id(table)]
 
+    roots = loaded.reading.neighbour_roots
     return replace(
         loaded,
         graph=Graph(lists.bounds[:nodes], lists.indices[:entries]),
-        neighbour_roots=None if loaded.neighbour_roots is None else loaded.neighbour_roots[:nodes],
+        reading=replace(loaded.reading, neighbour_roots=None if roots is None else roots[:nodes]),
         variants={name: replace(one, table=cut_table(one.table)) for name, one in loaded.variants.items()},
     )
 

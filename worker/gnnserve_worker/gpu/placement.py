@@ -147,7 +147,8 @@ def scales_bytes(loaded: LoadedRevision) -> int:
 def roots_bytes(loaded: LoadedRevision) -> int:
     """Bytes of the roots for weighted sums over neighbours: always on the device, since they are read with every
     row."""
-    return 0 if loaded.neighbour_roots is None else loaded.neighbour_roots.nbytes
+    roots = loaded.reading.neighbour_roots
+    return 0 if roots is None else roots.nbytes
 
 
 def _reads_per_seed(fanouts: Sequence[int]) -> tuple[int, int]:

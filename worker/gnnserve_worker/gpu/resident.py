@@ -388,7 +388,7 @@ class _Builder:
         return self._accelerator.upload(tensor_over(rows.scales)) if len(rows.scales) else None
 
     def _weights_of(self, graph: DeviceGraph) -> DeviceWeights | None:
-        roots = self._loaded.neighbour_roots
+        roots = self._loaded.reading.neighbour_roots
         return None if roots is None else DeviceWeights(self._accelerator.upload(tensor_over(roots)), graph.indptr)
 
     def _copies_of(
@@ -398,7 +398,8 @@ class _Builder:
         if whole.changes is None:
             return None
         pairs = {name: (whole.variants[name].table, table) for name, table in tables.items()}
-        return LivingCopies(whole.changes.graph, pairs, whole.neighbour_roots, graph, weights, self._accelerator)
+        roots = whole.reading.neighbour_roots
+        return LivingCopies(whole.changes.graph, pairs, roots, graph, weights, self._accelerator)
 
     def _name_of(self, rows: Rows) -> str:
         return next(name for name, known in self._rows.items() if known is rows)

@@ -74,7 +74,7 @@ def serve_on_gpu(
         # Before anything is copied, so that what is written meanwhile is copied again.
         written = served.changes.log.note_written()
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)), written)
-        engine.warm_up(lambda warm: share_where_it_pays(warm, loaded.splits.validation))
+        engine.warm_up(lambda warm: share_where_it_pays(warm, loaded.labels.splits.validation))
         profile = _measured_here(served.manifest, loaded, engine)
     except CrowdedError as error:
         if not may_fall_back:
@@ -147,7 +147,7 @@ def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: G
     infer = partial(with_cascades(infer_network, manifest.cascades), with_embeddings=False)
     for point in profile.variants[0].latency:
         measured = measure_latencies(
-            infer, names, loaded.splits.validation, point.seeds, budget_s=_BUDGET_S, rounds=_ROUNDS
+            infer, names, loaded.labels.splits.validation, point.seeds, budget_s=_BUDGET_S, rounds=_ROUNDS
         )
         for name in names:
             latencies[name].append(measured[name])
@@ -155,7 +155,7 @@ def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: G
     able = [variant for variant in profile.variants if variant.new_nodes]
     for seeds in [point.seeds for variant in able[:1] for point in variant.new_nodes]:
         of_new = measure_new_nodes(
-            infer, [variant.name for variant in able], loaded, loaded.splits.validation, seeds,
+            infer, [variant.name for variant in able], loaded, loaded.labels.splits.validation, seeds,
             budget_s=_NEW_NODES_BUDGET_S, rounds=_NEW_NODES_ROUNDS,
         )  # fmt: skip
         for name, latency in of_new.items():

@@ -88,7 +88,7 @@ def _expected_reads(
             graph = _lists_of(loaded)
             return degree_weights(graph.indices, graph.nodes)
         case CachePolicy.PRESAMPLED:
-            graph, seeds = _lists_of(loaded), loaded.splits.train
+            graph, seeds = _lists_of(loaded), loaded.labels.splits.train
             found = [
                 presampled_weights(graph.indptr, graph.indices, seeds, fanouts, key=0) for fanouts in readers_by_fanouts
             ]

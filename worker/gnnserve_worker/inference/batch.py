@@ -18,6 +18,7 @@ import numpy as np
 
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.overlay import Overlay, number_overlay, overlay_arranger
+from gnnserve_worker.graph.relation_lists import places_of
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
@@ -156,7 +157,7 @@ def infer_each(
     network, count = loaded.network, len(seeds)
     features = None if view is None else view.features
     chunks = plan_chunks(
-        count, loaded.fanouts, network.bytes_per_row, revision.effective_nodes, thread_count(),
+        count, loaded.fanouts, network.bytes_per_row, revision.reading.effective_nodes, thread_count(),
         makes_rows=features is not None and 2 * len(features) >= count,
     )  # fmt: skip
     scores = np.empty((count, network.classes), dtype=np.float32)
@@ -195,10 +196,10 @@ def warm_up(revision: LoadedRevision) -> None:
 
 def _smallest_overlay(revision: LoadedRevision) -> Overlay:
     """One new node that reads another one, by each relation of its type."""
-    width = revision.input_width
+    width = revision.new_nodes.width
     # As it is in the body of a request.
     number_overlay(np.array([0, -1]), np.zeros(width, np.float32), 1, 2, revision.graph.nodes)
-    return overlay_arranger(revision.graph, revision.places).smallest(width)
+    return overlay_arranger(revision.graph, places_of(revision.graph.schema)).smallest(width)
 
 
 def count_parts(seeds: int, threads: int) -> int:
@@ -246,7 +247,7 @@ def _infer_chunk(
     sampling = None if view is None else view.sampling
     sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, _workspace.weights, share=share)
     if network.reads_payload:
-        payload = gather_payload(revision.graph, revision.payloads, sample, view)
+        payload = gather_payload(revision.graph, revision.reading.payloads, sample, view)
         sample = msgspec.structs.replace(sample, payload=payload)
     drawn = time.perf_counter()
     behind = None if view is None else make_rows(variant, view, sample)
@@ -265,17 +266,17 @@ def draw_sample(
 ) -> NeighbourSample:  # fmt: skip
     """What the variant gathers for these seeds, with what neighbours weigh, and where edges stand, where its network
     reads that; in scratch."""
-    graph, is_weighed = revision.graph, variant.network.weighs_neighbours
+    graph, reading = revision.graph, revision.reading
     # Asked with a view alone: a property is a call.
     names_leaves = view is not None and (
         variant.network.names_leaves or (variant.rows is not None and variant.rows.names_leaves)
     )
-    sample = revision.sample(
+    sample = reading.sample(
         graph.indptr, graph.indices, seeds, variant.relation_fanouts or variant.fanouts, key, scratch, share=share,
         view=view, names_leaves=names_leaves, names_positions=variant.network.reads_payload,
     )  # fmt: skip
-    if is_weighed and revision.neighbour_roots is not None:
-        return weigh(sample, graph.indptr, revision.neighbour_roots, weights, view)
+    if variant.network.weighs_neighbours and reading.neighbour_roots is not None:
+        return weigh(sample, graph.indptr, reading.neighbour_roots, weights, view)
     return sample
 
 

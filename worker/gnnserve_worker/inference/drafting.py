@@ -107,8 +107,8 @@ class Drafting:
         self.makers = changes.makers
         """Makers of rows from features."""
         self._tables = draft.tables
-        self._width = loaded.input_width
-        self._defaults = [one.default for one in loaded.type_rows]
+        self._width = loaded.new_nodes.width
+        self._defaults = [one.default for one in loaded.new_nodes.types]
         """What nodes of each type have in place of features, where they have none."""
         self.features_of = changes.features_of
         drafted = [[draft.maker(maker) for maker in layer] for layer in changes.layers]

@@ -130,12 +130,12 @@ def measure_new_nodes(
         if round_number >= fewest and time.perf_counter() - started > budget_s:
             break
         like = draw.choice(nodes, seeds, replace=len(nodes) < seeds)
-        features = draw.random((seeds, revision.features), dtype=np.float32)
+        features = draw.random((seeds, revision.new_nodes.features), dtype=np.float32)
         overlay, asked = _overlay_like(arranger, like, features)
         edges.append(overlay.edges)
         for name in variants:
             runs[name].append(_infer(infer, name, revision.graph.nodes, overlay, asked.copy(), round_number))
-    feature_bytes = 4 * seeds * revision.features
+    feature_bytes = 4 * seeds * revision.new_nodes.features
     return {
         name: _summarize_new_nodes(seeds, round(np.mean(edges)), feature_bytes, found) for name, found in runs.items()
     }

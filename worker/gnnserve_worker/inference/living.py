@@ -86,7 +86,7 @@ class LivingRevision:
         """As predictions see it."""
         self.max_delta_bytes = max_delta_bytes
         self._item_bytes = _ITEM_BYTES + loaded.changes.memory.edge_bytes
-        base = loaded.made_of
+        base = loaded.origin.made_of
         self.base_offset = self.offset = 0 if base is None else base.offset
         """The offset of the log that the revision's graph was made at, and the last one that is applied."""
         self.base_checksum = 0 if base is None else base.checksum
@@ -283,7 +283,7 @@ class LivingRevision:
         the end of the room there are none, so that the first that finds no room is the same one."""
         most = MOST_ITEMS if self.inferences == self._inferences else _SHARED_ITEMS
         room = min(most, (self.max_delta_bytes - self.delta_bytes) // self._item_bytes)
-        items, width, joins = 0, self._loaded.features, self.drafting.graph.joins
+        items, width, joins = 0, self._loaded.new_nodes.features, self.drafting.graph.joins
         for place, batch in enumerate(batches):
             items += batch.counts.items
             if items > room or not joins(batch) or (len(batch.features) and batch.features.shape[1] != width):
@@ -303,7 +303,7 @@ class LivingRevision:
         return int(wrong.min()) if len(wrong) else None
 
     def _check_features(self, batch: ChangeBatch) -> ChangeRefusal | None:
-        counts, rows, width = batch.counts, batch.features, self._loaded.features
+        counts, rows, width = batch.counts, batch.features, self._loaded.new_nodes.features
         if counts.rows and rows.shape[1] != width:
             message = f"{rows.shape[1]:,} features a node, and the graph has {width:,}"
             remedy = "give every column of the graph's source"
@@ -360,7 +360,7 @@ class LivingRevision:
 
     def _write_lists(self, listed: np.ndarray) -> None:
         """These neighbour lists (int64), and what their nodes weigh."""
-        lists, roots = self.graph.lists, self._loaded.neighbour_roots
+        lists, roots = self.graph.lists, self._loaded.reading.neighbour_roots
         lists.follow(self.drafting.graph.lists, listed)
         if roots is not None:
             renew_inverse_roots(lists.bounds, lists.indices, listed, roots)

@@ -41,12 +41,12 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     parts = TaskParts(
         manifest=manifest,
         graph=graph,
-        provenance=provenance_of(manifest, loaded.source, edges, len(loaded.splits.train), relations),
-        classes=loaded.classes,
-        multi_label=loaded.multi_label,
-        splits=loaded.splits,
+        provenance=provenance_of(manifest, loaded.origin.source, edges, len(loaded.labels.splits.train), relations),
+        classes=loaded.labels.classes,
+        multi_label=loaded.labels.multi_label,
+        splits=loaded.labels.splits,
         overlays=overlays,
-        folder=loaded.folder,
+        folder=loaded.origin.folder,
     )
     task = opener.open(parts)
     indexes = _indexes_of(loaded, manifest.revision, task.recommending.parts)
@@ -60,7 +60,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         warm_up=partial(_warm_up, loaded, own_threads if is_elsewhere else nullcontext),
         is_elsewhere=is_elsewhere,
         overlays=overlays,
-        files=loaded.files,
+        files=loaded.origin.files,
         programs=lambda: total_stats([program.stats for program in loaded.programs]),
         limit_programs=partial(_limit_programs, loaded),
         indexes=indexes,
@@ -85,16 +85,17 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: Ask
         lists_by_relation=graph.lists_by_relation,
         neighbours_of=graph.list_of,
         readers_of=graph.readers_of if replica is None else replica.readers_of,
-        labels=loaded.labels,
+        labels=loaded.labels.values,
     )
 
 
 def _types_of(loaded: LoadedRevision) -> GraphTypes:
     schema = loaded.graph.schema
     if loaded.changes is None:
-        return GraphTypes(schema, schema, loaded.type_ids, loaded.ids)
+        return GraphTypes(schema, schema, loaded.ids.by_type, loaded.ids.of_all)
     living = loaded.changes.graph
-    return GraphTypes(living.stored, schema, dict(zip(loaded.type_ids, living.ids_of, strict=True)), loaded.ids)
+    ids = dict(zip(loaded.ids.by_type, living.ids_of, strict=True))
+    return GraphTypes(living.stored, schema, ids, loaded.ids.of_all)
 
 
 def _changes_of(
@@ -111,9 +112,9 @@ def _changes_of(
 
 
 def _indexes_of(loaded: LoadedRevision, revision: str, parts: Sequence[IndexPart]) -> tuple[RevisionIndex, ...]:
-    if loaded.folder is None:
+    if loaded.origin.folder is None:
         return ()
-    indexes = tuple(RevisionIndex(loaded.folder, revision, part) for part in parts)
+    indexes = tuple(RevisionIndex(loaded.origin.folder, revision, part) for part in parts)
     for index in indexes:
         index.look()
     return indexes
@@ -122,6 +123,6 @@ def _indexes_of(loaded: LoadedRevision, revision: str, parts: Sequence[IndexPart
 def _warm_up(loaded: LoadedRevision, threads: Callable[[], AbstractContextManager[None]]) -> None:
     with threads():
         warm_up(loaded)
-    ids = loaded.ids if loaded.changes is None else loaded.changes.graph.ids
+    ids = loaded.ids.asked if loaded.changes is None else loaded.changes.graph.ids
     if ids is not None:
         look_up_one(ids)

@@ -27,6 +27,7 @@ from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import QualifiedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import overlay_arranger
+from gnnserve_worker.graph.relation_lists import places_of
 from gnnserve_worker.inference.served_changes import CHANGED_GRAPH
 from gnnserve_worker.models.rows import FeaturesOf
 from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
@@ -66,17 +67,17 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     if why := _why_none(loaded, manifest, _OVERLAY):
         return NoOverlays(why, graph.described.no_overlay)
     makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
-    widths = [one.features for one in loaded.type_rows]
+    widths = [one.features for one in loaded.new_nodes.types]
     features_of = next((kept for one in makers if (kept := one.kept_features(widths)) is not None), None)
-    of_types = zip(loaded.graph.schema.types, loaded.type_rows, strict=True)
+    of_types = zip(loaded.graph.schema.types, loaded.new_nodes.types, strict=True)
     types = tuple(_features_of(kind.name, recipe, features_of) for kind, recipe in of_types)
-    arranger = overlay_arranger(loaded.graph, loaded.places)
+    arranger = overlay_arranger(loaded.graph, places_of(loaded.graph.schema))
     payloads = EdgePayloads(loaded.graph.schema.relations, loaded.graph.schema.names)
-    asked = loaded.type_rows[0].columns or _NO_COLUMNS
+    asked = loaded.new_nodes.types[0].columns or _NO_COLUMNS
     support = OverlaySupport(asked, arranger.arrange, _narrowed(features_of, asked), payloads)
 
     def stand_in(node: int) -> StandIn:
-        return partial(arranger.stand_in, node, loaded.input_width)
+        return partial(arranger.stand_in, node, loaded.new_nodes.width)
 
     return GraphOverlays(
         form.ids(graph),
@@ -94,7 +95,7 @@ def changed_features_of(loaded: LoadedRevision, manifest: RevisionManifest, grap
     if why := _why_none(loaded, manifest, CHANGED_GRAPH):
         return UnknownFeatures(why)
     form = _FORMS[graph.naming.form]
-    return KnownFeatures(tuple(one.columns for one in loaded.type_rows), partial(form.place_of, graph.ids))
+    return KnownFeatures(tuple(one.columns for one in loaded.new_nodes.types), partial(form.place_of, graph.ids))
 
 
 def _features_of(name: str, recipe: TypeRowRecipe, features_of: FeaturesOf | None) -> TypeFeatures:
@@ -115,6 +116,6 @@ def _why_none(loaded: LoadedRevision, manifest: RevisionManifest, needed: Capabi
     """Empty: something can be brought."""
     if not any(point_of(variant).capabilities.cover(needed) for variant in manifest.variants):
         return "its variants read features that were propagated over the graph as it was generated"
-    if not loaded.type_rows:
+    if not loaded.new_nodes.types:
         return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"
     return ""

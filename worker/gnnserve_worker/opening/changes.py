@@ -26,7 +26,7 @@ class Draft:
     """Tables that stored layers are made of, by the identity of the revision's own: products of features for the first
     layer, rows of the layer before for each later one."""
     neighbour_roots: np.ndarray | None
-    """As `LoadedRevision.neighbour_roots`."""
+    """As `GraphReading.neighbour_roots`."""
 
     def maker(self, maker: MakesLayer) -> MakesLayer:
         """A maker of a stored layer that reads the draft and writes to the revision."""

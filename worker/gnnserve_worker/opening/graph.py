@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import point_of
-from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
@@ -27,10 +27,7 @@ class OpenedGraph:
     """As it is mapped."""
     seen: Graph
     """As predictions read it: with room for new nodes, where it changes."""
-    ids: NodeIds | None
-    """The source's own ids of the nodes that can be asked about; None: it numbers them from 0."""
-    type_ids: Mapping[str, NodeIds | None]
-    """Ids of each type, by its name."""
+    ids: GraphIds
     payloads: tuple[EdgePayload | None, ...]
     """Stored features and times of the edges of each relation; None: they have none."""
     living: LivingGraph | None = None
@@ -46,10 +43,9 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     rules = None if revision.manifest is None else revision.manifest.edge_rules
     stored = open_graph(manifest, mapped, revision.graph_folder / paths.INDICES, revision.graph_remedy, rules)
     payloads = open_payloads(stored, mapped, revision.graph_folder, revision.graph_remedy)
-    type_ids, schema = open_ids(manifest, mapped), stored.schema
-    ids = open_names(manifest, mapped) or type_ids[schema.target.name]
+    ids, schema = GraphIds(open_ids(manifest, mapped), open_names(manifest, mapped)), stored.schema
     if revision.room is None:
-        return OpenedGraph(stored, stored, ids, type_ids, payloads)
+        return OpenedGraph(stored, stored, ids, payloads)
     if revision.row_layout is not RowLayout.BY_NODE and not revision.makes_rows_by_type:
         raise _unchangeable(revision, "how rows of new nodes are made")
     if not any(point_of(variant).capabilities.changes for variant in revision.variants):
@@ -58,9 +54,9 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
         raise _unchangeable(revision, "how edges become neighbour lists")
     grown = with_room(schema, revision.tables, revision.room)
     entries = None if moves_blocks(schema, grown) else _mapped_entries(revision, stored, revision.room)
-    living, draft = living_graphs(stored, type_ids, grown, revision.room.entries, entries, payloads)
+    living, draft = living_graphs(stored, ids.by_type, grown, revision.room.entries, entries, payloads)
     mapped_entries = 0 if entries is None else stored.edges
-    return OpenedGraph(stored, living.graph, ids, type_ids, payloads, living, draft, mapped_entries)
+    return OpenedGraph(stored, living.graph, ids, payloads, living, draft, mapped_entries)
 
 
 def _mapped_entries(revision: RevisionFiles, stored: Graph, room: GraphRoom) -> Callable[[], np.ndarray]:

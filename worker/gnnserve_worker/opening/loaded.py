@@ -17,10 +17,9 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import ChangedSource, NetworkManifest, RevisionManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.relation_lists import TypePlaces, places_of
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
@@ -90,70 +89,89 @@ class TypeRowRecipe:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedRevision:
-    source: str
-    """Name of the graph's source, for messages."""
-    graph: Graph
+class GraphReading:
+    """How predictions read a graph."""
+
     effective_nodes: float
     """`sampling.distinct.effective_nodes` of the graph: how soon draws meet the same node again."""
-    variants: Mapping[str, LoadedVariant]
-    """Variants by name, in the order of the profile."""
-    ids: NodeIds | None
-    """The source's own ids of the nodes, mapped; None: it numbers them from 0."""
+    sample: Sampler = sample_neighbours
+    """Draws neighbours."""
+    neighbour_roots: np.ndarray | None = None
+    """`sampling.normalised.inverse_roots` of the graph, float32 [nodes]; None where no variant weighs neighbours."""
+    payloads: tuple[EdgePayload | LivingPayload | None, ...] = ()
+    """Features and times of the edges of each relation, as predictions read them; None: they have none."""
+
+    def over(self, graph: Graph) -> GraphReading:
+        """The same over other lists."""
+        roots = None if self.neighbour_roots is None else inverse_roots(graph.indptr, graph.indices)
+        return replace(self, effective_nodes=effective_nodes(graph.indptr), neighbour_roots=roots)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLabels:
+    """What is known of nodes of the first type."""
+
     classes: Classes
     """The graph's own label of each score column."""
     multi_label: bool
-    labels: np.ndarray
+    values: np.ndarray
     """int64 [nodes], class indices with -1 for unknown; or uint8 [nodes, classes] when multi-label. Mapped."""
     splits: Splits
-    manifest: RevisionManifest | None
-    """The revision's manifest; None while the revision is staged: it has no profile yet, because this is what gets
-    profiled."""
-    neighbour_roots: np.ndarray | None = None
-    """`sampling.normalised.inverse_roots` of the graph, float32 [nodes]; None where no variant weighs neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewNodes:
+    """What nodes come with that the graph does not have."""
+
     features: int = 0
-    """Features of a node, as in the source."""
-    files: WatchedFiles | None = None
-    """Files that it was opened from; None where no other process can reach them, or it is not published yet."""
-    changes: OpenedChanges | None = None
-    """What applies changes to it; None: it was not opened for them."""
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    """Tables by name, those that no variant gathers from among them."""
+    """Features of a node, as in the source: those of the widest type."""
+    types: tuple[TypeRowRecipe, ...] = ()
+    """What new nodes of each type come with; empty: nothing of how their rows are made is kept."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a row of features that a request or a change brings: those of the widest type, or of an embedding
+        that stands for them."""
+        return max([self.features, *(len(one.default) for one in self.types if one.default is not None)])
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a revision comes from."""
+
+    source: str
+    """Name of the graph's source, for messages."""
     made_of: ChangedSource | None = None
     """What its graph is made of beside its source; None: nothing."""
     folder: Path | None = None
     """The folder of the revision."""
-    type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
-    """`ids` of each type, by its name; empty: those of the only type are `ids`."""
-    type_rows: tuple[TypeRowRecipe, ...] = ()
-    """What new nodes of each type come with; empty: nothing of how their rows are made is kept."""
-    sample: Sampler = sample_neighbours
-    """Draws neighbours in the graph."""
-    payloads: tuple[EdgePayload | LivingPayload | None, ...] = ()
-    """Features and times of the edges of each relation, as predictions read them; None: they have none."""
+    files: WatchedFiles | None = None
+    """Files that it was opened from; None where no other process can reach them, or it is not published yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRevision:
+    manifest: RevisionManifest | None
+    """The revision's manifest; None while the revision is staged: it has no profile yet, because this is what gets
+    profiled."""
+    graph: Graph
+    reading: GraphReading
+    ids: GraphIds
+    labels: LoadedLabels
+    variants: Mapping[str, LoadedVariant]
+    """Variants by name, in the order of the profile."""
+    origin: Origin
+    new_nodes: NewNodes = field(default_factory=NewNodes)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """Tables by name, those that no variant gathers from among them."""
     programs: tuple[ProgramRunner, ...] = ()
     """What runs the programs of its variants, each once."""
-    places: TypePlaces = field(init=False)
-    """Where nodes and lists of each type stand in the graph, and how edges become entries of them."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "places", places_of(self.graph.schema))
-        if not self.type_ids:
-            object.__setattr__(self, "type_ids", {self.graph.schema.target.name: self.ids})
+    changes: OpenedChanges | None = None
+    """What applies changes to it; None: it was not opened for them."""
 
     def over(self, graph: Graph) -> LoadedRevision:
         """The revision as it answers over other lists of the same nodes."""
-        weighs = self.neighbour_roots is not None
-        return replace(
-            self, graph=graph, effective_nodes=effective_nodes(graph.indptr),
-            neighbour_roots=inverse_roots(graph.indptr, graph.indices) if weighs else None,
-        )  # fmt: skip
-
-    @property
-    def input_width(self) -> int:
-        """Columns of a row of features that a request or a change brings: those of the widest type, or of an embedding
-        that stands for them."""
-        return max([self.features, *(len(one.default) for one in self.type_rows if one.default is not None)])
+        return replace(self, graph=graph, reading=self.reading.over(graph))
 
     @property
     def answered_nodes(self) -> int:
@@ -161,8 +179,3 @@ class LoadedRevision:
         the task answers for every type."""
         answers_all = self.manifest is not None and self.manifest.answers_all_types
         return self.graph.nodes if answers_all else self.graph.schema.target.nodes
-
-    @property
-    def answered_type(self) -> str:
-        """Their type; empty where all nodes are of one."""
-        return self.graph.schema.target.name

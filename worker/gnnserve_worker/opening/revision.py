@@ -26,7 +26,16 @@ from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_o
 from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
 from gnnserve_worker.opening.graph import OpenedGraph, open_seen_graph
 from gnnserve_worker.opening.living_graphs import roots_with_room
-from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.loaded import (
+    GraphReading,
+    LoadedLabels,
+    LoadedRevision,
+    LoadedVariant,
+    NetworkBuilder,
+    NewNodes,
+    Origin,
+    TypeRowRecipe,
+)
 from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.opening.rows_by_node import RowsByNode
 from gnnserve_worker.repository import paths
@@ -52,7 +61,7 @@ class TableRows(Protocol):
 
     @property
     def type_rows(self) -> tuple[TypeRowRecipe, ...]:
-        """As `LoadedRevision.type_rows`."""
+        """As `NewNodes.types`."""
         ...  # pragma: no cover
 
     @property
@@ -180,43 +189,35 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network
     changes = None
     if graph.living is not None and graph.draft is not None:
         changes = parts.changes(graph.living, graph.draft)
-    labels, splits = _labels_of(revision, described.schema.target.nodes)
+    roots = parts.roots() if weighs_neighbours else None
+    payloads = graph.payloads if graph.living is None else graph.living.payloads
+    made_of = None if described.version is UNSET else described.version.made_of
     return LoadedRevision(
-        source=described.source,
-        graph=graph.seen,
-        sample=parts.sample,
-        effective_nodes=effective_nodes(graph.stored.indptr),
-        variants=variants,
-        tables=parts.tables,
-        ids=graph.ids,
-        type_ids=graph.type_ids,
-        type_rows=parts.type_rows,
-        classes=described.classes,
-        multi_label=described.multi_label,
-        labels=labels,
-        splits=splits,
         manifest=revision.manifest,
-        neighbour_roots=parts.roots() if weighs_neighbours else None,
-        features=described.features,
-        folder=revision.folder,
-        files=revision.watched,
-        changes=changes,
+        graph=graph.seen,
+        reading=GraphReading(effective_nodes(graph.stored.indptr), parts.sample, roots, payloads),
+        ids=graph.ids,
+        labels=_labels_of(revision),
+        variants=variants,
+        origin=Origin(described.source, made_of, revision.folder, revision.watched),
+        new_nodes=NewNodes(described.features, parts.type_rows),
+        tables=parts.tables,
         programs=parts.programs,
-        payloads=graph.payloads if graph.living is None else graph.living.payloads,
-        made_of=None if described.version is UNSET else described.version.made_of,
+        changes=changes,
     )
 
 
-def _labels_of(revision: RevisionFiles, nodes: int) -> tuple[np.ndarray, Splits]:
-    """Labels of so many nodes, as the graph has them, and which nodes were learnt from."""
+def _labels_of(revision: RevisionFiles) -> LoadedLabels:
     described, mapped = revision.graph, partial(open_graph_array, revision)
-    labels = (
+    nodes = described.schema.target.nodes
+    values = (
         mapped(paths.LABELS, np.uint8, nodes, len(described.classes))
         if described.multi_label
         else mapped(paths.LABELS, np.int64, nodes)
     )
-    return labels, Splits(
+    splits = Splits(
         train=mapped(paths.TRAIN, np.int64, described.train_nodes),
         validation=mapped(paths.VALIDATION, np.int64, described.validation_nodes),
         test=mapped(paths.TEST, np.int64, described.test_nodes),
     )
+    return LoadedLabels(described.classes, described.multi_label, values, splits)

@@ -116,7 +116,7 @@ def _require_unwritten(loaded: LoadedRevision) -> None:
     # Imported here, as above.
     from gnnserve_worker.repository.watched import FileChange  # noqa: PLC0415
 
-    for finding in () if loaded.files is None else loaded.files.look():
+    for finding in () if loaded.origin.files is None else loaded.origin.files.look():
         if finding.change is not FileChange.MOVED:
             raise RepositoryError(
                 finding.path,

@@ -44,9 +44,9 @@ class FollowedLog:
 
 def require_own_log(loaded: LoadedRevision, uid: str) -> None:
     """Raise RepositoryError where changes of another log than that of this service are in the revision's graph."""
-    if loaded.made_of is not None and loaded.made_of.log != uid:
+    if loaded.origin.made_of is not None and loaded.origin.made_of.log != uid:
         raise RepositoryError(
-            f"log {loaded.made_of.log}",
+            f"log {loaded.origin.made_of.log}",
             "it is part of the revision's graph, and this service has another one",
             "let the service that it was made for serve it, or generate another revision",
         )

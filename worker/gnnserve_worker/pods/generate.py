@@ -231,7 +231,7 @@ def _verify(manifest: RevisionManifest, repository: Repository) -> int:
     """Verify every checksum: workers are about to be told of it. Returns the offset that its graph was made at."""
     from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
 
-    made_of = load_revision(repository, manifest.revision).made_of
+    made_of = load_revision(repository, manifest.revision).origin.made_of
     return 0 if made_of is None else made_of.offset
 
 

@@ -81,7 +81,8 @@ def export_embeddings(
     chosen, paths = files_of(out)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        offset = None if revision.made_of is None else revision.made_of.offset
+        made_of = revision.origin.made_of
+        offset = None if made_of is None else made_of.offset
         count = wanted.of.count if wanted.places is None else len(wanted.places)
         made = tuple(unfinished / path.name for path in paths)
         rows = _Rows(count, columns, wanted.of, revision.manifest.revision, offset)

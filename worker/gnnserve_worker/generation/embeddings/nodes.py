@@ -70,7 +70,7 @@ def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNode
     assert manifest is not None  # noqa: S101  (a published one has it)
     ends, of_types = _of_ends(revision, published_task(manifest).ranges()), _of_types(revision)
     if wanted is None:
-        return EmbeddedNodes("", 0, revision.answered_nodes, revision.ids) if ends else of_types[0]
+        return EmbeddedNodes("", 0, revision.answered_nodes, revision.ids.asked) if ends else of_types[0]
     given = [each for each in ends or of_types if each.type]
     for each in given:
         if each.type == wanted:
@@ -91,7 +91,7 @@ def _of_types(revision: LoadedRevision) -> list[EmbeddedNodes]:
     schema = revision.graph.schema
     read = {relation.source for relation in schema.relations if relation.target == schema.target.name}
     return [
-        EmbeddedNodes(kind.name, first, kind.nodes, revision.type_ids.get(kind.name, revision.ids))
+        EmbeddedNodes(kind.name, first, kind.nodes, revision.ids.by_type[kind.name])
         for kind, first in zip(schema.types, schema.first_nodes, strict=False)
         if kind.name in {schema.target.name, *read}
     ]
@@ -99,4 +99,4 @@ def _of_types(revision: LoadedRevision) -> list[EmbeddedNodes]:
 
 def _of_ends(revision: LoadedRevision, ranges: Sequence[NodeRange]) -> list[EmbeddedNodes]:
     """Nodes at either end of links that join types, whose ids are texts with their type."""
-    return [EmbeddedNodes(one.type, one.start, one.end - one.start, revision.ids, one.start) for one in ranges]
+    return [EmbeddedNodes(one.type, one.start, one.end - one.start, revision.ids.asked, one.start) for one in ranges]

@@ -86,10 +86,10 @@ def publish_embeddings(
     manifest = loaded.manifest
     assert manifest is not None  # noqa: S101  (a published one has it)
     variant = choose_variant(manifest, named)
-    made = _Made(loaded, variant, layout.revision(revision), on_progress)
+    made, ids = _Made(loaded, variant, layout.revision(revision), on_progress), loaded.ids.asked
     embedded = Embedded(
         service, revision, variant.name, made.offset, loaded.answered_nodes, columns_of_embeddings(manifest, variant),
-        loaded.ids is not None and loaded.ids.kind is NodeIdKind.STRINGS,
+        ids is not None and ids.kind is NodeIdKind.STRINGS,
     )  # fmt: skip
     written: dict[str, Written] = {}
     problems: dict[str, str] = {}
@@ -109,7 +109,8 @@ class _Made:
     def __init__(
         self, revision: LoadedRevision, variant: VariantManifest, folder: Path, on_progress: ProgressListener
     ) -> None:
-        self.offset = None if revision.made_of is None else revision.made_of.offset
+        made_of = revision.origin.made_of
+        self.offset = None if made_of is None else made_of.offset
         self._revision = revision
         self._variant = variant
         self._folder = folder
@@ -133,7 +134,7 @@ class _Made:
         """One of each part. Raises InputError where there is none."""
         revision, manifest = self._revision, self._revision.manifest
         assert manifest is not None  # noqa: S101
-        parts = published_task(manifest).index_parts(revision.answered_type, revision.answered_nodes)
+        parts = published_task(manifest).index_parts(revision.graph.schema.target.name, revision.answered_nodes)
         if not parts:
             raise InputError(
                 "spec.embeddings.index",
@@ -172,7 +173,7 @@ class _Made:
         return lambda rows: self._on_progress(Progress(f"rows into {sink}", rows, total))
 
     def _shown(self, start: int, end: int) -> Ids:
-        ids = self._revision.ids
+        ids = self._revision.ids.asked
         return range(start, end) if ids is None else ids.shown(start, end)
 
     def _computed(self, scratch: Path) -> np.ndarray:
