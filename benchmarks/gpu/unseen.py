@@ -64,7 +64,8 @@ def _revision(graph: PaperGraph) -> LoadedRevision:
     made = revision_of_model(graph, "GraphSAGE")
     name, width = variant_name(1, Storage.FLOAT32), graph.table.columns
     rows = row_maker(graph.table, width, Scaling(Normalization.DISABLED), np.arange(width), ())
-    return replace(made, variants={name: replace(made.variants[name], rows=rows)}, features=width)
+    variants = {name: replace(made.variants[name], rows=rows)}
+    return replace(made, variants=variants, new_nodes=replace(made.new_nodes, features=width))
 
 
 def _compared(opened: Opened, graph: PaperGraph, new_nodes: int, seeds: int, seconds: float) -> Row:

@@ -30,7 +30,7 @@ from gnnserve_api.graph_schema import (
 from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contract_problems
 from gnnserve_api.repository import program_network
 from gnnserve_api.spec.task import Decoder, Links
-from gnnserve_describe import Description, Wishes, describe
+from gnnserve_describe import Description, Wishes, describe, links_of, nodes_of
 from gnnserve_describe.decoder import decoder_of
 from gnnserve_describe.layout import layout_of
 from gnnserve_describe.write import DECODER
@@ -77,8 +77,8 @@ def _checked(entry: Entry) -> tuple[Outcome, str, float | None]:
     train(made)
     scores_links = entry.task is Task.LINKS
     wishes = Wishes(
-        target=None if scores_links else made.target or None, links=made.relation if scores_links else None,
-        decoder=made.decoder,
+        target=None if scores_links else made.target or None,
+        scored=links_of(made.relation) if scores_links else nodes_of, decoder=made.decoder,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -60,5 +60,9 @@ class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     def answers_all_types(self) -> bool:
         return True
 
+    def asked_alone(self, schema: GraphSchema) -> slice:
+        first = self.first.over(schema)
+        return slice(first.start, first.end) if self.first != self.second else slice(0)
+
     def over(self, schema: GraphSchema) -> LinksManifest:
         return msgspec.structs.replace(self, first=self.first.over(schema), second=self.second.over(schema))

@@ -420,6 +420,9 @@ class TaskSection(Protocol):
     def answers_all_types(self) -> bool:
         """Whether nodes of every type have outputs, so that rows of all of them are read."""
 
+    def asked_alone(self, schema: GraphSchema) -> slice:
+        """Positions of the nodes that others of another type are chosen for; empty: there are no such types."""
+
     def over(self, schema: GraphSchema) -> TaskSection:
         """The section over the same types with other numbers of nodes: another version of the graph, or room for new
         nodes behind each type."""
@@ -478,7 +481,8 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     @property
     def sections(self) -> Mapping[str, TaskSection]:
         """Sections that tasks have written, by their fields; empty: the task has none."""
-        return {} if self.links is None else {"links": self.links}
+        written = {"links": self.links}
+        return {field: section for field, section in written.items() if section is not None}
 
     @property
     def task_files(self) -> tuple[str, ...]:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gnnserve_describe.description import Description, Wishes, describe
+    from gnnserve_describe.scored import links_of, nodes_of
 
-__all__ = ["Description", "Wishes", "describe"]
+__all__ = ["Description", "Wishes", "describe", "links_of", "nodes_of"]
+_SCORED = ("links_of", "nodes_of")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("gnnserve_describe.description"), name)
+    return getattr(import_module(f"gnnserve_describe.{'scored' if name in _SCORED else 'description'}"), name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from gnnserve_api.errors import InputError
 from gnnserve_describe.description import Description, Wishes, describe
 from gnnserve_describe.load import load_decoder, load_graph, load_model, load_object
+from gnnserve_describe.scored import links_of, nodes_of
 from gnnserve_describe.write import MANIFEST, check_new
 
 
@@ -46,7 +47,7 @@ def run(command: DescribeCommand) -> None:
     scores_links = command.links or bool(command.relation) or decoder is not None
     wishes = Wishes(
         command.hops, command.target, inputs, ids, command.nodes, command.seed, command.name, command.output,
-        command.relation if scores_links else None, decoder,
+        links_of(command.relation) if scores_links else nodes_of, decoder,
     )  # fmt: skip
     _print(describe(module, graph, command.out, wishes, lambda step: print(f"{step} …", file=sys.stderr)))
 

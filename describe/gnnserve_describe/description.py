@@ -31,7 +31,7 @@ from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import PROBED_HOPS, Probe, make_probe, shape_of
 from gnnserve_describe.reach import NotSampledError, Reach, ReadsFurtherError, SizesOfAnotherError, measure_reach
 from gnnserve_describe.reverses import with_reverses
-from gnnserve_describe.scored import links_of, nodes_of
+from gnnserve_describe.scored import Choose, nodes_of
 from gnnserve_describe.scoring import Outputs, Scorer, outputs_of, tensors_of
 from gnnserve_describe.steadiness import check_steady, in_evaluation
 from gnnserve_describe.write import (
@@ -85,9 +85,8 @@ class Wishes:
     """Name of the service in the manifest; empty: the folder's."""
     output: str = ""
     """Output of `forward` that scores are, by its name or place; empty: the likely one."""
-    links: str | None = None
-    """Relation whose links are scored, by its name, or source type, name and target type with blanks between; empty:
-    the only one. The output are rows of nodes then, whose pairs are scored. None: nodes are scored."""
+    scored: Callable[[str | None], Choose] = nodes_of
+    """What is scored, given `target`: nodes, or links of a relation (`links_of`)."""
     decoder: torch.nn.Module | None = None
     """Module that scores two rows; None: their dot product."""
 
@@ -123,8 +122,7 @@ def describe(
     with new_folder(folder) as made, told_by_line():
         step("call the module")
         module = in_evaluation(module, findings)
-        choose = nodes_of(wishes.target) if wishes.links is None else links_of(wishes.links)
-        example = example_of(module, graph, choose, wishes.inputs)
+        example = example_of(module, graph, wishes.scored(wishes.target), wishes.inputs)
         example.scored.check(wishes.target, wishes.ids)
         check_edges(example.graph, example.scored.types)
         ids = None if wishes.ids is None else ids_of(wishes.ids, example.graph.nodes(example.target))
@@ -260,7 +258,7 @@ def _scorer(module: torch.nn.Module, example: Example, probe: Probe, wishes: Wis
     check_steady(module, example.call, probe.graph)
     outputs = outputs_of(
         module, example.call, probe.graph, example.target, example.labels, wishes.output,
-        gives_rows=wishes.links is not None,
+        gives_rows=example.scored.gives_rows,
     )  # fmt: skip
     findings.tell(f"forward is called with {words}")
     _tell_outputs(outputs, findings)

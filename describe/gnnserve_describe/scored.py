@@ -44,6 +44,10 @@ class Scored(Protocol):
         """Types whose nodes have scores or rows, the target first."""
 
     @property
+    def gives_rows(self) -> bool:
+        """Whether the output of the module are rows of nodes, whose pairs are scored."""
+
+    @property
     def has_classes(self) -> bool:
         """Whether labels of the graph are classes of what is scored."""
 
@@ -75,6 +79,7 @@ Choose = Callable[[GivenGraph], Scored]
 @dataclass(frozen=True, slots=True)
 class ScoredNodes:
     target: str
+    gives_rows = False
     has_classes = True
 
     @property
@@ -117,6 +122,7 @@ class ScoredNodes:
 @dataclass(frozen=True, slots=True)
 class ScoredLinks:
     relation: RelationKey
+    gives_rows = True
     has_classes = False
 
     @property
@@ -181,8 +187,9 @@ def nodes_of(target: str | None) -> Choose:
     return choose
 
 
-def links_of(named: str) -> Choose:
-    """Links of the relation of that name, or of that source type, name and target type; empty: of the only one."""
+def links_of(named: str) -> Callable[[str | None], Choose]:
+    """Links of the relation of that name, or of that source type, name and target type with blanks between; empty: of
+    the only one. Whatever the type that is to be scored, which `Scored.check` refuses."""
 
     def choose(found: GivenGraph) -> Scored:
         keys = list(found.edges)
@@ -194,7 +201,7 @@ def links_of(named: str) -> Choose:
         remedy = "name one, with its types where several fit"
         raise InputError("--relation", f"{told}, and the graph has {there}", remedy)
 
-    return choose
+    return lambda _target: choose
 
 
 def words_of(key: RelationKey) -> str:

@@ -126,7 +126,8 @@ def test_the_graph_of_a_published_manifest_is_not_imported_again(
 
     data = planted_graph([0, 1], nodes=60, columns=4, classes=(4, 9))
     variant = SimpleNamespace(fanouts=(2,))
-    loaded = SimpleNamespace(graph=data.graph, splits=data.splits, variants={"x1": variant}, manifest=None)
+    labels = SimpleNamespace(splits=data.splits)
+    loaded = SimpleNamespace(graph=data.graph, labels=labels, variants={"x1": variant}, manifest=None)
     monkeypatch.setattr(Repository, "find", find)
     monkeypatch.setattr("gnnserve_cli.cache_subject.load_revision", lambda _stored, _revision: loaded)
     manifest = _own_manifest(tmp_path)

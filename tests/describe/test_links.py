@@ -17,7 +17,7 @@ from tests.support.described import CLASSES, GRAPH, TYPED_GRAPH, Net, TypedNet
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.task import Decoder, Links
-from gnnserve_describe import Wishes, describe, write
+from gnnserve_describe import Wishes, describe, links_of, write
 from gnnserve_describe.decoder import DIST_MULT, DOT, MLP, decoder_of
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
@@ -114,7 +114,7 @@ class Product(torch.nn.Module):
 
 def test_an_encoder_is_served_by_its_manifest_with_the_scores_of_its_decoder(tmp_path: Path) -> None:
     encoder, decoder, folder = Encoder(pyg.SAGEConv).eval(), Beside(), tmp_path / "described"
-    made = describe(encoder, GRAPH, folder, Wishes(output="rows", links="", decoder=decoder))
+    made = describe(encoder, GRAPH, folder, Wishes(output="rows", scored=links_of(""), decoder=decoder))
     assert (made.program.scores.columns, made.program.embeddings, made.has_graph) == (ROWS, None, True)
     document = yaml.safe_load((folder / write.MANIFEST).read_text())["spec"]
     assert document["task"] == {"links": {"decoder": "MLP", "dimensions": ROWS}}
@@ -185,7 +185,7 @@ class TypedEncoder(torch.nn.Module):
 
 
 def test_links_between_types_are_served_by_the_manifest(tmp_path: Path) -> None:
-    wishes = Wishes(links="writes", decoder=OfTypes())
+    wishes = Wishes(scored=links_of("writes"), decoder=OfTypes())
     made = describe(TypedEncoder().eval(), TYPED_GRAPH, tmp_path / "described", wishes)
     outputs = [(each.name, each.type, each.columns) for each in made.program.outputs]
     assert outputs == [("scores", "author", ROWS), ("scores_paper", "paper", ROWS)]
@@ -200,11 +200,11 @@ def test_links_between_types_are_served_by_the_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        (Wishes(links=""), "--relation: links of one relation are scored, and the graph has author writes"),
-        (Wishes(links="likes"), "--relation: 'likes' is the name of none, and the graph has"),
-        (Wishes(links="writes", target="paper"), "--target: links are scored, whose ends have"),
-        (Wishes(links="writes", ids=range(80)), "--ids: links join types, and expected rows"),
-        (Wishes(links="writes"), "it returns torch.float32 .*: none of its outputs has a row"),
+        (Wishes(scored=links_of("")), "--relation: links of one relation are scored, and the graph has author writes"),
+        (Wishes(scored=links_of("likes")), "--relation: 'likes' is the name of none, and the graph has"),
+        (Wishes(scored=links_of("writes"), target="paper"), "--target: links are scored, whose ends have"),
+        (Wishes(scored=links_of("writes"), ids=range(80)), "--ids: links join types, and expected rows"),
+        (Wishes(scored=links_of("writes")), "it returns torch.float32 .*: none of its outputs has a row"),
     ],
 )
 def test_links_between_types_name_their_relation(wishes: Wishes, words: str, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_links_between_types_name_their_relation(wishes: Wishes, words: str, tmp
 
 
 def test_an_output_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    wishes = Wishes(output="embeddings", links="")
+    wishes = Wishes(output="embeddings", scored=links_of(""))
     with pytest.raises(
         InputError, match=r"--output: no output of nodes is called 'embeddings'; name one of: 0, 1.rows"
     ):
@@ -228,7 +228,7 @@ def test_rows_are_taken_as_they_are_and_the_first_ones_are_meant(tmp_path: Path)
             return super().forward(x, edge_index).softmax(dim=-1)
 
     module = Bounded(pyg.SAGEConv).eval()
-    made = describe(module, GRAPH, tmp_path / "described", Wishes(links=""))
+    made = describe(module, GRAPH, tmp_path / "described", Wishes(scored=links_of("")))
     assert made.program.scores.columns == CLASSES
     with np.load(tmp_path / "described" / write.EXPECTED) as arrays:
         np.testing.assert_allclose(arrays["scores"].sum(axis=1), 1, rtol=1e-5)

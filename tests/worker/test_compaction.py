@@ -184,7 +184,7 @@ def test_nodes_that_are_called_by_position_still_are_where_none_left(tmp_path: P
     service.append(batch_of(row, new=[NODES], edges=[(0, NODES)]))
     folded = service.fold()
     assert folded is not None and folded.data.ids is None
-    assert load_revision(service.repository, service.manifest.revision).ids is None
+    assert load_revision(service.repository, service.manifest.revision).ids.asked is None
     service.append(batch_of(np.zeros((0, FEATURES), np.float32), removed=[3]))
     folded = service.fold()
     assert folded is not None and folded.data.ids is not None

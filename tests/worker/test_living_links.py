@@ -76,7 +76,7 @@ def generated(repository: Repository, spec: GNNServiceSpec, imported: Imported) 
 
 
 def assert_equal(found: LoadedRevision, plain: PlainGraph, expected: LoadedRevision) -> None:
-    ids = found.ids if found.changes is None else found.changes.graph.ids
+    ids = found.ids.asked if found.changes is None else found.changes.graph.ids
     assert ids is not None
     positions = ids_of([*plain.lists]).find_in(ids)
     for name in expected.variants:

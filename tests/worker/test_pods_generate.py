@@ -207,7 +207,8 @@ def test_result_that_cannot_be_told_is_a_failure_to_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pipeline, "generate", lambda *_, **_named: revision_manifest())
-    monkeypatch.setattr("gnnserve_worker.opening.revision.load_revision", lambda *_: SimpleNamespace(made_of=None))
+    loaded = SimpleNamespace(origin=SimpleNamespace(made_of=None))
+    monkeypatch.setattr("gnnserve_worker.opening.revision.load_revision", lambda *_: loaded)
     monkeypatch.setattr(generate, "_size_bytes", lambda *_: 0)
     environ = environ_of(tmp_path, manifest_of(tmp_path))
     environ["GNNSERVE_TERMINATION_MESSAGE"] = str(tmp_path / "missing/termination-log")

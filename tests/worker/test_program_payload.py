@@ -88,7 +88,7 @@ def revision(exported: Path) -> Iterator[LoadedRevision]:
     )
     network = ProgramNetwork(PROGRAM, SCHEMA, runner, (FEATURES,))
     variant = replace(made.variants["x1"], name="program", network=network, fanouts=(FULL_NEIGHBOURHOOD,))
-    yield replace(made, variants={"program": variant}, payloads=(PAYLOAD,))
+    yield replace(made, variants={"program": variant}, reading=replace(made.reading, payloads=(PAYLOAD,)))
     runner.close()
 
 

@@ -324,8 +324,8 @@ def test_a_task_of_one_file_is_exported(scene: Scene, tmp_path: Path) -> None:
     def export() -> ExportManifest:
         return export_variant(loaded, "default/odd", scene.variant, [*ExportFormat], tmp_path / "out", "a test")
 
-    if scene.source.begins:  # as of every task over several types
-        with pytest.raises(InputError, match="programs are made of networks over"):
+    if scene.source.begins:  # over several types, of which one has no features
+        with pytest.raises(InputError, match="nodes of type tag, which have no features"):
             export()
         return
     written = export()

@@ -94,16 +94,17 @@ class RowsByType:
         """What makes rows of a table of embeddings."""
         revision, manifest, table = self._revision, self._revision.manifest, self.tables[name]
         stored, seen = self._graph.stored.schema, self._graph.seen.schema
-        assert manifest is not None and manifest.links is not None  # noqa: S101 - of links alone
+        assert manifest is not None  # noqa: S101 - only what is published is opened for changes
         weights: dict[str, np.ndarray] = {}
         for file in manifest.task_files:
             weights |= read_tensors(revision, revision.folder / file)
         folding = build_folding(weights, table.columns)
         has_length_1 = np.ones(self._graph.seen.nodes, np.bool_)
         if folding is not None:
-            folding, first = folding.over(stored, seen), manifest.links.first.over(seen)
+            folding = folding.over(stored, seen)
             has_length_1[:] = False
-            has_length_1[first.start : first.end] = manifest.links.first != manifest.links.second
+            for section in manifest.sections.values():
+                has_length_1[section.asked_alone(seen)] = True
         return FoldedRowMaker(table, self.open_table(name), self._graph.seen, folding, has_length_1)
 
 
