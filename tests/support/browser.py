@@ -61,7 +61,9 @@ class Browser:
     def _receive(self) -> dict[str, Any]:
         deadline_s = time.monotonic() + _ANSWER_S
         while b"\0" not in self._unread:
-            ready, _, _ = select.select([self._receive_fd], [], [], max(0.0, deadline_s - time.monotonic()))
+            waited_for = select.poll()  # select() takes no descriptor above 1,023, of which a process of tests has more
+            waited_for.register(self._receive_fd, select.POLLIN)
+            ready = waited_for.poll(max(0.0, deadline_s - time.monotonic()) * 1e3)
             part = os.read(self._receive_fd, 1 << 20) if ready else b""
             if not part:
                 raise RuntimeError("Chromium says nothing: it died, or hangs")
