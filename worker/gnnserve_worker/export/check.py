@@ -7,7 +7,8 @@ Programs run on threads, and what threads do wrong shows in large batches only, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 import numpy as np
@@ -17,7 +18,7 @@ from gnnserve_worker.export.inputs import Inputs, draw_inputs, join_inputs, pad_
 from gnnserve_worker.export.programs import Program
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.programs.layered import ROWS
+from gnnserve_worker.programs.layered import ROWS, SCORES
 
 TOLERANCE = 1e-4
 LARGE_BATCHES, LEAST_ROWS, MOST_ROWS = 20, 2000, 8000
@@ -25,27 +26,43 @@ _NODES, _OTHER_NODES, _PADDING, _KEY = 8, 3, 5, 0
 _DRAWN = 16
 """Questions that large batches are made of, over and over: a small graph has no more, and each takes a draw."""
 
-Question = tuple[Inputs, np.ndarray]
-"""Inputs, and gnnserve's own scores of them."""
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    inputs: Inputs
+    outputs: Inputs
+    """gnnserve's own answer."""
+    rows: int
+    """Rows of the inputs."""
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self.outputs[SCORES]
 
 
 def check_program(
     revision: LoadedRevision, variant: LoadedVariant, chosen: ExportFormat, program: Program
 ) -> list[ExportCheck]:
     """Raises RuntimeError where scores differ by more than the tolerance."""
-    checks = []
-    for count, padding in ((_NODES, 0), (_OTHER_NODES, _PADDING)):
-        inputs, expected = _ask(revision, variant, spread_nodes(revision, count), _KEY)
-        difference = difference_of(program(pad_inputs(inputs, padding) if padding else inputs), expected)
-        checks.append(ExportCheck(chosen, 1, len(expected), len(inputs[ROWS]) + padding, padding, difference))
-    nodes = rows = 0
-    largest = 0.0
-    for inputs, expected in _large_batches(revision, variant):
-        largest = max(largest, difference_of(program(inputs), expected))
-        nodes, rows = max(nodes, len(expected)), max(rows, len(inputs[ROWS]))
-    checks.append(ExportCheck(chosen, LARGE_BATCHES, nodes, rows, 0, largest))
+    few, fewer = (_ask(revision, variant, spread_nodes(revision, count), _KEY) for count in (_NODES, _OTHER_NODES))
+    padded = replace(fewer, inputs=pad_inputs(fewer.inputs, _PADDING), rows=fewer.rows + _PADDING)
+    checks = [
+        compare(chosen, [few], program),
+        compare(chosen, [padded], program, _PADDING),
+        compare(chosen, _large_batches(revision, variant), program),
+    ]
     require_within(checks, variant.name)
     return checks
+
+
+def compare(chosen: ExportFormat, questions: Iterable[Question], program: Program, padding: int = 0) -> ExportCheck:
+    """One check over all questions, each of which is a batch. `padding`: as of `ExportCheck`."""
+    batches = nodes = rows = 0
+    largest = 0.0
+    for one in questions:
+        largest = max(largest, _difference(program(one.inputs), one.scores))
+        batches, nodes, rows = batches + 1, max(nodes, len(one.scores)), max(rows, one.rows)
+    return ExportCheck(chosen, batches, nodes, rows, padding, largest)
 
 
 def require_within(checks: Sequence[ExportCheck], name: str) -> None:
@@ -64,10 +81,11 @@ def spread_nodes(revision: LoadedRevision, count: int) -> np.ndarray:
 
 
 def _ask(revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray, key: int) -> Question:
-    return draw_inputs(revision, variant, nodes, key), infer_batch(revision, variant.name, nodes, key).scores
+    inputs = draw_inputs(revision, variant, nodes, key)
+    return Question(inputs, {SCORES: infer_batch(revision, variant.name, nodes, key).scores}, len(inputs[ROWS]))
 
 
-def difference_of(found: np.ndarray, expected: np.ndarray) -> float:
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference of a score, relative to the largest one; infinite where one is no number."""
     largest = float(np.abs(found[: len(expected)] - expected).max())
     return largest / max(1.0, float(np.abs(expected).max())) if math.isfinite(largest) else math.inf
@@ -81,12 +99,12 @@ def _large_batches(revision: LoadedRevision, variant: LoadedVariant) -> Iterator
         blocks, rows = [], 0
         for block in islice(cycle(drawn), number % _DRAWN, None):
             blocks.append(block)
-            rows += len(block[0][ROWS])
+            rows += block.rows
             if rows >= least_rows:
                 break
-        inputs = join_inputs([inputs for inputs, _ in blocks])
-        expected = np.concatenate([scores for _, scores in blocks])
-        yield (shuffle_edges(inputs, random) if number % 2 else inputs), expected
+        inputs = join_inputs([block.inputs for block in blocks])
+        scores = np.concatenate([block.scores for block in blocks])
+        yield Question(shuffle_edges(inputs, random) if number % 2 else inputs, {SCORES: scores}, rows)
 
 
 def _drawn(revision: LoadedRevision, variant: LoadedVariant, random: np.random.Generator) -> Iterator[Question]:
@@ -96,5 +114,5 @@ def _drawn(revision: LoadedRevision, variant: LoadedVariant, random: np.random.G
         count = min(count, nodes)
         block = _ask(revision, variant, random.choice(nodes, count, replace=False).astype(np.int64), key)
         yield block
-        if len(block[0][ROWS]) < MOST_ROWS / _DRAWN:
+        if block.rows < MOST_ROWS / _DRAWN:
             count *= 2

@@ -28,10 +28,14 @@ class LayeredExport:
     """An `Exported` (`write.py`)."""
 
     revision: LoadedRevision
-    manifest: RevisionManifest
     described: VariantManifest
     gives_embeddings: bool
     contract: UnsetType = UNSET
+
+    @property
+    def manifest(self) -> RevisionManifest:
+        assert self.revision.manifest is not None  # noqa: S101 - only what is published is exported
+        return self.revision.manifest
 
     @property
     def variant(self) -> LoadedVariant:

@@ -9,8 +9,8 @@ that are made of made-up features as rows of new nodes are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -23,7 +23,7 @@ from gnnserve_api.export import ExportCheck, ExportedArray, ExportFormat
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_worker.export.check import LARGE_BATCHES, difference_of, require_within
+from gnnserve_worker.export.check import LARGE_BATCHES, Question, compare, require_within, spread_nodes
 from gnnserve_worker.export.programs import FORMATS, Program
 from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork
 from gnnserve_worker.graph.ids import GraphIds
@@ -64,32 +64,18 @@ def check_exportable(manifest: RevisionManifest, variant: VariantManifest) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class TypedExport:
+class RelationalExport:
     """An `Exported` of a variant over several types."""
 
-    revision: LoadedRevision
     variant: LoadedVariant
     network: RelationNetwork
     gives_embeddings: bool
-    contract: ProgramManifest = field(init=False)
-    _made_up: _MadeUp = field(init=False)
-    _features: Mapping[int, str] = field(init=False)
-    _edges: Mapping[int, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        network, schema = self.network, self.network.schema
-        kinds, layers = sorted(network.written(0)), range(1, len(network.layers) + 1)
-        relations = sorted({place for number in layers for place in network.read(number)})
-        names = _names([schema.types[kind].name for kind in kinds], [schema.relations[one].key for one in relations])
-        object.__setattr__(self, "_features", dict(zip(kinds, names[: len(kinds)], strict=True)))
-        object.__setattr__(self, "_edges", dict(zip(relations, names[len(kinds) :], strict=True)))
-        hidden = ProgramOutput(EMBEDDINGS, self.variant.network.hidden) if self.gives_embeddings else None
-        contract = ProgramManifest(
-            FORMATS[ExportFormat.ONNX].file, "", len(network.layers), tuple(self._program_inputs()),
-            ProgramOutput(SCORES, self.variant.network.classes), hidden,
-        )  # fmt: skip
-        object.__setattr__(self, "contract", contract)
-        object.__setattr__(self, "_made_up", _MadeUp.of(self))
+    contract: ProgramManifest
+    made_up: _MadeUp
+    features: Mapping[int, str]
+    """Names of inputs by the place of their type."""
+    edges: Mapping[int, str]
+    """Names of inputs by the place of their relation."""
 
     @property
     def inputs(self) -> tuple[ExportedArray, ...]:
@@ -100,40 +86,40 @@ class TypedExport:
                 f"Features of nodes of type {types[kind].name}, as the source has them; the nodes that are asked about "
                 "come first.",
             )
-            for kind, name in self._features.items()
+            for kind, name in self.features.items()
         ]  # fmt: skip
         edges = [
             ExportedArray(
                 name, "int64", (2, name),
                 f"Edges of {relations[place].key}: in the first row the place of the node that is read in "
-                f"`{self._features[self.network.source_of(place)]}`, in the second that of the node that reads it in "
-                f"`{self._features[self.network.target_of(place)]}`.",
+                f"`{self.features[self.network.source_of(place)]}`, in the second that of the node that reads it in "
+                f"`{self.features[self.network.target_of(place)]}`.",
             )
-            for place, name in self._edges.items()
+            for place, name in self.edges.items()
         ]  # fmt: skip
         return (*features, *edges)
 
     def outputs(self, scores: str) -> tuple[ExportedArray, ...]:
         """`scores`: a sentence about the scores."""
-        rows, network = self._features[0], self.variant.network
+        rows, network = self.features[0], self.variant.network
         found = [ExportedArray(SCORES, "float32", (rows, network.classes), scores)]
         if self.gives_embeddings:
             found.append(ExportedArray(EMBEDDINGS, "float32", (rows, network.hidden), "The last hidden layer."))
         return tuple(found)
 
     def module(self) -> nn.Module:
-        return RelationModule(self.network, self._features, self._edges, gives_embeddings=self.gives_embeddings)
+        return RelationModule(self.network, self.features, self.edges, gives_embeddings=self.gives_embeddings)
 
     def checks(self, chosen: ExportFormat, program: Program) -> list[ExportCheck]:
         """Raises RuntimeError where scores differ by more than the tolerance."""
-        made_up = self._made_up
-        checks = [_check(chosen, 1, [made_up.ask(made_up.spread(count))], program) for count in (_FEW, _FEWER)]
-        checks.append(_check(chosen, LARGE_BATCHES, made_up.large_batches(), program))
+        made_up = self.made_up
+        checks = [compare(chosen, [made_up.ask_few(count)], program) for count in (_FEW, _FEWER)]
+        checks.append(compare(chosen, made_up.large_batches(), program))
         require_within(checks, self.variant.name)
         return checks
 
     def example(self) -> dict[str, np.ndarray]:
-        question = self._made_up.ask(self._made_up.spread(_FEW))
+        question = self.made_up.ask_few(_FEW)
         return {**question.inputs, **question.outputs}
 
     def rows(self) -> None:
@@ -142,21 +128,14 @@ class TypedExport:
     def row_recipe(self) -> dict[str, np.ndarray]:
         return {}
 
-    def _program_inputs(self) -> Iterator[ProgramInput]:
-        types, relations = self.network.schema.types, self.network.schema.relations
-        for kind, name in self._features.items():
-            yield ProgramInput(name, InputRole.FEATURES, type=types[kind].name)
-        for place, name in self._edges.items():
-            one = relations[place]
-            yield ProgramInput(name, InputRole.EDGES, relation=RelationKey(one.source, one.name, one.target))
 
-
-def typed_export(revision: LoadedRevision, described: VariantManifest, *, gives_embeddings: bool) -> TypedExport:
+def relational_export(revision: LoadedRevision, described: VariantManifest, gives_embeddings: bool) -> RelationalExport:
     """InputError: scores depend on embeddings that were learnt."""
-    variant = revision.variants[described.name]
-    network = _network_of(revision, described)
-    schema = network.schema
-    learnt = [schema.types[kind].name for kind in sorted(network.written(0)) if schema.types[kind].features is None]
+    variant, kept = revision.variants[described.name], _read(revision, described.weights)
+    network = _network_of(revision, described, kept)
+    schema, layers = network.schema, len(network.layers)
+    kinds = sorted(network.written(0))
+    learnt = [schema.types[kind].name for kind in kinds if schema.types[kind].features is None]
     if learnt:
         raise InputError(
             "VARIANT",
@@ -164,19 +143,41 @@ def typed_export(revision: LoadedRevision, described: VariantManifest, *, gives_
             "learnt for each, which holds for the nodes of this graph alone",
             "give them features in the source, and generate again",
         )
-    return TypedExport(revision, variant, network, gives_embeddings)
+    relations = sorted({place for number in range(1, layers + 1) for place in network.read(number)})
+    names = _names([schema.types[kind].name for kind in kinds], [schema.relations[one].key for one in relations])
+    features = dict(zip(kinds, names[: len(kinds)], strict=True))
+    edges = dict(zip(relations, names[len(kinds) :], strict=True))
+    hidden = ProgramOutput(EMBEDDINGS, variant.network.hidden) if gives_embeddings else None
+    contract = ProgramManifest(
+        FORMATS[ExportFormat.ONNX].file, "", layers, tuple(_program_inputs(schema, features, edges)),
+        ProgramOutput(SCORES, variant.network.classes), hidden,
+    )  # fmt: skip
+    made_up = _MadeUp.of(revision, described, kept, network, contract)
+    return RelationalExport(variant, network, gives_embeddings, contract, made_up, features, edges)
 
 
-def _network_of(revision: LoadedRevision, described: VariantManifest) -> RelationNetwork:
+def _program_inputs(
+    schema: GraphSchema, features: Mapping[int, str], edges: Mapping[int, str]
+) -> Iterator[ProgramInput]:
+    for kind, name in features.items():
+        yield ProgramInput(name, InputRole.FEATURES, type=schema.types[kind].name)
+    for place, name in edges.items():
+        one = schema.relations[place]
+        yield ProgramInput(name, InputRole.EDGES, relation=RelationKey(one.source, one.name, one.target))
+
+
+def _network_of(
+    revision: LoadedRevision, described: VariantManifest, kept: Mapping[str, np.ndarray]
+) -> RelationNetwork:
     manifest, schema, own = revision.manifest, revision.graph.schema, described.network
-    assert manifest is not None and manifest.row_source is not None and revision.origin.folder is not None  # noqa: S101
+    assert manifest is not None and manifest.row_source is not None  # noqa: S101
     source = manifest.row_source
     if source.tensors is None:
         raise InputError(
             "REVISION", f"{manifest.revision} was made by an earlier gnnserve and kept nothing of its first layer",
             "generate it again",
         )  # fmt: skip
-    made_by, kept = (_read(revision, name) for name in (source.tensors, described.weights))
+    made_by = _read(revision, source.tensors)
     recipe = type_recipe(source, schema, made_by, lambda _: np.zeros(own.hidden, np.float32))
     shape = RelationalShape(schema, own.hidden, own.classes, own.layers, None, own.attention)
     layers = [layer_of(0, made_by), *(layer_of(number, kept) for number in range(1, own.layers))]
@@ -200,32 +201,14 @@ def _names(types: Sequence[str], relations: Sequence[str]) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    inputs: Mapping[str, np.ndarray]
-    outputs: Mapping[str, np.ndarray]
-    """gnnserve's own."""
-    rows: int
-    """Nodes of all types that are read."""
-
-    def shuffled(self, random: np.random.Generator) -> _Question:
-        """The same with edges of each relation in another order."""
-        edges = {
-            name: array[:, random.permutation(array.shape[1])]
-            for name, array in self.inputs.items()
-            if array.dtype == np.int64
-        }
-        return replace(self, inputs={**self.inputs, **edges})
-
-
-def _check(chosen: ExportFormat, batches: int, questions: Iterable[_Question], program: Program) -> ExportCheck:
-    nodes = rows = 0
-    largest = 0.0
-    for one in questions:
-        expected = one.outputs[SCORES]
-        largest = max(largest, difference_of(program(one.inputs), expected))
-        nodes, rows = max(nodes, len(expected)), max(rows, one.rows)
-    return ExportCheck(chosen, batches, nodes, rows, 0, largest)
+def _shuffled(question: Question, random: np.random.Generator) -> Question:
+    """The same with edges of each relation in another order."""
+    edges = {
+        name: array[:, random.permutation(array.shape[1])]
+        for name, array in question.inputs.items()
+        if array.dtype == np.int64
+    }
+    return replace(question, inputs={**question.inputs, **edges})
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,39 +222,40 @@ class _MadeUp:
     contract: ProgramManifest
 
     @staticmethod
-    def of(export: TypedExport) -> _MadeUp:
-        random = np.random.default_rng(_KEY)
-        network, variant = export.network, export.variant
+    def of(
+        export: LoadedRevision, described: VariantManifest, kept: Mapping[str, np.ndarray],
+        network: RelationNetwork, contract: ProgramManifest,
+    ) -> _MadeUp:  # fmt: skip
+        """`export`: the revision. `kept`: the variant's weights."""
+        random, variant = np.random.default_rng(_KEY), export.variants[described.name]
         graph = _graph_like(network.schema, random)
-        described = rows_of_all(graph.schema)
+        spread = rows_of_all(graph.schema)
         first = network.layers[0]
-        table = _empty_table(first, described.rows, described.own_rows)
-        reads = RelationTable.of(graph, described.first_rows)
+        table = _empty_table(first, spread.rows, spread.own_rows)
+        reads = RelationTable.of(graph, spread.first_rows)
         widths = [kind.features or first_inputs(network, place) for place, kind in enumerate(graph.schema.types)]
         features = _features_like(network, widths, random)
         maker = relation_row_maker(table, reads, first, network.scalings, widths)
         maker.renew(features, np.arange(graph.nodes)).put()
-        manifest = export.revision.manifest
-        assert manifest is not None  # noqa: S101
-        own = next(one.network for one in manifest.variants if one.name == variant.name)
-        weights = _read(export.revision, next(one.weights for one in manifest.variants if one.name == variant.name))
+        layers = build_network(
+            described.network, kept, table.columns, projected=True, compute="float32", relations=reads
+        )
         served = replace(
             variant, table=table, columns=table.columns, fanouts=(-1,) * len(network.layers), relation_fanouts=(),
-            network=build_network(own, weights, table.columns, projected=True, compute="float32", relations=reads),
+            network=layers,
         )  # fmt: skip
-        reading = replace(export.revision.reading, sample=partial(sample_relations, layout=graph.layout))
+        reading = replace(export.reading, sample=partial(sample_relations, layout=graph.layout))
         ids = GraphIds({kind.name: None for kind in graph.schema.types})
-        revision = replace(
-            export.revision, graph=graph, reading=reading, ids=ids, variants={variant.name: served}, tables={},
+        made = replace(
+            export, graph=graph, reading=reading, ids=ids, variants={variant.name: served}, tables={},
             changes=None,
         )  # fmt: skip
-        return _MadeUp(revision, served, features, export.contract)
+        return _MadeUp(made, served, features, contract)
 
-    def spread(self, count: int) -> np.ndarray:
-        """Evenly spread nodes of the first type, int64, each once."""
-        return np.unique(np.linspace(0, self.revision.graph.schema.target.nodes - 1, count).astype(np.int64))
+    def ask_few(self, count: int) -> Question:
+        return self.ask(spread_nodes(self.revision, count))
 
-    def ask(self, nodes: np.ndarray) -> _Question:
+    def ask(self, nodes: np.ndarray) -> Question:
         schema = self.revision.graph.schema
         sample = draw_sample(self.revision, self.variant, nodes, _KEY, None, Scratch(), WeightScratch(), share=True)
 
@@ -284,14 +268,14 @@ class _MadeUp:
         if self.contract.embeddings is not None and answer.embeddings is not None:
             outputs[EMBEDDINGS] = answer.embeddings
         rows = sum(len(array) for array in laid.arrays.values() if array.dtype == np.float32)
-        return _Question(laid.arrays, outputs, rows)
+        return Question(laid.arrays, outputs, rows)
 
-    def large_batches(self) -> Iterator[_Question]:
+    def large_batches(self) -> Iterator[Question]:
         """Batches of growing sizes. In every other one edges are in no order."""
         random, nodes = np.random.default_rng(_KEY), self.revision.graph.schema.target.nodes
         for number, count in enumerate(np.linspace(min(nodes, 64), min(nodes, _MOST_ASKED), LARGE_BATCHES)):
             question = self.ask(random.choice(nodes, int(count), replace=False).astype(np.int64))
-            yield question.shuffled(random) if number % 2 else question
+            yield _shuffled(question, random) if number % 2 else question
 
 
 def first_inputs(network: RelationNetwork, kind: int) -> int:

@@ -6,7 +6,8 @@ What is written is read back and run, and compared with gnnserve's own scores, b
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +34,7 @@ from gnnserve_worker.export.check import TOLERANCE
 from gnnserve_worker.export.one_type import LayeredExport
 from gnnserve_worker.export.programs import FORMATS, Program, trace
 from gnnserve_worker.export.readme import readme
-from gnnserve_worker.export.several_types import check_exportable, typed_export
+from gnnserve_worker.export.several_types import check_exportable, relational_export
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -77,6 +78,25 @@ class Exported(Protocol):
         """What turns features into rows, beside the normalisation's name; empty: nothing does."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExportKind:
+    check: Callable[[RevisionManifest, VariantManifest], None]
+    """InputError: the variant cannot be written."""
+    export: Callable[[LoadedRevision, VariantManifest, bool], Exported]
+    """The last: whether it gives embeddings. InputError: the variant cannot be written, as its files show."""
+
+
+_KINDS = {
+    False: ExportKind(lambda _manifest, _variant: None, LayeredExport),
+    True: ExportKind(check_exportable, relational_export),
+}
+"""By whether tables have a row for each relation that reads a node."""
+
+
+def _kind_of(manifest: RevisionManifest, variant: VariantManifest) -> ExportKind:
+    return _KINDS[bool(manifest.tables[variant.table].by_relation)]
+
+
 def check_variant(manifest: RevisionManifest, name: str) -> None:
     """Raises InputError where the revision has no such variant, or one that cannot be written."""
     published_task(manifest).exported_scores(_variant_of(manifest, name))
@@ -101,22 +121,8 @@ def _variant_of(manifest: RevisionManifest, name: str) -> VariantManifest:
             f"{name} is a program, which came as the file that an export would be",
             f"copy {found.weights} out of the revision's folder",
         )
-    if _is_typed(manifest, found):
-        check_exportable(manifest, found)
+    _kind_of(manifest, found).check(manifest, found)
     return found
-
-
-def _is_typed(manifest: RevisionManifest, variant: VariantManifest) -> bool:
-    """Whether its network is over relations."""
-    return bool(manifest.tables[variant.table].by_relation)
-
-
-def _exported(
-    revision: LoadedRevision, manifest: RevisionManifest, described: VariantManifest, *, gives_embeddings: bool
-) -> Exported:
-    if _is_typed(manifest, described):
-        return typed_export(revision, described, gives_embeddings=gives_embeddings)
-    return LayeredExport(revision, manifest, described, gives_embeddings)
 
 
 def export_variant(
@@ -145,7 +151,7 @@ def _write(
     variant, described = revision.variants[name], _variant_of(manifest, name)
     told = published_task(manifest).exported_scores(described)
     gives_embeddings = variant.network.hidden > 0 and point_of(described).capabilities.embeddings
-    exported = _exported(revision, manifest, described, gives_embeddings=gives_embeddings)
+    exported = _kind_of(manifest, described).export(revision, described, gives_embeddings)
     inputs, outputs = exported.inputs, exported.outputs(told.meaning)
     program = trace(exported.module(), inputs)
     checks: list[ExportCheck] = []
