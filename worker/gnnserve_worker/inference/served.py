@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
@@ -99,6 +99,22 @@ class ServedRevision:
             self.compute.limit_programs(table.program_limits)
         for index in self.compute.indexes:
             index.is_expected = table.makes_index
+
+    def needed_beside_index(self, *, brings: bool) -> Capabilities:
+        """What a variant gives whose embeddings an index is searched with. `brings`: over an overlay, too."""
+        gives_embeddings = self.task.recommending.output == "embeddings"
+        return replace(self.changes.needed, overlay=brings, embeddings=gives_embeddings)
+
+    def comparable_variants(self, index_weights: str, *, brings: bool = False) -> list[str]:
+        """Variants whose embeddings can be compared with those of an index that was made by weights of this digest.
+        `brings`: as of `needed_beside_index`."""
+        needed, recommending = self.needed_beside_index(brings=brings), self.task.recommending
+        return [
+            variant.name
+            for variant in self.manifest.variants
+            if recommending.compares(self.manifest.files[variant.weights].sha256, index_weights)
+            and self.capabilities[variant.name].cover(needed)
+        ]
 
     def check(self, table: RoutingTable) -> None:
         """Raises TableError where the table routes to variants that do not exist here. Their costs do no harm."""

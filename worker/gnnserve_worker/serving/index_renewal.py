@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.embeddings import IndexManifest
-from gnnserve_api.families import Capabilities
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.index_follower import FollowedIndex, IndexFollower
 from gnnserve_worker.inference.served import ServedRevision
@@ -125,11 +123,12 @@ def _job_beside(one: FollowedIndex, lane: Lane) -> RenewalJob | None:
     opened = one.index.opened
     if opened is None or not (recent := one.recent(opened)).pending:
         return None
-    with_embeddings = lane.revision.task.recommending.output == "embeddings"
-    name = _variant_for(opened.manifest, lane, Capabilities(embeddings=with_embeddings, changes=True))
-    if name is None:
+    revision, made, costs, places = lane.revision, opened.manifest, lane.chooser.costs, lane.chooser.indices
+    able = [name for name in revision.comparable_variants(made.weights) if name in places]
+    if not able:
         return None
-    costs, variant = lane.chooser.costs, lane.chooser.indices[name]
+    name = made.variant if made.variant in able else able[0]
+    variant = places[name]
     positions = recent.take(min(_MOST_NODES, max(1, nodes_of_job(costs, variant))), one.is_gone)
     if not len(positions):
         return None
@@ -139,21 +138,8 @@ def _job_beside(one: FollowedIndex, lane: Lane) -> RenewalJob | None:
         costs.compute_ms(variant, len(positions)),
         _PERMILLE,
         _QUIET_PERMILLE,
-        with_embeddings=with_embeddings,
-        task=embedded_task(lane.revision.manifest),
+        with_embeddings=revision.needed_beside_index(brings=False).embeddings,
+        task=embedded_task(revision.manifest),
         recent=recent,
         positions=positions,
     )
-
-
-def _variant_for(made: IndexManifest, lane: Lane, needed: Capabilities) -> str | None:
-    """The index's own variant, or another one whose embeddings can be compared with it; None: none is able."""
-    revision, recommending = lane.revision, lane.revision.task.recommending
-    able = [
-        variant.name
-        for variant in revision.manifest.variants
-        if variant.name in lane.chooser.indices
-        and revision.capabilities[variant.name].cover(needed)
-        and recommending.compares(revision.manifest.files[variant.weights].sha256, made.weights)
-    ]
-    return made.variant if made.variant in able else next(iter(able), None)

@@ -7,7 +7,7 @@ from typing import Protocol
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.revision_index import OpenIndex
-from gnnserve_worker.serving.http.codecs.recommending.asked import comparable_variants, not_comparable, opened
+from gnnserve_worker.serving.http.codecs.recommending.asked import not_comparable, opened
 from gnnserve_worker.serving.http.codecs.recommending.tensors import RECOMMENDS, RecommendModel
 from gnnserve_worker.serving.http.predict import check_variant
 from gnnserve_worker.tasks.served import AskedModel
@@ -68,12 +68,12 @@ class Recommendations:
 
     def versions(self, revision: ServedRevision) -> list[str]:
         index = _first_opened(revision)
-        return [] if index is None else comparable_variants(index, revision)
+        return [] if index is None else revision.comparable_variants(index.manifest.weights)
 
     def check_version(self, version: str, revision: ServedRevision) -> None:
         check_variant(version, (), False, revision, "version")
         index = _first_opened(revision)
-        if index is not None and version not in (able := comparable_variants(index, revision)):
+        if index is not None and version not in (able := revision.comparable_variants(index.manifest.weights)):
             raise not_comparable(version, index, able, "version")
 
     def why_unready(self, revision: ServedRevision) -> str:

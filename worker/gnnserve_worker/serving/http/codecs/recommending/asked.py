@@ -4,14 +4,13 @@ variant, and which index is searched with it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from gnnserve_api.families import Capabilities
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.recommend import MOST_RECOMMENDED, Exclude, RecommendFilter
 from gnnserve_worker.asking.overlay import brings_nothing
@@ -157,19 +156,6 @@ def opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
     )  # fmt: skip
 
 
-def comparable_variants(index: OpenIndex, revision: ServedRevision, *, brings: bool = False) -> list[str]:
-    """Variants whose embeddings can be compared with those of the index: only those with its network's weights are.
-    `brings`: whether they are to compute over an overlay."""
-    manifest, made, recommending = revision.manifest, index.manifest, revision.task.recommending
-    needed = _needed(revision, brings=brings)
-    return [
-        variant.name
-        for variant in manifest.variants
-        if recommending.compares(manifest.files[variant.weights].sha256, made.weights)
-        and revision.capabilities[variant.name].cover(needed)
-    ]
-
-
 def not_comparable(named: str, index: OpenIndex, able: Sequence[str], where: str) -> RequestError:
     """Error for a request that names a variant whose embeddings the index cannot be searched with."""
     return RequestError(
@@ -180,23 +166,18 @@ def not_comparable(named: str, index: OpenIndex, able: Sequence[str], where: str
     )  # fmt: skip
 
 
-def _needed(revision: ServedRevision, *, brings: bool) -> Capabilities:
-    gives_embeddings = revision.task.recommending.output == "embeddings"
-    return replace(revision.changes.needed, overlay=brings, embeddings=gives_embeddings)
-
-
 def _choose_variant(index: OpenIndex, revision: ServedRevision, search: NodeSearch, *, brings: bool) -> str:
     """The variant that computes the node's embedding: of those that can be compared with the index the one that is
     named, or the most accurate one whose profile says that it is within the latency, or else the fastest. `brings`:
     whether it is computed over an overlay."""
     manifest, made, named = revision.manifest, index.manifest, search.wishes.variant
-    able = comparable_variants(index, revision, brings=brings)
+    able = revision.comparable_variants(made.weights, brings=brings)
     if not able:
         raise RequestError(
             ErrorCode.VARIANT_UNABLE,
             "overlay" if brings else RECOMMEND_PATH,
             f"the index has embeddings of variant {made.variant}, which cannot answer requests with "
-            f"{_needed(revision, brings=brings).in_words() or 'a graph that changes'}",
+            f"{revision.needed_beside_index(brings=brings).in_words() or 'a graph that changes'}",
             "name another one in spec.embeddings.variant",
         )
     if named is not None:
