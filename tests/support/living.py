@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,11 +15,15 @@ from tests.support.learning import labels_of
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.changes.log import Entry
+from gnnserve_worker.changes.options import UpdatesOptions
+from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.generation import one_relation
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts, encode_batch
 from gnnserve_worker.graph.change_ids import ChangeIds, IntegerIds, TextIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
@@ -197,3 +201,16 @@ def ids_of(flat: list[int | str]) -> ChangeIds:
 
 def stored_ids(ids: list[int] | list[str]) -> NodeIds:
     return string_ids(*lay_out([str(id_) for id_ in ids])) if isinstance(ids[0], str) else integer_ids(np.array(ids))
+
+
+def write_and_apply(
+    updates: UpdatesOptions, sequence: int, living: LivingRevision, batches: Sequence[ChangeBatch]
+) -> int:
+    """Append batches to the log, and let a worker apply them. The sequence of the last one; `sequence`: of the last one
+    before them."""
+    with opened_log(updates.log, updates.uid) as log:
+        for number, batch in enumerate(batches, start=sequence + 1):
+            log.append([Entry("tests", number, batch.counts.items, encode_batch(batch))])
+    said = living.apply(living.offset + 1, batches)
+    assert all(isinstance(one, Applied) for one in said), said
+    return sequence + len(batches)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tests.support.living import write_and_apply
 from tests.support.living_relations import PlainTypedGraph
 from tests.support.several_types import load_types, shop, typed_source, write_folder, write_tables
 from tests.worker.test_living_relations import CLOSE, EVERYTHING, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
@@ -20,14 +21,13 @@ from tests.worker.test_overlays_over_relations import described
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import ChangedSource, RevisionManifest
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.restoring import bring, restore
 from gnnserve_worker.generation import pipeline
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, encode_batch
+from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.store import NodeType
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -65,12 +65,7 @@ class Service:
 
     def write(self, living: LivingRevision, batches: Sequence[ChangeBatch]) -> None:
         """Append them to the log, and let a worker apply them."""
-        with opened_log(self.updates.log, UID) as log:
-            for batch in batches:
-                self.sequence += 1
-                log.append([Entry("tests", self.sequence, batch.counts.items, encode_batch(batch))])
-        said = living.apply(living.offset + 1, batches)
-        assert all(isinstance(one, Applied) for one in said), said
+        self.sequence = write_and_apply(self.updates, self.sequence, living, batches)
 
     def compact(self, *, retrain: bool = False) -> LoadedRevision:
         self.manifest = compact(self.service, self.repository, self.updates, retrain=retrain)

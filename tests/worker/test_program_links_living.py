@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch_geometric.nn as pyg
 from tests.support.following_index import followed
-from tests.support.living import ROOM_BYTES
+from tests.support.living import ROOM_BYTES, write_and_apply
 from tests.support.programs import export
 from tests.support.serving import FakeWorker, running
 from tests.worker import test_program_links as one_type
@@ -25,12 +25,10 @@ from tests.worker.test_program_types_generation import GrownGraph
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.follower import catch_up
-from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
-from gnnserve_worker.graph.change_batch import Applied, encode_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -155,12 +153,7 @@ class Follower:
             read_changes(json.dumps(self.grown.change(self.draw)).encode(), b"application/json", self.served)[1]
             for _ in range(count)
         ]
-        with opened_log(self.updates.log, UID) as log:
-            for batch in batches:
-                self._sequence += 1
-                log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
-        said = self.living.apply(self.living.offset + 1, batches)
-        assert all(isinstance(one, Applied) for one in said), said
+        self._sequence = write_and_apply(self.updates, self._sequence, self.living, batches)
 
     def assert_it_answers(self) -> None:
         rows, (firsts, seconds) = self.grown.rows(), self.grown.ends()

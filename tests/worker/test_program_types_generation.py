@@ -14,7 +14,7 @@ import torch
 import torch_geometric.nn as pyg
 from msgspec import UNSET
 from tests.support.graphs import service_of
-from tests.support.living import ROOM_BYTES
+from tests.support.living import ROOM_BYTES, write_and_apply
 from tests.support.programs import export
 from tests.support.questions import question_of
 from tests.support.secured_worker import started
@@ -43,14 +43,13 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.changes.follower import catch_up
-from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.generation.programs.prepared import learnt_of_lists
 from gnnserve_worker.generation.training_set import fit_normalization, rows_over_types, training_set
-from gnnserve_worker.graph.change_batch import Applied, encode_batch
+from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision
@@ -435,12 +434,7 @@ class Follower:
             payload, batch = read_changes(body, JSON, self.served)
             assert encode_batch(read_changes(payload, BINARY, self.served)[1]) == payload
             batches.append(batch)
-        with opened_log(self.updates.log, UID) as log:
-            for batch in batches:
-                self._sequence += 1
-                log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
-        said = self.living.apply(self.living.offset + 1, batches)
-        assert all(isinstance(one, Applied) for one in said), said
+        self._sequence = write_and_apply(self.updates, self._sequence, self.living, batches)
 
     def assert_it_answers(self, model: Model) -> None:
         wanted = self.plain.scores(model)
