@@ -200,7 +200,7 @@ def _others_of(reports: Sequence[Report]) -> dict[str, Any]:
 class Answers:
     statuses: Counter[str] = field(default_factory=Counter)
     sentences: dict[str, str] = field(default_factory=dict)
-    """What the first with each status said, where it is not 200."""
+    """Messages of answers other than 200: the first of each status."""
 
     def add(self, status: str, sentence: str) -> None:
         self.statuses[status] += 1
@@ -295,7 +295,7 @@ def show_neighbours(found: Mapping[str, Any]) -> None:
 
 
 def sentences_of(neighbours: Mapping[str, Any]) -> Iterator[str]:
-    """What failed requests were told, a line each."""
+    """Messages that failed requests got, a line each."""
     for mode in neighbours["modes"].values():
         for reason, count in mode.get("errors", {}).items():
             told = mode["sentences"].get(reason, "nothing")

@@ -112,4 +112,5 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     """Most that `largest_difference` may be."""
     checks: tuple[ExportCheck, ...]
     contract: ProgramManifest | UnsetType = UNSET
-    """What the program is to a gnnserve that serves it, of a network over several types. Absent: `inputs` tell it."""
+    """Contract by which gnnserve serves the program again, where its network is over several types. Absent: `inputs`
+    tell it."""

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from gnnserve_describe.scored import links_of, nodes_of
 
 __all__ = ["Description", "Wishes", "describe", "links_of", "nodes_of"]
-_SCORED = ("links_of", "nodes_of")
+_MODULES = {"links_of": "scored", "nodes_of": "scored"}
+"""Modules of names that `description` does not have."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"gnnserve_describe.{'scored' if name in _SCORED else 'description'}"), name)
+    return getattr(import_module(f"gnnserve_describe.{_MODULES.get(name, 'description')}"), name)

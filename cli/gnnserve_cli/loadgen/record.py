@@ -89,7 +89,7 @@ class Record:
     statuses: Counter[int] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     sentences: dict[str, str] = field(default_factory=dict)
-    """What the server said with the first of each of the errors."""
+    """Messages of the server: that of the first error of each kind."""
     objectives_met: int = 0
     """Answers of which the server said so."""
     started: int = 0

@@ -144,7 +144,7 @@ class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     statuses: dict[str, int]
     errors: dict[str, int]
     sentences: dict[str, str]
-    """What the server said with the first of each of the errors."""
+    """Messages of the server: that of the first error of each kind."""
     slices: list[Slice]
     """Open loop: the course of the run in equal parts."""
     warnings: list[str]
