@@ -44,8 +44,7 @@ from gnnserve_api.variants import cascade_name
 from gnnserve_worker.generation.cascades import threshold_for
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE, scores_of
-from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
-from gnnserve_worker.inference.cascade import confidences, with_cascades
+from gnnserve_worker.inference.batch import confidences, infer_batch, infer_each, warm_up, with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision

@@ -23,8 +23,8 @@ from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Relation
+from gnnserve_worker.models.architecture import RelationalShape
 from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape
 
 TARGET = "paper"
 NODES = {TARGET: 736_389, "author": 1_134_649, "institution": 8_740, "field": 59_965}

@@ -27,11 +27,11 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
-from gnnserve_worker.generation.tensors import Tensors, projection_of
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.graph.store import Features, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.models.registry import Tensors, projection_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository

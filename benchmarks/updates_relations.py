@@ -22,8 +22,8 @@ from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.architecture import RelationalShape
 from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape
 
 NAME = "typed"
 _CLASSES, _FEATURES, _HIDDEN, _FANOUTS = 16, 64, 128, (15, 10)

@@ -22,7 +22,6 @@ from benchmarks.updates_measured import Replay, ReplayedVariant
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.lessons import Models
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import fit_normalization, visible_nodes
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import IntegerIds
@@ -30,6 +29,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent

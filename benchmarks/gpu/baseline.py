@@ -21,7 +21,7 @@ from benchmarks.shapes import FANOUTS
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.networks import build_module
-from gnnserve_worker.generation.tensors import keep_columns_of
+from gnnserve_worker.models.registry import keep_columns_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 
 _SEEDS = 1024

@@ -27,7 +27,6 @@ from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
 from gnnserve_worker.compaction.answering import find_answering
 from gnnserve_worker.generation import pipeline
-from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.pods import device
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.history import keep_history
@@ -47,7 +46,7 @@ def find_generated(service: GNNService, repository: Repository, log: str | None)
 
 
 def _graph_version(service: GNNService, repository: Repository, log: str | None) -> str | None:
-    return None if log is None else newest_version(service.spec, repository, log)
+    return None if log is None else pipeline.newest_version(service.spec, repository, log)
 
 
 def generate_visibly(

@@ -16,8 +16,7 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
-from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.cascade import confidences, with_cascades
+from gnnserve_worker.inference.batch import confidences, infer_batch, with_cascades
 from gnnserve_worker.inference.opening import served_revision
 
 pytestmark = pytest.mark.usefixtures("chunks_of_4")

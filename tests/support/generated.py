@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.given_variants import GivenVariant
-from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.lessons import Models, lessons_of
 from gnnserve_worker.generation.one_relation import OneRelation, OneRowsOf
 from gnnserve_worker.generation.profile import profile_budget_s
@@ -15,6 +14,7 @@ from gnnserve_worker.generation.steps import Wanted, publish_networks
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import ProgressListener, silent
+from gnnserve_worker.repository.paths import RevisionIdentity
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.generated import LearningProblem
 from gnnserve_worker.tasks.generation import task_of

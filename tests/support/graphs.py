@@ -14,8 +14,7 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.ids import GraphIds
-from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.graph.store import Graph, GraphData, GraphIds, Splits
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
 from gnnserve_worker.sampling.distinct import effective_nodes

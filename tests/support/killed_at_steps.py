@@ -22,9 +22,9 @@ from tests.support.interruption import in_child
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import learning, one_relation, pipeline, profile, relations, steps, train  # noqa: F401
+from gnnserve_worker.generation.learning import KeptNetworks
 from gnnserve_worker.progress import IMPORT, Progress
 from gnnserve_worker.repository import files
-from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import StagedRevision
 

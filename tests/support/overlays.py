@@ -19,17 +19,16 @@ from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
-from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
 from gnnserve_worker.generation.training_set import fit_normalization
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.feature_rows import FeatureRows
-from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of_one_type
-from gnnserve_worker.graph.store import Graph, Splits
+from gnnserve_worker.graph.store import Graph, GraphIds, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.feature_products import Scaling
+from gnnserve_worker.models.registry import Tensors, projection_of, without_first_product
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker

@@ -9,8 +9,8 @@ import torch
 
 from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.networks import build_module, numbers_of
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 
 

@@ -22,12 +22,12 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.batches import MOST_NUMBERS, batches_of, report_batches
 from gnnserve_worker.generation.blocks import blocks_of
 from gnnserve_worker.generation.layers import CPU, Block
-from gnnserve_worker.generation.learner import Blocks, NetworkOptimizer, Rate
 from gnnserve_worker.generation.networks import LearningNetwork, drawn_network
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.generation.train import Blocks, NetworkOptimizer, Rate
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.models.architecture import RelationalShape
 from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.classify_nodes.learning import label_loss

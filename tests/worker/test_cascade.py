@@ -21,8 +21,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.cascades import check_cascades, threshold_for
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.inference.batch import Inference, infer_batch
-from gnnserve_worker.inference.cascade import confidences, with_cascades
+from gnnserve_worker.inference.batch import Inference, confidences, infer_batch, with_cascades
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision

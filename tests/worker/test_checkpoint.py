@@ -22,7 +22,7 @@ from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkp
 from gnnserve_worker.generation.checkpoint_layout import layout_of
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.networks import build_module
-from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.models.registry import Tensors
 
 COLUMNS, HIDDEN, CLASSES = 6, 8, 3
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

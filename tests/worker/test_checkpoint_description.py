@@ -20,7 +20,7 @@ from gnnserve_worker.generation import networks  # noqa: F401  (torch_geometric 
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
 from gnnserve_worker.generation.checkpoint_description import describe
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
-from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.models.registry import Tensors
 
 COLUMNS, HIDDEN, CLASSES = 6, 16, 3
 

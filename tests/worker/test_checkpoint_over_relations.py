@@ -16,10 +16,9 @@ from torch import nn
 from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_worker.generation.checkpoint_layout import MisfitError
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape
+from gnnserve_worker.models.architecture import RelationalShape
+from gnnserve_worker.models.registry import Tensors, relational_spec_of
 
 
 @pytest.fixture(scope="module")

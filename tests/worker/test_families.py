@@ -18,7 +18,7 @@ from gnnserve_worker.generation.families.registry import PLANNERS, plan_families
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.lessons import LearntNetworks, WeightSources, networks_of, take_lessons
 from gnnserve_worker.generation.ranking import Ranking
-from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.repository.revision_files import stored_bytes
 
 NODES, WIDTH = 5, 6

@@ -31,16 +31,16 @@ from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkp
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.moments import first_layer_moments, refit
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.tensors import (
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.registry import (
     Tensors,
     first_layer,
     projection_of,
     with_first_layer,
     without_first_product,
 )
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.attention import exponential

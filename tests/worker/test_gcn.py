@@ -29,11 +29,11 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.moments import first_layer_moments
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.tensors import first_layer, without_first_product
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations
+from gnnserve_worker.models.registry import first_layer, without_first_product
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample

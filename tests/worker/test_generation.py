@@ -33,13 +33,13 @@ from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.networks import build_module, load_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
-from gnnserve_worker.generation.tensors import first_layer, keep_columns_of
 from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.generation.training_set import fit_normalization, keep_columns
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
 from gnnserve_worker.models.network import decisive_scores
+from gnnserve_worker.models.registry import first_layer, keep_columns_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress

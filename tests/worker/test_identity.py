@@ -11,7 +11,8 @@ import pytest
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.service import API_VERSION, KIND
-from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
+from gnnserve_worker.generation.pipeline import identity_of
+from gnnserve_worker.repository.paths import RevisionIdentity
 
 TABLES = {"nodes.csv": "id,label,size\n0,a,1\n1,b,2\n", "edges.csv": "source,target\n0,1\n", "m.safetensors": "weights"}
 TYPED = {

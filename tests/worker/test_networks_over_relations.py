@@ -199,8 +199,8 @@ def test_relations_that_nothing_reads_back_still_equal_torch_geometrics(tmp_path
 
 
 def _expected_keys(data: GraphData) -> set[str]:
+    from gnnserve_worker.models.architecture import RelationalShape
     from gnnserve_worker.models.graphsage import RelationalGraphSageSpec
-    from gnnserve_worker.models.relational import RelationalShape
 
     return {*RelationalGraphSageSpec().shapes(RelationalShape(data.schema, HIDDEN, CLASSES, 2))}
 

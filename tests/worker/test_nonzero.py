@@ -15,7 +15,7 @@ from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.binary import BinaryRows
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.feature_products import FeatureProducts, Scaling
-from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct, pays
+from gnnserve_worker.models.nonzero import LEAST_INPUTS, pays
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 
 INPUTS, OUTPUTS, NODES = LEAST_INPUTS + 37, 24, 40
@@ -94,4 +94,7 @@ def test_features_that_are_not_mostly_zeros_are_multiplied_whole() -> None:
 
 
 def test_narrow_features_are_not_looked_at() -> None:
-    assert NonzeroProduct.build(np.ones((LEAST_INPUTS - 1, 2), np.float32), np.zeros(2, np.float32), None, None) is None
+    narrow = Linear.build(
+        np.ones((LEAST_INPUTS - 1, 2), np.float32), np.zeros(2, np.float32), relu=False, compute="float32"
+    )
+    assert FeatureProducts.build(Scaling(Normalization.DISABLED), LEAST_INPUTS - 1, [narrow], [0]).nonzero == ()

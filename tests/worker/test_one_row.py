@@ -21,7 +21,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.training import TrainingRun, says_learnt
 from gnnserve_worker.generation.layers import CPU
-from gnnserve_worker.generation.learning import Resumption
+from gnnserve_worker.generation.learning import KeptNetworks, Resumption
 from gnnserve_worker.generation.one_row import TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.train import Trained, train
@@ -32,7 +32,6 @@ from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
 
 GRAPH = planted_graph([1, 5, 8], nodes=300)

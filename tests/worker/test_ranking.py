@@ -19,11 +19,11 @@ from gnnserve_api.spec.pruning import LassoSettings, Pruning
 from gnnserve_worker.generation import moments
 from gnnserve_worker.generation.ranking import gram as gram_of_columns
 from gnnserve_worker.generation.ranking import rank, rank_at_random, rank_by_lasso, rank_greedily
-from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.architecture import FirstLayer
+from gnnserve_worker.models.registry import Tensors, first_layer
 
 INFORMATIVE = (2, 5, 7)
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

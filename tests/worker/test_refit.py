@@ -11,9 +11,9 @@ from tests.support.graphs import dense_features, neighbours_of, network_manifest
 
 from gnnserve_worker.generation import moments as moments_module
 from gnnserve_worker.generation.moments import Moments, first_layer_moments, refit, sample_nodes
-from gnnserve_worker.generation.tensors import first_layer
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.architecture import FirstLayer
+from gnnserve_worker.models.registry import first_layer
 
 NODES, WIDTH = 300, 8
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

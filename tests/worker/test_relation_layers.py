@@ -11,9 +11,9 @@ from tests.support.serving_path import SHARE, infer, sample_of
 from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.kernels.layout import pack_layout
+from gnnserve_worker.models.architecture import RelationalLayer, layer_tensors
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.relation_table import RelationTable
-from gnnserve_worker.models.relational import RelationalLayer, layer_tensors
 
 NODES, WIDTH = 70, 9
 

@@ -26,13 +26,12 @@ from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation import learning
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation import train as train_module
-from gnnserve_worker.generation.learning import ResumedModels, Resumption
+from gnnserve_worker.generation.learning import KeptNetworks, ResumedModels, Resumption
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import train
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository import files
-from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
 
 NETWORKS = {"x1": 1, "network of seed 6": 1, "x2": 1, "x4": 1, "channels2-x2": 1, "mlp1": 3}

@@ -21,9 +21,9 @@ from gnnserve_worker.generation.one_relation import RowNetworks
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.generation.search import search
 from gnnserve_worker.generation.search.training import Promise
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, silent
 from gnnserve_worker.repository.repository import Repository

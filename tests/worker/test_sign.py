@@ -33,13 +33,13 @@ from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.tensors import projection_of, without_first_product
 from gnnserve_worker.generation.training_set import Normalized, fit_normalization, model_rows
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Layer, Network
+from gnnserve_worker.models.registry import projection_of, without_first_product
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours

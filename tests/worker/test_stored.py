@@ -22,9 +22,9 @@ from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.hidden import _cut
 from gnnserve_worker.generation.ranking import Ranking
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision, open_revision

@@ -36,8 +36,7 @@ from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.export.write import build_exact, export_variant
-from gnnserve_worker.generation.identity import newest_version
-from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.generation.pipeline import find, generate, newest_version
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision

@@ -13,7 +13,7 @@ from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice
-from gnnserve_worker.generation import blocks, learner
+from gnnserve_worker.generation import blocks, train
 from gnnserve_worker.generation.epochs import LEAST_STEPS, Schedule
 from gnnserve_worker.generation.train import Trained, predict, train_on_rows
 from gnnserve_worker.graph.store import Graph, GraphData
@@ -244,7 +244,7 @@ def test_auto_trains_a_small_graph_for_hundreds_of_steps_and_beats_a_few_epochs(
 
 def test_auto_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule of dozens of epochs shows it as one of hundreds would."""
-    monkeypatch.setattr(learner, "schedule_of", lambda *_: Schedule(least=10, patience=8, most=40))
+    monkeypatch.setattr(train, "schedule_of", lambda *_: Schedule(least=10, patience=8, most=40))
     data, model = planted_graph(INFORMATIVE, nodes=130), _model("Auto", batchSize=1024)
 
     one, other = _train(data, model), _train(data, model)
@@ -254,7 +254,7 @@ def test_auto_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_ends_once_validation_has_not_improved_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner, "schedule_of", lambda *_: Schedule(least=2, patience=3, most=50))
+    monkeypatch.setattr(train, "schedule_of", lambda *_: Schedule(least=2, patience=3, most=50))
     scores = iter([0.2, 0.7, 0.5, 0.6, 0.7])
     monkeypatch.setattr(learning, "evaluate", lambda *_: next(scores))
     # At this rate neither scores nor losses move.

@@ -23,9 +23,9 @@ from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.generation.blocks import block_of
 from gnnserve_worker.generation.layers import Rows, SparseRows, rows_of
 from gnnserve_worker.generation.networks import MODULES, network_of
-from gnnserve_worker.generation.tensors import first_layer, keep_columns_of, with_first_layer, without_first_product
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models import registry
+from gnnserve_worker.models.registry import first_layer, keep_columns_of, with_first_layer, without_first_product
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 NODES, WIDTH = 60, 11

@@ -10,9 +10,12 @@ from tests.support.graphs import planted_graph
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.generation.trial import advise_scope, try_candidates
+from gnnserve_worker.graph.inspection import inductive_share
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import Progress, silent
+from gnnserve_worker.tasks.classify_nodes.labels import NodeLabels
 
 
 def few_labelled() -> GraphData:
@@ -23,20 +26,28 @@ def few_labelled() -> GraphData:
     return dataclasses.replace(data.with_features((data.features + noise).astype(np.float32)), splits=splits)
 
 
-def advise(data: GraphData, scope: str = "Inductive") -> tuple[str | None, list[Progress]]:
-    spec = GNNServiceSpec.model_validate(
+def spec_of(scope: str) -> GNNServiceSpec:
+    return GNNServiceSpec.model_validate(
         {
             "graph": {"source": {"builtin": "Digits"}},
             "model": {"hidden": 16, "fanouts": [10, 10], "training": {"scope": scope, "dropout": 0.0}},
         }
     )
-    seen: list[Progress] = []
-    return advise_scope(data, spec, seen.append), seen
+
+
+def seen_by(spec: GNNServiceSpec, data: GraphData) -> TrainingSet:
+    classes, scope = len(data.classes), spec.model.training.scope
+    problem = NodeLabels(data.labels, data.classes, data.splits)
+    return training_set(data, problem, classes, scope, spec.graph.normalization)
 
 
 def test_transductive_training_is_advised_where_it_was_measured_to_be_better() -> None:
-    advice, seen = advise(few_labelled())
+    spec, seen = spec_of("Inductive"), list[Progress]()
+    data = seen_by(spec, few_labelled())
+    assert data.sees_few_edges
+    advice = advise_scope(data, spec, seen.append)
     assert advice is not None
+    assert f"inductive training sees {inductive_share(data.graph, data.splits):.1%} of the edges" in advice
     assert "use spec.model.training.scope: Transductive" in advice
     assert seen
 
@@ -49,7 +60,7 @@ def test_transductive_training_is_advised_where_it_was_measured_to_be_better() -
     ],
 )
 def test_nothing_is_trained_where_nothing_could_be_advised(data: GraphData, scope: str) -> None:
-    assert advise(data, scope) == (None, [])
+    assert not seen_by(spec_of(scope), data).sees_few_edges
 
 
 def test_links_are_not_tried_by_the_classes_that_their_nodes_happen_to_have() -> None:

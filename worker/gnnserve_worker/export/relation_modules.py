@@ -1,7 +1,7 @@
 """A network over relations as a torch module: features of nodes by type and edges by relation go in, scores come out.
 
-The layers are those of `models/relational.py`, whatever the architecture. Features are scaled in the module, so that it
-takes them as the graph's source has them.
+The layers are those of `models/architecture.py`, whatever the architecture. Features are scaled in the module, so that
+it takes them as the graph's source has them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_worker.export.modules import segment_sum, weighted_segment_sum
+from gnnserve_worker.models.architecture import Heads, RelationalLayer
 from gnnserve_worker.models.feature_products import Scaling
-from gnnserve_worker.models.relational import Heads, RelationalLayer
 from gnnserve_worker.programs.layered import EMBEDDINGS, SCORES
 
 _LEAST = torch.finfo(torch.float32).min

@@ -26,15 +26,14 @@ from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import LARGE_BATCHES, Question, compare, require_within, spread_nodes
 from gnnserve_worker.export.programs import FORMATS, Program
 from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork
-from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.relation_lists import merged_lists
-from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.store import Graph, GraphIds
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.inference.made_up import rows_of_all
+from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, layer_of
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
-from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, layer_of
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.opening.type_recipe import type_recipe
 from gnnserve_worker.programs.contract import lay_out

@@ -1,7 +1,7 @@
 """Blocks that training computes over: what is sampled for a batch of seeds, from one list of neighbours or by
 relations, or the whole graph.
 
-All are `learner.Blocks`, so that one loop trains over each: the whole graph is a block for any seeds, in one batch of
+All are `train.Blocks`, so that one loop trains over each: the whole graph is a block for any seeds, in one batch of
 all of them. Rows that are sampled by relations are those that serving would draw (`sampling/relations.py`), the last
 hop included: a node that several hops meet has a row in each, and a row of hop d has a state behind as many layers as
 there are hops behind it. Within its type, rows stand hop after hop, so that each layer's are the first of those before
@@ -27,8 +27,8 @@ from gnnserve_worker.generation.layers import CPU, Block, BlockLayer, Lists, Row
 from gnnserve_worker.generation.training_set import Normalized, TrainingSet
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Relation
+from gnnserve_worker.models.architecture import RelationalShape
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler

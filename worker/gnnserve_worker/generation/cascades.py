@@ -12,7 +12,7 @@ from gnnserve_api.spec.cascade import unknown_stages
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.families.family import PlannedCascade
 from gnnserve_worker.generation.profile import FittedCascade, scores_of
-from gnnserve_worker.inference.cascade import confidences
+from gnnserve_worker.inference.batch import confidences
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tasks.generated import Judge
 

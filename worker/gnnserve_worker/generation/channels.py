@@ -24,12 +24,11 @@ from gnnserve_api.spec.pruning import LassoSettings
 from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.moments import Moments, first_layer_moments, refit, sample_nodes
 from gnnserve_worker.generation.ranking import gram_of, rank_by_lasso
-from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.architecture import Axis, FirstLayer, key_of
 from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.registry import Tensors, first_layer, spec_of, with_first_layer
 from gnnserve_worker.models.tail import behind, tail_tensors
 from gnnserve_worker.progress import Progress, ProgressListener
 

@@ -17,8 +17,8 @@ import safetensors
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_worker.generation.checkpoint_layout import MisfitError
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import pinned_digest
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _FIELD = "spec.model.checkpoint"

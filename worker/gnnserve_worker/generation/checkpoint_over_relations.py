@@ -18,10 +18,9 @@ from gnnserve_worker.generation.checkpoint_description import (
     steps_of,
 )
 from gnnserve_worker.generation.checkpoint_layout import LayoutError, MisfitError, in_order
-from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.models.architecture import RelationalShape, RelationalSpec
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
+from gnnserve_worker.models.registry import Tensors, relational_spec_of
 
 _SHOWN = 12
 

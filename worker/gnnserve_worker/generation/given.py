@@ -12,9 +12,9 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments, refit, sample_nodes
-from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
 from gnnserve_worker.generation.training_set import TrainingSet, keep_columns, visible_nodes
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.registry import Tensors, first_layer, with_first_layer
 from gnnserve_worker.progress import Progress, ProgressListener
 
 

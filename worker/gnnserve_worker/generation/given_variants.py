@@ -17,9 +17,9 @@ from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.checkpoint import load_checkpoint
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import pinned_digest
 from gnnserve_worker.graph.store import FeatureColumn, GraphData
+from gnnserve_worker.models.registry import Tensors
 
 _SHOWN_NAMES = 12
 

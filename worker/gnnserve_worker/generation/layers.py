@@ -22,7 +22,7 @@ from torch import nn
 
 from gnnserve_worker.graph.sources.density import MOST_NONZERO_SHARE
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.relational import Heads, RelationalLayer
+from gnnserve_worker.models.architecture import Heads, RelationalLayer
 from gnnserve_worker.sampling.subgraph import SubgraphWeights
 
 with warnings.catch_warnings():

@@ -1,28 +1,35 @@
 """What training needs beside a network: torch, a device, and networks that were learnt before an interruption.
 
-A network is kept as soon as it is trained (`repository/kept.py`), and taken by a later generation of the same recipe
-and graph if all that its weights depend on is the same. The training of each begins anew from its seed, so the revision
-is the same as without the interruption. Whole networks are the unit: one that was being trained begins at its first
-epoch again. Where a network cannot be kept or taken, it is trained as if nothing had been kept, and progress says why.
+A network is kept as soon as it is trained, and taken by a later generation of the same recipe and graph if all that its
+weights depend on is the same. The training of each begins anew from its seed, so the revision is the same as without
+the interruption. Whole networks are the unit: one that was being trained begins at its first epoch again. Where a
+network cannot be kept or taken, it is trained as if nothing had been kept, and progress says why.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import DamagedError, StorageError
+from gnnserve_api.repository import FileEntry, checksum_of
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.lessons import Models, TensorsAndRuns
-from gnnserve_worker.generation.tensors import Tensors, with_decoder, without_decoder
+from gnnserve_worker.models.registry import Tensors, with_decoder, without_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.kept import KeptNetwork, KeptNetworks
+from gnnserve_worker.repository import files, paths
+from gnnserve_worker.repository.paths import RevisionIdentity
 from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
@@ -56,7 +63,7 @@ def begin_learning(
         "recipe": identity.recipe, "graph": identity.graph, "generator": generator_of(trains=True),
         "device": device.type,
     }  # fmt: skip
-    kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
+    kept = KeptNetworks(repository.kept_folder(identity.recipe, identity.graph), tables_bytes)
     return Learning(device, Resumption(kept, made_for, progress))
 
 
@@ -179,3 +186,102 @@ def _difference(found: Mapping[str, str], wanted: Mapping[str, str]) -> str | No
         if found.get(key) != wanted.get(key):
             return f"it was trained for {key} {found.get(key)!r}, wanted {wanted.get(key)!r}; it is trained again"
     return None
+
+
+# --- files of networks that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNetwork:
+    name: str
+    """What progress calls it: `x4`, `network of seed 6`."""
+    made_for: Mapping[str, str]
+    """All that its weights depend on, by names of its own."""
+    tensors: Mapping[str, np.ndarray]
+    runs: Sequence[TrainingRun]
+    """What the revision records of its training; empty where it records nothing."""
+    trained_at: str
+    """UTC, RFC 3339."""
+
+
+class _NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """`network.json`. It has no version: one that does not fit is not used."""
+
+    name: str
+    made_for: dict[str, str]
+    trained_at: str
+    runs: tuple[TrainingRun, ...]
+    weights: FileEntry
+    checksum: str = ""
+    """`checksum_of` the rest, as it stands in the file."""
+
+
+class KeptNetworks:
+    """Networks of one recipe and graph, each in a folder: its weights and, written last, `network.json`, which says
+    what it was trained for, how training went, and a checksum of all. `Repository.stage` removes them once the revision
+    is published. Callers hold the lock."""
+
+    def __init__(self, folder: Path, spare_bytes: int) -> None:
+        """`folder`: `Repository.kept_folder`. `spare_bytes`: what is left free for tables."""
+        self._folder = folder
+        self._spare_bytes = spare_bytes
+
+    def find(self, name: str) -> KeptNetwork | None:
+        """The network of that name, verified; None: there is none. DamagedError: it cannot be used."""
+        folder = self._folder / paths.step_of(name)
+        try:
+            data = (folder / paths.NETWORK_COMMIT).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _unusable(folder, f"cannot be read: {error.strerror}") from error
+        try:
+            manifest = _decode_manifest(data)
+            tensors = safetensors.numpy.load(_read_verified(folder / paths.NETWORK_WEIGHTS, manifest.weights))
+        except (OSError, ValueError, msgspec.MsgspecError, SafetensorError) as error:
+            raise _unusable(folder, f"is damaged: {error}") from error
+        if manifest.name != name:
+            raise _unusable(folder, f"holds {manifest.name!r}, expected {name!r}")
+        return KeptNetwork(name, manifest.made_for, tensors, manifest.runs, manifest.trained_at)
+
+    def keep(self, network: KeptNetwork) -> None:
+        """Write a network, in place of another one of its name. StorageError: it is not kept."""
+        folder = self._folder / paths.step_of(network.name)
+        data = safetensors.numpy.save({key: np.ascontiguousarray(value) for key, value in network.tensors.items()})
+        files.require_free(folder, len(data) + self._spare_bytes)
+        if folder.exists():
+            with files.storing(folder):
+                files.remove_tree(folder)
+        with files.discarding_unfinished(folder, paths.NETWORK_COMMIT):
+            manifest = _NetworkManifest(
+                name=network.name,
+                made_for=dict(network.made_for),
+                trained_at=network.trained_at,
+                runs=tuple(network.runs),
+                weights=files.write_file(folder / paths.NETWORK_WEIGHTS, data),
+            )
+            files.commit(folder / paths.NETWORK_COMMIT, _encode_manifest(manifest))
+
+
+def _encode_manifest(manifest: _NetworkManifest) -> bytes:
+    content = msgspec.json.decode(msgspec.json.encode(manifest))
+    content["checksum"] = checksum_of(content)
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+
+def _decode_manifest(data: bytes) -> _NetworkManifest:
+    manifest = decoding.decode(data, _NetworkManifest)
+    if manifest.checksum != checksum_of(msgspec.json.decode(data)):
+        raise ValueError(f"the checksum of {paths.NETWORK_COMMIT} is not {manifest.checksum!r}")
+    return manifest
+
+
+def _read_verified(path: Path, entry: FileEntry) -> bytes:
+    data = path.read_bytes()
+    if (found := hashlib.sha256(data).hexdigest()) != entry.sha256:
+        raise ValueError(f"the SHA-256 of {path.name} is {found}, expected {entry.sha256}")
+    return data
+
+
+def _unusable(folder: Path, problem: str) -> DamagedError:
+    return DamagedError(folder, problem, "it is trained again")

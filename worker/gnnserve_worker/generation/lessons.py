@@ -37,7 +37,7 @@ from gnnserve_worker.generation.estimates import (
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.families.registry import needs_master, with_factors
 from gnnserve_worker.generation.ranking import Ranking, reads_master
-from gnnserve_worker.generation.tensors import Tensors, without_decoder
+from gnnserve_worker.models.registry import Tensors, without_decoder
 from gnnserve_worker.progress import CHECK, CHOOSE_FACTORS, EXPECTED, IMPORT, PROFILE, PUBLISH, WRITE, Step
 from gnnserve_worker.tasks.generation import task_of
 

@@ -39,11 +39,15 @@ from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.epochs import History, schedule_of
 from gnnserve_worker.generation.learning import Resumption
-from gnnserve_worker.generation.lessons import OneNetwork, TensorsAndRuns, embeddings_name
-from gnnserve_worker.generation.tensors import Tensors, with_decoder, without_decoder
+from gnnserve_worker.generation.lessons import (
+    OneNetwork,
+    TensorsAndRuns,
+    embeddings_name,
+)
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.architecture import key_of
 from gnnserve_worker.models.folding import EIGENVALUES, SHARES
+from gnnserve_worker.models.registry import Tensors, with_decoder, without_decoder
 from gnnserve_worker.models.single_product import WEIGHT
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tasks.generated import SHORTEST, EmbeddingCourse

@@ -1,7 +1,7 @@
 """Networks that learn: weights as they are drawn, and the layers that these make (`layers.py`).
 
 Networks over one list of neighbours are torch_geometric's, built as a user would build them, so a state dict fits both
-ways; the weights of those over relations are what their architecture's object says (`models/relational.py`). All are
+ways; the weights of those over relations are what their architecture's object says (`models/architecture.py`). All are
 computed by one loop over layers and blocks.
 """
 
@@ -30,8 +30,8 @@ from gnnserve_worker.generation.layers import (
     layer_over_relations,
     multiply_rows,
 )
-from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec, embedding_key
+from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, RelationalSpec, embedding_key
+from gnnserve_worker.models.registry import Tensors
 
 with warnings.catch_warnings():
     # torch_geometric 2.8 calls torch.jit.script while it is imported, which torch 2.15 deprecates.

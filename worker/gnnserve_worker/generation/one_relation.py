@@ -60,18 +60,16 @@ from gnnserve_worker.generation.steps import (
     import_graph,
     report_assumptions,
 )
-from gnnserve_worker.generation.tensors import first_layer
 from gnnserve_worker.generation.training_set import ModelRows, TrainingSet, model_rows, normalization_of, training_set
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.registry import Tensors, first_layer, spec_of
 from gnnserve_worker.progress import CHOOSE_FACTORS, Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import LearningProblem
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import Learning
-    from gnnserve_worker.generation.tensors import Tensors
 
 _FLOAT16_END = 65_520.0
 """Smallest number that float16 rounds to infinity."""
@@ -134,7 +132,6 @@ class OneRelation:
             return embedded.learn_by(lessons, lambda data, features: network, one_rows_of)
         if self.master is not None:
             return self.learn_by(lessons, _giving(spec, self.master, progress), one_rows_of)
-        _advise_scope(spec, self.graph, progress)
         return self.learn_by(lessons, _training(spec, progress, learning), one_rows_of)
 
     def learn_by(
@@ -356,9 +353,13 @@ def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: Learni
     from gnnserve_worker.generation.learning import ResumedModels  # noqa: PLC0415
     from gnnserve_worker.generation.train import TrainedModels  # noqa: PLC0415
 
-    return lambda data, features: ResumedModels(
-        TrainedModels(spec.model, data, features, progress, learning.device), learning.resumption
-    )
+    def models_of(data: TrainingSet, features: Features) -> Models:
+        if data.sees_few_edges:
+            _advise_scope(spec, data, progress)
+        trained = TrainedModels(spec.model, data, features, progress, learning.device)
+        return ResumedModels(trained, learning.resumption)
+
+    return models_of
 
 
 def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> OneRowsOf | None:
@@ -371,9 +372,9 @@ def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, learnin
     )
 
 
-def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressListener) -> None:
-    # Imported here: it trains, for which torch is needed.
+def _advise_scope(spec: GNNServiceSpec, data: TrainingSet, progress: ProgressListener) -> None:
+    # Imported here: it trains, which few graphs ask for.
     from gnnserve_worker.generation.trial import advise_scope  # noqa: PLC0415
 
-    if (advice := advise_scope(graph, spec, progress)) is not None:
+    if (advice := advise_scope(data, spec, progress)) is not None:
         progress(Progress("advice", 1, 1, advice))

@@ -19,13 +19,12 @@ import torch
 from gnnserve_api.spec.model import Model
 from gnnserve_api.training import Source, TrainingRun
 from gnnserve_worker.generation.families.family import OneRowNetwork
-from gnnserve_worker.generation.learner import run_of
 from gnnserve_worker.generation.learning import Resumption, digest_of
 from gnnserve_worker.generation.lessons import Teacher, TensorsAndRuns
-from gnnserve_worker.generation.tensors import Tensors, projection_of
-from gnnserve_worker.generation.train import Trained, predict, train_aloud, trainee_over_rows
+from gnnserve_worker.generation.train import Trained, predict, run_of, train_aloud, trainee_over_rows
 from gnnserve_worker.generation.training_set import ModelRows, TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.models.registry import Tensors, projection_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tables.table import projected_blocks
 from gnnserve_worker.tasks.generated import Course

@@ -25,8 +25,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.families import point_of
 from gnnserve_api.profile import CascadeProfile, LatencyProfile, NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.repository import VariantManifest
-from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
-from gnnserve_worker.inference.cascade import with_cascades
+from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up, with_cascades
 from gnnserve_worker.inference.latency import measure_latencies, measure_new_nodes, measured_with_new_nodes
 from gnnserve_worker.models.network import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant

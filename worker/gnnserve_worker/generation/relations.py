@@ -29,11 +29,10 @@ from gnnserve_worker.generation.lessons import (
 )
 from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.generation.steps import Networks, Wanted, assumptions_of, import_graph, report_assumptions
-from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.generation.training_set import TrainingSet, normalization_of, training_set
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape
+from gnnserve_worker.models.architecture import RelationalShape
+from gnnserve_worker.models.registry import Tensors, relational_spec_of, with_decoder
 from gnnserve_worker.tasks.generated import LearningProblem
 
 if TYPE_CHECKING:

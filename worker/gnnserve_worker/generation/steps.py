@@ -32,7 +32,6 @@ from gnnserve_worker.generation.epochs import training_of
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedCascade
 from gnnserve_worker.generation.families.write import write_plans
-from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.learning import Learning, begin_learning, generator_of
 from gnnserve_worker.generation.lessons import Lesson, WeightSources, is_learnt, lessons_of, steps_of
 from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile
@@ -43,6 +42,7 @@ from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.progress import IMPORT, PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.graph_files import rules_beside
+from gnnserve_worker.repository.paths import RevisionIdentity
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import GenerationTask, Imported, Judge, LearningProblem, Verdict

@@ -26,6 +26,7 @@ from gnnserve_api.graph_schema import AS_LISTED, GraphSchema
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope, column_blocks
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Relation, Splits
 from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms, row_factors
@@ -137,6 +138,16 @@ class TrainingSet:
     @property
     def schema(self) -> GraphSchema:
         return self.data.schema
+
+    @property
+    def seen_share(self) -> float:
+        """Share of the edges that training may see."""
+        return sum(one.lists.edges for one in self.visible) / max(1, self.data.edges)
+
+    @property
+    def sees_few_edges(self) -> bool:
+        """Whether training may see so few that it may learn less than it could."""
+        return self.seen_share < FEW_EDGES_SHARE
 
     @property
     def splits(self) -> Splits:

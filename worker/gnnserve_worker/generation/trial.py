@@ -18,7 +18,6 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.epochs import expected_epochs
 from gnnserve_worker.generation.train import train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet, keep_columns, model_rows, training_set
-from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tasks.generation import task_of
@@ -44,23 +43,21 @@ def try_candidates(data: GraphData, spec: GNNServiceSpec, progress: ProgressList
     return _try(data, spec, [(scope, method) for scope in Scope for method in _methods(data)], progress)
 
 
-def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListener) -> str | None:
-    """Advise transductive training where inductive training sees few edges and short trainings show a significant loss.
+def advise_scope(data: TrainingSet, spec: GNNServiceSpec, progress: ProgressListener) -> str | None:
+    """Advise transductive training where short trainings show a significant loss by inductive training, which sees few
+    edges of the data.
 
     None: there is no such loss, or the comparison would take too long.
     """
     scope, method = spec.model.training.scope, spec.graph.normalization
-    if scope is not Scope.INDUCTIVE or data.graph.edges > _MOST_EDGES or not len(data.splits.validation):
+    if data.graph.edges > _MOST_EDGES or not len(data.splits.validation):
         return None
-    share = inductive_share(data.graph, data.splits)
-    if share >= FEW_EDGES_SHARE:
-        return None
-    best, other = _try(data, spec, [(scope, method) for scope in Scope], progress)
+    best, other = _try(data.data, spec, [(scope, method) for scope in Scope], progress)
     nodes = len(data.splits.validation)
     if best.scope is scope or difference_interval(best.validation, nodes, other.validation, nodes).contains(0):
         return None
     return (
-        f"inductive training sees {share:.1%} of the edges; in short trainings transductive training reached "
+        f"inductive training sees {data.seen_share:.1%} of the edges; in short trainings transductive training reached "
         f"{best.validation:.3f} on validation nodes and inductive {other.validation:.3f}: where all nodes are known "
         "when it is trained, use spec.model.training.scope: Transductive"
     )

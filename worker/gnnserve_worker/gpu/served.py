@@ -31,8 +31,7 @@ from gnnserve_worker.gpu.failure import START_ANEW, TRUST, GuardedEngine, Trust
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import CrowdedError, Means, make_resident
 from gnnserve_worker.gpu.sharing import share_where_it_pays
-from gnnserve_worker.inference.batch import Inference, infer_each, warm_up
-from gnnserve_worker.inference.cascade import with_cascades
+from gnnserve_worker.inference.batch import Inference, infer_each, warm_up, with_cascades
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.inference.latency import measure_latencies, measure_new_nodes
 from gnnserve_worker.inference.served import ServedRevision

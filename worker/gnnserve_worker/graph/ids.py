@@ -8,7 +8,7 @@ tables of edges during an import.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,21 +83,6 @@ class NodeIds:
         bounds = self.offsets[start : end + 1].tolist()
         text = self.values[bounds[0] : bounds[-1]].tobytes() if len(bounds) > 1 else b""
         return [text[low - bounds[0] : high - bounds[0]].decode() for low, high in itertools.pairwise(bounds)]
-
-
-@dataclass(frozen=True, slots=True)
-class GraphIds:
-    """What the source calls nodes of a graph."""
-
-    by_type: Mapping[str, NodeIds | None]
-    """Ids of each type, by its name, the first type first; None: they are numbered from 0."""
-    of_all: NodeIds | None = None
-    """What all nodes are called, with their types, where links are scored; None: as their types call them."""
-
-    @property
-    def asked(self) -> NodeIds | None:
-        """Ids of the nodes that can be asked about; None: they are numbered from 0."""
-        return next(iter(self.by_type.values())) if self.of_all is None else self.of_all
 
 
 def lay_out(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ writes published ones.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
@@ -149,6 +150,21 @@ class Graph:
         kinds = np.searchsorted(firsts, lists, side="right") - 1
         positions = (lists - firsts[kinds]) // np.maximum(1, slots)[kinds]
         return np.asarray(np.array(self._first_nodes, np.int64)[kinds] + positions)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphIds:
+    """What the source calls nodes of a graph."""
+
+    by_type: Mapping[str, NodeIds | None]
+    """Ids of each type, by its name, the first type first; None: they are numbered from 0."""
+    of_all: NodeIds | None = None
+    """What all nodes are called, with their types, where links are scored; None: as their types call them."""
+
+    @property
+    def asked(self) -> NodeIds | None:
+        """Ids of the nodes that can be asked about; None: they are numbered from 0."""
+        return next(iter(self.by_type.values())) if self.of_all is None else self.of_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from gnnserve_worker.asking.asked_nodes import AskedNodes, GraphTypes
 from gnnserve_worker.asking.changed_features import ChangedFeatures
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.living_ids import look_up_one
-from gnnserve_worker.inference.batch import infer_batch, warm_up
-from gnnserve_worker.inference.cascade import with_cascades
+from gnnserve_worker.inference.batch import infer_batch, warm_up, with_cascades
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of

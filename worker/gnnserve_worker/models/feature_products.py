@@ -16,7 +16,7 @@ from gnnserve_worker.graph.feature_rows import FeatureRows, row_at
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.models.binary import BinaryRows, warm_up_binary
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.nonzero import NonzeroProduct, Order, pays
+from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct, Order, pays
 from gnnserve_worker.tables.normalise import ROW_NORMS
 from gnnserve_worker.tables.table import Rows
 
@@ -215,8 +215,8 @@ class FeatureProducts:
     @staticmethod
     def build(scaling: Scaling, width: int, products: Sequence[Linear], numbers: Sequence[int]) -> FeatureProducts:
         """`width`: features of a node of the type."""
-        built = (NonzeroProduct.build(one.dense, one.bias, scaling.mean, scaling.deviation) for one in products)
-        nonzero = tuple(one for one in built if one is not None)
+        wide = [one for one in products if len(one.dense) >= LEAST_INPUTS]
+        nonzero = tuple(NonzeroProduct.build(one.dense, one.bias, scaling.mean, scaling.deviation) for one in wide)
         if nonzero:
             warm_up_binary()
         multiplied_by = tuple(_biased_product_of if one.bias.any() else product_of for one in products)

@@ -31,28 +31,26 @@ from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import (
+    Array,
     Axis,
     FirstLayer,
+    Heads,
     LayerKey,
     LayerWeights,
+    NamedArrays,
     OneTypeSpec,
     Projection,
+    RelationalLayer,
+    RelationalShape,
+    RelationalSpec,
+    Shapes,
     key_of,
+    relation_key,
 )
 from gnnserve_worker.models.dense import Linear, PerHead, Product, preferred_compute
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading, attended
-from gnnserve_worker.models.relational import (
-    Array,
-    Heads,
-    RelationalLayer,
-    RelationalShape,
-    RelationalSpec,
-    Shapes,
-    Tensors,
-    relation_key,
-)
 from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
@@ -245,7 +243,7 @@ class RelationalGatSpec(RelationalSpec):
                 }
         return found
 
-    def layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+    def layer(self, tensors: NamedArrays, shape: RelationalShape, layer: int) -> RelationalLayer:
         heads, graph = shape.heads_of(layer), shape.graph
         relations: dict[int, Array] = {}
         readers: dict[int, list[Array | None]] = {}

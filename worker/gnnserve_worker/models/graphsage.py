@@ -26,20 +26,25 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.architecture import Axis, FirstLayer, LayerKey, LayerWeights, OneTypeSpec, key_of
-from gnnserve_worker.models.dense import Linear, preferred_compute
-from gnnserve_worker.models.layer_kind import LayerKind
-from gnnserve_worker.models.network import Layer, no_bias
-from gnnserve_worker.models.plain import PlainGraph, Reading
-from gnnserve_worker.models.relational import (
+from gnnserve_worker.models.architecture import (
     Array,
+    Axis,
+    FirstLayer,
+    LayerKey,
+    LayerWeights,
+    NamedArrays,
+    OneTypeSpec,
     RelationalLayer,
     RelationalShape,
     RelationalSpec,
     Shapes,
-    Tensors,
+    key_of,
     relation_key,
 )
+from gnnserve_worker.models.dense import Linear, preferred_compute
+from gnnserve_worker.models.layer_kind import LayerKind
+from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
 _NEIGHBOURS, _OWN, _BIAS = "lin_l.weight", "lin_r.weight", "lin_l.bias"
@@ -152,7 +157,7 @@ class RelationalGraphSageSpec(RelationalSpec):
                     found[f"{key}.lin_r.weight"] = (outputs, widths[1])
         return found
 
-    def layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+    def layer(self, tensors: NamedArrays, shape: RelationalShape, layer: int) -> RelationalLayer:
         relations: dict[int, Array] = {}
         own: dict[int, Array] = {}
         biases: dict[int, Array] = {}

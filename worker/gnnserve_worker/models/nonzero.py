@@ -40,11 +40,9 @@ class NonzeroProduct:
     @staticmethod
     def build(
         weights: np.ndarray, bias: np.ndarray, mean: np.ndarray | None, deviation: np.ndarray | None
-    ) -> NonzeroProduct | None:
+    ) -> NonzeroProduct:
         """`weights`: float32 [inputs, outputs]. `bias`: float32 [outputs]. `mean`, `deviation`: float64 [inputs], by
-        which features are scaled, or None. Returns None for narrow features."""
-        if len(weights) < LEAST_INPUTS:
-            return None
+        which features are scaled, or None."""
         if mean is None or deviation is None:
             made = NonzeroProduct(np.ascontiguousarray(weights), np.ascontiguousarray(bias, np.float32))
         else:

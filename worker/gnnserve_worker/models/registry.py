@@ -1,6 +1,8 @@
-"""The objects of each architecture, one for each kind of graph that it is for.
+"""The objects of each architecture, one for each kind of graph that it is for: found by name, or by the keys of
+weights, whose first layer they tell and change, for pruning and projections.
 
-A new one is added here, and its torch module in `generation/networks.py`.
+A new one is added here, and its torch module in `generation/networks.py`. Nothing here needs torch, so that given
+weights are ranked, pruned and projected without importing it.
 """
 
 from __future__ import annotations
@@ -8,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from gnnserve_api.spec.model import Architecture
-from gnnserve_worker.models.architecture import ArchitectureSpec, OneTypeSpec, key_of
+from gnnserve_worker.models.architecture import (
+    ArchitectureSpec,
+    FirstLayer,
+    OneTypeSpec,
+    Projection,
+    RelationalSpec,
+    key_of,
+)
 from gnnserve_worker.models.gat import GatSpec, RelationalGatSpec
 from gnnserve_worker.models.gcn import GcnSpec
 from gnnserve_worker.models.gin import GinSpec
 from gnnserve_worker.models.graphsage import GraphSageSpec, RelationalGraphSageSpec
 from gnnserve_worker.models.light_gcn import LightGcnSpec
-from gnnserve_worker.models.relational import RelationalSpec
 from gnnserve_worker.models.rgcn import RgcnSpec
 from gnnserve_worker.models.sgc import SgcSpec
 from gnnserve_worker.models.sign import SignSpec
@@ -69,6 +79,15 @@ def relational_spec_of(architecture: str) -> RelationalSpec:
     return RELATIONAL[Architecture(architecture)]
 
 
+# --- weights under torch_geometric's keys, whichever architecture they are of
+
+
+Tensors = dict[str, np.ndarray]
+"""Weights of a network, as a state dict."""
+_DECODER = "decoder."
+"""Beginning of the keys of a decoder's weights where they stand beside a network's."""
+
+
 def spec_of_tensors(keys: Iterable[str]) -> OneTypeSpec:
     """The architecture of a whole state dict under torch_geometric's keys, by the tensors of its first layer."""
     found = {key for key in keys if key.startswith(key_of(0, ""))}
@@ -76,3 +95,41 @@ def spec_of_tensors(keys: Iterable[str]) -> OneTypeSpec:
         if {key_of(0, weight) for weight in spec.shapes} == found:
             return spec
     raise ValueError(f"no architecture has a first layer of {', '.join(sorted(found)) or 'no tensors'}")
+
+
+def first_layer(tensors: Mapping[str, np.ndarray]) -> FirstLayer:
+    return spec_of_tensors(tensors).split_first_layer(tensors)
+
+
+def projection_of(tensors: Mapping[str, np.ndarray]) -> Projection:
+    return spec_of_tensors(tensors).project(tensors)
+
+
+def with_first_layer(tensors: Mapping[str, np.ndarray], first: FirstLayer) -> Tensors:
+    changed = spec_of_tensors(tensors).first_layer_tensors(first)
+    return {
+        **tensors,
+        **{key_of(0, weight): np.ascontiguousarray(value, dtype=np.float32) for weight, value in changed.items()},
+    }
+
+
+def keep_columns_of(tensors: Mapping[str, np.ndarray], columns: np.ndarray) -> Tensors:
+    """The network with the first layer reduced to the given columns, in the given order."""
+    return with_first_layer(tensors, first_layer(tensors).keep(columns))
+
+
+def without_first_product(tensors: Mapping[str, np.ndarray]) -> Tensors:
+    """The network of a projected variant, whose table holds the first product already."""
+    products = spec_of_tensors(tensors).first_product_keys()
+    return {key: value for key, value in tensors.items() if key not in products}
+
+
+def with_decoder(network: Mapping[str, np.ndarray], decoder: Mapping[str, np.ndarray]) -> Tensors:
+    """A network's weights and those of the decoder that was learnt beside it as one set, to be kept together."""
+    return {**network, **{f"{_DECODER}{key}": tensor for key, tensor in decoder.items()}}
+
+
+def without_decoder(tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, Tensors]:
+    """The network's weights and the decoder's."""
+    network = {key: value for key, value in tensors.items() if not key.startswith(_DECODER)}
+    return network, {key.removeprefix(_DECODER): tensors[key] for key in tensors if key.startswith(_DECODER)}

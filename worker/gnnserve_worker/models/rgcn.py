@@ -12,8 +12,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
+from gnnserve_worker.models.architecture import (
+    Array,
+    NamedArrays,
+    RelationalLayer,
+    RelationalShape,
+    RelationalSpec,
+    Shapes,
+)
 from gnnserve_worker.models.layer_kind import LayerKind
-from gnnserve_worker.models.relational import Array, RelationalLayer, RelationalShape, RelationalSpec, Shapes, Tensors
 
 
 class RgcnSpec(RelationalSpec):
@@ -50,7 +57,7 @@ class RgcnSpec(RelationalSpec):
             found |= {f"convs.{layer}.root": (shape.hidden, outputs), f"convs.{layer}.bias": (outputs,)}
         return found
 
-    def layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+    def layer(self, tensors: NamedArrays, shape: RelationalShape, layer: int) -> RelationalLayer:
         weight, comp = tensors[f"convs.{layer}.weight"], tensors.get(f"convs.{layer}.comp")
         if comp is not None:
             bases, inputs, outputs = weight.shape

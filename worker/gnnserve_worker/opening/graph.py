@@ -10,10 +10,9 @@ import numpy as np
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import point_of
-from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.store import Graph, GraphIds
 from gnnserve_worker.opening.living_graphs import living_graphs, moves_blocks, with_room
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names, open_payloads

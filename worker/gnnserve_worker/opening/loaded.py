@@ -17,10 +17,9 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import ChangedSource, NetworkManifest, RevisionManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.ids import GraphIds
 from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.payload import EdgePayload
-from gnnserve_worker.graph.store import Graph, Splits
+from gnnserve_worker.graph.store import Graph, GraphIds, Splits
 from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.opening.changes import OpenedChanges

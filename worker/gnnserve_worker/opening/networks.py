@@ -1,4 +1,8 @@
-"""Networks of variants, opened by their kind: layers are built from their weights, programs get a process to run in."""
+"""Networks of variants, opened by their kind: layers are built from their weights, programs get a process to run in.
+
+Beside them, what a manifest says of the layer that a variant stores, and makers of stored layers that follow changes of
+the graph.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnnserve_api.families import point_of
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import NetworkKind, VariantManifest
-from gnnserve_worker.models.network import VariantNetwork
+from gnnserve_api.repository import CorrectionManifest, FollowedManifest, NetworkKind, VariantManifest
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.network import Layer, Network, VariantNetwork
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.rows import first_products
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
+from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.opening.loaded import NetworkBuilder
 from gnnserve_worker.repository.revision_files import RevisionFiles, read_tensors
 from gnnserve_worker.tables.table import Table
@@ -56,3 +67,71 @@ _OPENERS: Mapping[NetworkKind, Callable[[VariantNetworks, VariantManifest, Table
     NetworkKind.LAYERS: _open_layers,
     NetworkKind.PROGRAM: _open_program,
 }
+
+
+# --- layers that variants store
+
+
+def correction_of(variant: VariantManifest) -> CorrectionManifest | None:
+    return None if variant.stored is None else variant.stored.correction
+
+
+def followed_of(variant: VariantManifest) -> FollowedManifest | None:
+    return None if variant.stored is None else variant.stored.followed
+
+
+def made_of_features(variant: VariantManifest) -> str | None:
+    """The table whose rows are made of features, where what the variant reads is made of such rows. None: it holds for
+    the graph as it was generated alone."""
+    if (followed := followed_of(variant)) is not None:
+        return followed.layers[0].products
+    if not point_of(variant).capabilities.overlay:
+        return None
+    correction = correction_of(variant)
+    return variant.table if correction is None else correction.products
+
+
+def stored_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:
+    """What rows of the variant's projected table are made by, from tensors whose keys begin with the prefix."""
+    found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    followed = followed_of(variant)
+    network = variant.network if followed is None else followed.network
+    return first_products(spec_of(network.architecture).project(found))
+
+
+def followed_layers(
+    followed: FollowedManifest,
+    stored: str,
+    tensors: Mapping[str, np.ndarray],
+    tables: Mapping[str, Table],
+    graph: Graph,
+    build: Callable[..., Network[Layer]],
+    roots: Callable[[], np.ndarray],
+) -> list[StoredLayerMaker]:
+    """Makers of all layers that the table `stored` is made of, and of itself, the first layer's first.
+
+    `tensors`: weights of the whole network, without its first product. `build` builds a network, `roots` makes
+    `inverse_roots` of the graph.
+    """
+    whole = followed.network
+    spec = spec_of(whole.architecture)
+    outputs = [*(layer.products for layer in followed.layers[1:]), stored]
+    makers = []
+    for number, (layer, output) in enumerate(zip(followed.layers, outputs, strict=True), start=1):
+        source, left = tables[layer.products], tail_tensors(tensors, number - 1)
+        network = build(tail_of(whole, number - 1), left, source.columns, projected=True, compute="float32")
+        alone = network.layers[0]
+        is_last, width = number == whole.layers, tables[output].rows.values.shape[1]
+        makers.append(
+            StoredLayerMaker(
+                tables[output],
+                graph,
+                alone,
+                source,
+                None if layer.aggregated is None else tables[layer.aggregated].rows,
+                roots() if alone.weighs_neighbours else None,
+                () if is_last else first_products(spec.project(tail_tensors(tensors, number)), width),
+                number,
+            )
+        )
+    return makers

@@ -24,16 +24,16 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.followed import (
+from gnnserve_worker.opening.graph import OpenedGraph
+from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
+from gnnserve_worker.opening.networks import (
+    VariantNetworks,
     correction_of,
     followed_layers,
     followed_of,
     made_of_features,
     stored_products,
 )
-from gnnserve_worker.opening.graph import OpenedGraph
-from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
-from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table, read_tensors
 from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours

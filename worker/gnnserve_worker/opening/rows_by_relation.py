@@ -15,18 +15,18 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, default_key, layer_of
 from gnnserve_worker.models.build import build_network, table_layer
 from gnnserve_worker.models.feature_products import Scaling
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
-from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.stored_layers import StoredRelationMaker
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.followed import followed_of
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
+from gnnserve_worker.opening.networks import followed_of
 from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
 from gnnserve_worker.opening.type_recipe import type_recipe
 from gnnserve_worker.repository import paths

@@ -13,8 +13,8 @@ from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import RowSource
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.models.architecture import moment_key
 from gnnserve_worker.models.feature_products import Scaling
-from gnnserve_worker.models.relational import moment_key
 from gnnserve_worker.opening.loaded import TypeRowRecipe
 
 

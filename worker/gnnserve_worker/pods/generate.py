@@ -175,9 +175,8 @@ def _published(
     """Find the revision, or generate it; also the offset that its graph was made at. `log`: uid of the
     service where it has a log of changes."""
     from gnnserve_worker.generation import pipeline  # noqa: PLC0415
-    from gnnserve_worker.generation.identity import identity_of, newest_version  # noqa: PLC0415
 
-    version = None if log is None else newest_version(service.spec, repository, log)
+    version = None if log is None else pipeline.newest_version(service.spec, repository, log)
 
     def generate() -> tuple[RevisionManifest, int]:
         # A container sees a GPU only if its pod asked for one.
@@ -188,11 +187,11 @@ def _published(
         return generate()
     except DamagedError as error:
         # In a cluster only pods reach the volume, so advice to delete a folder would not help.
-        identity = identity_of(service.spec, version)
+        identity = pipeline.identity_of(service.spec, version)
         for graph in identity.graphs:
             kept = repository.set_aside(identity.recipe, graph, identity.checkpoint, identity.given, identity.expected)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
-        version = None if log is None else newest_version(service.spec, repository, log)
+        version = None if log is None else pipeline.newest_version(service.spec, repository, log)
         return generate()
 
 

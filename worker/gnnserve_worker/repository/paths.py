@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -137,6 +137,29 @@ def of_all(name: str) -> str:
 def has_ids_of_all(files: Container[str]) -> bool:
     """Whether nodes are called by ids in one numbering of all of them, too. `files`: those of the graph's manifest."""
     return of_all(IDS) in files
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionIdentity:
+    """Digests of all that a revision is made from. Equal ones need no new generation."""
+
+    recipe: str
+    graph: str
+    """Digest of the graph's content."""
+    checkpoint: str | None
+    """SHA-256 of the file of spec.model.checkpoint, or digest of the files of spec.model.program; None: there is
+    neither."""
+    given: Mapping[str, str]
+    """SHA-256 of the file of each of spec.variants.given, by its name."""
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of expected scores, by the weights that they are of, as `ComparedScores` names them."""
+    earlier_graph: str | None = None
+    """Digest of the same as an earlier gnnserve kept it, whose revisions are found too; None: it kept as much."""
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """Digests of the graphs that its revision may be over."""
+        return (self.graph,) if self.earlier_graph is None else (self.graph, self.earlier_graph)
 
 
 def revision_id(

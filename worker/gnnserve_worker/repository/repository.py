@@ -9,7 +9,7 @@
 
 Revisions are immutable and named by what they are made from, so publishing one never disturbs another: a reader
 needs no lock, and a crash leaves a folder without commit, which the next writer removes. Networks that were trained
-before it are kept (`kept.py`) until a revision is published.
+before it are kept (`generation/learning.py`) until a revision is published.
 
 One process at a time writes in a service's folder. Its lock is an advisory one on `.lock` (flock), which the kernel
 drops when its holder dies, however it dies.
@@ -39,7 +39,6 @@ from gnnserve_api.repository import (
 )
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository import checks, files, graph_files, paths
-from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.positions import positions_of
 from gnnserve_worker.repository.revision_files import RevisionFiles, StagedRevision, to_json
 from gnnserve_worker.repository.room import room_of
@@ -323,10 +322,10 @@ class Repository:
             if _is_committed(folder, paths.REVISION_COMMIT):
                 self._remove_trained()
 
-    def kept_networks(self, recipe: str, graph_digest: str, spare_bytes: int = 0) -> KeptNetworks:
-        """What generations of this recipe and graph trained before they were interrupted. To be used under the lock.
-        `spare_bytes`: what is left free for the tables."""
-        return KeptNetworks(self._layout.trained_for(recipe, graph_digest), spare_bytes)
+    def kept_folder(self, recipe: str, graph_digest: str) -> Path:
+        """The folder of networks that generations of this recipe and graph trained before they were interrupted. To be
+        used under the lock."""
+        return self._layout.trained_for(recipe, graph_digest)
 
     def count_kept_networks(self, recipe: str) -> int:
         """Networks that are kept for the next generation of the recipe, over all graphs."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _classify_nodes(spec: GNNServiceSpec) -> GenerationTask:
-    from gnnserve_worker.tasks.classify_nodes.generation import ClassifyNodes  # noqa: PLC0415
+    from gnnserve_worker.tasks.classify_nodes.labels import ClassifyNodes  # noqa: PLC0415
 
     return ClassifyNodes(spec)
 

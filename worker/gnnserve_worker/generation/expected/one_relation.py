@@ -18,7 +18,6 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.hidden import hidden_states
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import (
     fit_normalization,
     keep_columns,
@@ -30,7 +29,7 @@ from gnnserve_worker.generation.training_set import (
 from gnnserve_worker.graph.sources.checks import UNREAD_EDGE_DATA
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated, weights_of
-from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.registry import Tensors, spec_of
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.generation import task_of
 

@@ -15,11 +15,11 @@ from gnnserve_worker.generation.expected.alternatives import CANNOT, single_read
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.families.relation_tables import hidden_states
 from gnnserve_worker.generation.families.relations import as_arrays, states_of
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, RelationalSpec
 from gnnserve_worker.models.plain import SERVED, Reading, activated
-from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import ProgressListener
 
 _MOST_PERMUTED = 5

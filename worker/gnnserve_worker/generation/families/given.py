@@ -33,8 +33,8 @@ from gnnserve_worker.generation.families.family import (
     storages_of,
 )
 from gnnserve_worker.generation.given_variants import GivenVariant
-from gnnserve_worker.generation.tensors import keep_columns_of
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.registry import keep_columns_of
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import stored_bytes
 from gnnserve_worker.tables.table import feature_blocks

@@ -13,7 +13,7 @@ from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import PlannedTable
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.models.relational import Heads, RelationalLayer
+from gnnserve_worker.models.architecture import Heads, RelationalLayer
 from gnnserve_worker.tables.table import projected_blocks
 
 _NODES_AT_ONCE = 1 << 16

@@ -16,10 +16,10 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable, PlannedVariant
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.profile import GeneratedVariant
-from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import Normalized, TrainingSet
 from gnnserve_worker.graph.store import GraphData, NodeType
-from gnnserve_worker.models.relational import RelationalLayer, default_key, layer_tensors, moment_key
+from gnnserve_worker.models.architecture import RelationalLayer, default_key, layer_tensors, moment_key
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import StagedRevision
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.spec.paths import NamedPath
 
 
 def pinned_digest(field: str, path: Path, sha256: str | None) -> str:
@@ -21,23 +19,6 @@ def pinned_digest(field: str, path: Path, sha256: str | None) -> str:
             "restore the file, or change sha256 to serve this one",
         )
     return digest
-
-
-_MOST_LISTED = 10
-
-
-def require_all(paths: Sequence[NamedPath]) -> None:
-    """Refuse missing files together. Where one alone is missing, its reader knows more to say."""
-    missing = [one for one in paths if one.is_missing]
-    if len(missing) < 2:
-        return
-    listed = [f"{one.field}: {one.place}" for one in missing[:_MOST_LISTED]]
-    if len(missing) > _MOST_LISTED:
-        listed.append(f"{len(missing) - _MOST_LISTED} more")
-    raise InputError(
-        "spec", f"names {len(missing)} files that are not there: {', '.join(listed)}",
-        "bring them there, or correct the paths",
-    )  # fmt: skip
 
 
 _OTHER_KINDS = (

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,18 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
 from gnnserve_api.spec.heterogeneous import CsvByType, HeteroDataFile, HeterogeneousSource, NpzFolder, ParquetByType
-from gnnserve_api.spec.paths import paths_of
+from gnnserve_api.spec.paths import NamedPath, paths_of
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
 from gnnserve_worker.graph.inspection import Inspection, InspectionByType, inspect, inspect_by_type
 from gnnserve_worker.graph.links import PartsLinks, part_edges, part_relation
-from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.store import Graph, GraphData, random_splits
 from gnnserve_worker.progress import ProgressListener, silent
 
 IMPORTER_VERSION = 1
 """Increase it when the same source is read into another graph than before."""
+_MOST_LISTED = 10
+"""Most missing files that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,20 @@ def undecided_digest(source: GraphSource) -> str | None:
     if source.npz is None or source.npz.direction is None:
         return None
     return source_digest(GraphSource(npz=source.npz.model_copy(update={"direction": None})))
+
+
+def require_all(paths: Sequence[NamedPath]) -> None:
+    """Refuse missing files together. Where one alone is missing, its reader knows more to say."""
+    missing = [one for one in paths if one.is_missing]
+    if len(missing) < 2:
+        return
+    listed = [f"{one.field}: {one.place}" for one in missing[:_MOST_LISTED]]
+    if len(missing) > _MOST_LISTED:
+        listed.append(f"{len(missing) - _MOST_LISTED} more")
+    raise InputError(
+        "spec", f"names {len(missing)} files that are not there: {', '.join(listed)}",
+        "bring them there, or correct the paths",
+    )  # fmt: skip
 
 
 def load_source(

@@ -1,4 +1,4 @@
-"""Labels of nodes that are learnt, and variants that are judged by them.
+"""Classification of nodes, as generation sees it: labels that are learnt, and variants that are judged by them.
 
 *Thresholds* are chosen for each class on validation nodes: where the F1 of the class is highest. A network learns
 probabilities, and F1 of a class that few nodes have is often highest well below one half. Each variant has thresholds
@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,9 +36,12 @@ from gnnserve_api.profile import Metric, VariantProfile
 from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.training import Majority
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Splits
+from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, metric_of, right_labels
 from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Judgement, OutputsOf, Verdict, Visible
 
@@ -297,6 +301,56 @@ class LabelJudge:
         return {}
 
 
-def pose_labels(graph: GraphData, variants: Variants) -> Imported:
-    labels = NodeLabels(graph.labels, graph.classes, graph.splits, variants.metric, variants.thresholds)
-    return Imported(graph, labels, graph.findings)
+# --- what a spec asks for
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyNodes:
+    """The `GenerationTask` of a spec that asks for classes."""
+
+    spec: GNNServiceSpec
+    needs_master: bool = False
+
+    @property
+    def compared_with(self) -> ComparedWith:
+        raise ValueError("embeddings are made for links")
+
+    def graph_digest(self, source: str) -> str:
+        return source
+
+    def earlier_digest(self, source: str) -> str | None:
+        return None
+
+    def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
+        return spec
+
+    def check_given(self, columns: int, graph: GraphData) -> None:
+        if columns != len(graph.classes):
+            raise InputError(
+                "spec.model.program.scores.columns", f"is {columns}, and nodes have {len(graph.classes)} classes",
+                "label nodes as the model was trained, or export it with an output for each class",
+            )  # fmt: skip
+
+    def given_decoder(self, weights: Path | None) -> None:
+        """None: outputs are scores of classes. The spec permits weights for links alone; those of a folder are left
+        unread."""
+
+    def check_plan(self) -> None:
+        """Do nothing: classes are what is planned."""
+
+    def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
+        return load_source(self.spec.graph.source, downloads, progress)
+
+    def says_unlabelled(self) -> tuple[str, str]:
+        return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
+
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
+        return self.pose(self.load(downloads, progress))
+
+    def pose(self, graph: GraphData) -> Imported:
+        variants = self.spec.variants
+        labels = NodeLabels(graph.labels, graph.classes, graph.splits, variants.metric, variants.thresholds)
+        return Imported(graph, labels, graph.findings)
+
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+        return self.pose(version)

@@ -7,8 +7,8 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.models.architecture import RelationalShape
 from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape
 
 
 def check_ends_are_reached(model: Model, task: Links, links: LinkSet, data: GraphData) -> None:
