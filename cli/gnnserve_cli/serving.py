@@ -197,15 +197,15 @@ class Offered:
     """Weight of the service in the division of the server's time."""
     revision: str = ""
     """Name of the revision; empty: none is published."""
-    load_named: Callable[[str], LoadedRevision] | None = None
-    """Opens another revision by its name, where the manifest may name a second one."""
+    load_named: Callable[[str, int | None], LoadedRevision] | None = None
+    """Opens another revision by its name, as `load` does, where the manifest may name a second one."""
     on_opened: Callable[[], None] = lambda: None
     """Called when the revision is open: nothing is shown of one whose files are damaged."""
 
-    def begin_canary(self, served: ServedService, local: LocalService) -> None:
-        """Answer by a second revision too, where the manifest names one."""
-        spec, load, options = self.service.spec, self.load_named, self.options
-        if spec.routing.canary is None or load is None:
+    def begin_canary(self, served: ServedService, local: LocalService, log: FollowedLog | None) -> None:
+        """Answer by a second revision too, which follows this log, where the manifest names one."""
+        spec = self.service.spec
+        if spec.routing.canary is None or self.load_named is None:
             return
         # Most services have no second revision.
         from gnnserve_worker.following.canary import CanaryFollower  # noqa: PLC0415
@@ -213,12 +213,19 @@ class Offered:
         table = spec.routing_table(self.revision)
         follower = CanaryFollower(
             served,
-            lambda name: device.open_served(load(name), options.device),
+            partial(self._open_second, log, self.load_named),
             lambda: local.is_settled,
             lambda: served.revision,
         )
         # The event loop, which this is called on, has a part in it.
         threading.Thread(target=follower.declare, args=(table,), name="canary", daemon=True).start()
+
+    def _open_second(
+        self, log: FollowedLog | None, load: Callable[[str, int | None], LoadedRevision], name: str
+    ) -> ServedRevision:
+        if log is None:
+            return device.open_served(load(name, None), self.options.device)
+        return log.open_second(partial(load, name), self._open_changing)
 
     def _open_changing(self, loaded: LoadedRevision, replica: LivingRevision) -> ServedRevision:
         from gnnserve_cli.compiling import compile_for_changes  # noqa: PLC0415
@@ -286,7 +293,7 @@ def serve_routed(offered: Sequence[Offered]) -> None:
                 local = LocalService(handle.served, partial(of.open_again, log), name)
                 begun.append(local)
                 local.begin(handle.revision, of.service.spec.routing_table(of.revision))
-                of.begin_canary(handle.served, local)
+                of.begin_canary(handle.served, local, log)
                 begin_loop(local)
 
         try:

@@ -165,6 +165,9 @@ class CanaryRoute(msgspec.Struct, frozen=True, rename="camel"):
     """Its variants in service, by the same labels as those of the first revision; absent before the first label."""
     program: ProgramState | UnsetType = UNSET
     """State of the program that it runs; absent where it runs none."""
+    updates: UpdatesState | UnsetType = UNSET
+    """How far it has followed the log of changes, on its own; absent where the graph of the service does not
+    change."""
 
 
 class Route(msgspec.Struct, frozen=True, rename="camel"):

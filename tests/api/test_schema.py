@@ -180,11 +180,12 @@ BREAKS_RULE = {
     },
     "deletionPolicy must not be given with claimName: a claim of yours is never deleted by the operator; leave "
     "deletionPolicy out": {**MINIMAL, "repository": {"claimName": "mine", "deletionPolicy": "Retain"}},
-    "routing.canary must not be given with updates: the second revision has the graph as it was generated, without the "
-    "changes since; go back to an earlier model with spec.revision, which answers over the graph as it is now": {
+    "updates.maxDelta must be less than half of worker.resources.limits.memory with routing.canary, whose revision "
+    "keeps the changes too: lower the one, or raise the other": {
         **MINIMAL,
         "routing": CANARY,
         "updates": {"log": {"postgres": {"secretName": "log"}}},
+        "worker": {"resources": {"limits": {"memory": "4Gi"}}},
     },
     "routing.canary must not be given with worker.poolRef: a pool's memory is counted by one revision for each "
     "service": {**MINIMAL, "routing": CANARY, "worker": POOLED},

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from tests.support.observed import Namespace, make_service
 
 from gnnserve_api.routing import Canary, CanaryRoute
+from gnnserve_api.updates import UpdatesState
 
 KIND = "CanaryAnswers"
 OLDER, OTHER = "0123456789ab", "ba9876543210"
@@ -68,6 +69,18 @@ def test_workers_are_told_of_the_share_and_no_pod_or_job_is_made_for_it() -> Non
             "False CanaryNotLoaded",
             "answers the share of 0123456789ab, which a restart would not find: its files were removed.",
             id="it answers without its files",
+        ),
+        pytest.param(
+            CanaryRoute(OLDER, 5, answers=True, updates=UpdatesState(9, 3, 6, 45.0)),
+            "False WorkerBehind",
+            "has lacked a part of the log of changes for over 30 seconds",
+            id="it is behind the log",
+        ),
+        pytest.param(
+            CanaryRoute(OLDER, 5, answers=True, updates=UpdatesState(9, 8, 1, 0.5)),
+            "True CanaryAnswers",
+            "Revision 0123456789ab answers 5 %",
+            id="it follows the log",
         ),
         pytest.param(CanaryRoute(OTHER, 5, answers=True), "Unknown CanaryLoading", "5 % of the requests", id="another"),
         pytest.param(CanaryRoute(OLDER, 9, answers=True), "Unknown CanaryLoading", "5 % of the requests", id="a share"),
@@ -163,9 +176,13 @@ def test_jobs_that_remove_older_models_keep_the_second_revision_whatever_its_sha
         pytest.param({"routing": canary(percent=-1)}, "greater than or equal to 0", id="a share below 0"),
         pytest.param({"routing": canary("latest")}, "should match pattern", id="no name of a revision"),
         pytest.param(
-            {"routing": canary(), "updates": {"log": {"postgres": {"secretName": "log"}}}},
-            "routing.canary must not be given with updates",
-            id="changes",
+            {
+                "routing": canary(),
+                "updates": {"log": {"postgres": {"secretName": "log"}}},
+                "worker": {"resources": {"limits": {"memory": "3Gi"}}},
+            },
+            "updates.maxDelta 2Gi must be less than half of worker.resources.limits.memory 3Gi",
+            id="changes of both revisions that do not fit into memory",
         ),
         pytest.param(
             {"routing": canary(), "worker": {"poolRef": {"name": "pool"}}},

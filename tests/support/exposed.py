@@ -12,6 +12,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status import ConditionStatus, ConditionType
+from gnnserve_api.updates import UpdatesState
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import ConditionLabels, Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
@@ -49,7 +50,7 @@ def watched() -> AccuracyWatch:
 
 def canary_sample(metrics: serving.ServingMetrics) -> CanarySample:
     """A second revision that has answered what these metrics have counted."""
-    route = CanaryRoute("r2", 5, answers=True, accuracy=watched().observed())
+    route = CanaryRoute("r2", 5, answers=True, accuracy=watched().observed(), updates=UpdatesState(9, 9, 0, 0.0))
     return CanarySample(route, metrics.request_counts(), 0, 1.0, OF_PROGRAM)
 
 

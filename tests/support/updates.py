@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -40,6 +40,8 @@ class FakeUpdates:
     """Replicas that were brought to where the followed one is."""
     replica: object | None = None
     """The one that is followed."""
+    why_stuck: str | None = None
+    on_followed: Callable[[], None] = lambda: None
     is_started: bool = False
     is_closed: bool = False
 

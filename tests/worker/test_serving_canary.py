@@ -14,7 +14,9 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service, with_compute
+from tests.support.updates import FakeUpdates
 from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_services import started
 
@@ -29,6 +31,7 @@ from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.canary import CanaryShare, is_of_canary
 from gnnserve_worker.serving.http.predict import Predict
+from gnnserve_worker.serving.log_follower import LogFollower
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
@@ -36,6 +39,7 @@ from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.shared_time import longest_turn_of
 
 FIRST, SECOND = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+STAYS = LogFollower(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +62,13 @@ class Two:
 
 @asynccontextmanager
 async def sharing(percent: int, second: FakeWorker, first: FakeWorker | None = None) -> AsyncIterator[Two]:
+    """Each follows its own log, if it has one."""
     async with running(first or FakeWorker(FIRST)) as client:
         metrics, revision = ServingMetrics("digits"), second.revision()
         model = client.engine.add("second", metrics, 1.0)
         metrics.show_revision(revision.manifest, 0.5)
         model.switch(revision, service().spec.routing_table(SECOND))
-        share = CanaryShare(client.app.predict, Predict("digits", model, metrics), percent)
+        share = CanaryShare(client.app.predict, Predict("digits", model, metrics, second.updates), percent)
         client.app.predict.canary = share
         yield Two(client, model, share)
 
@@ -191,6 +196,102 @@ def test_requests_of_a_second_that_is_withdrawn_are_answered_by_the_first() -> N
     answered, after = asyncio.run(scenario())
     assert answered == [FIRST] * 3
     assert after == {FIRST: 2}
+
+
+def behind(offset: int, *applied: int) -> tuple[FakeWorker, ...]:
+    """Both revisions of a log that ends at that offset, by what each has applied."""
+    return tuple(
+        FakeWorker(name, shift=shift, updates=FakeUpdates(applied=one, first=offset + 1))
+        for shift, (name, one) in enumerate(zip((FIRST, SECOND), applied, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("first_has", "second_has", "percent", "expected"),
+    [
+        pytest.param(3, 3, 100, SECOND, id="both have it"),
+        pytest.param(2, 3, 100, SECOND, id="the second alone has it"),
+        pytest.param(3, 2, 0, FIRST, id="the first alone has it"),
+        pytest.param(3, 2, 100, FIRST, id="it is the seconds, which does not get it in half of the time"),
+    ],
+)  # fmt: skip
+def test_an_offset_holds_for_the_revision_that_answers(
+    first_has: int, second_has: int, percent: int, expected: str
+) -> None:
+    first, second = behind(3, first_has, second_has)
+
+    async def scenario() -> tuple[str, int, int]:
+        async with sharing(percent, second, first) as two:
+            response = await two.client.predict([1], minOffset=3, objective={"latencyMs": 400})
+            assert response.status_code == 200, response.text
+            return response.json()["revision"], response.json()["offset"], two.share.passed_on
+
+    revision, offset, passed_on = asyncio.run(scenario())
+    assert (revision, offset) == (expected, 3)
+    assert passed_on == int(expected == FIRST and percent == 100)
+
+
+def test_a_request_waits_for_the_second_which_then_answers_it() -> None:
+    first, second = behind(3, 3, 2)
+    assert second.updates is not None
+
+    async def scenario() -> tuple[list[str], int]:
+        async with sharing(100, second, first) as two:
+            asking = [asyncio.ensure_future(two.ask([1], minOffset=3, seed=seed)) for seed in range(3)]
+            await asyncio.sleep(0.05)
+            assert not any(one.done() for one in asking)
+            second.updates.applied = 3
+            second.updates.changed.set()
+            return list(await asyncio.gather(*asking)), two.share.passed_on
+
+    assert asyncio.run(scenario()) == ([SECOND] * 3, 0)
+
+
+def test_where_neither_has_an_offset_the_client_learns_it_from_the_first() -> None:
+    first, second = behind(3, 1, 2)
+
+    async def scenario() -> httpx.Response:
+        async with sharing(100, second, first) as two:
+            return await two.client.predict([1], minOffset=3, objective={"latencyMs": 100})
+
+    response = asyncio.run(scenario())
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "OffsetNotReached")
+    assert "has applied offset 1 of 3" in response.json()["error"]["message"]
+
+
+def test_a_second_that_cannot_follow_the_log_gets_no_requests_until_it_can() -> None:
+    first, second = behind(3, 3, 3)
+    assert first.updates is not None and second.updates is not None
+    log = LogFollower(second.updates)  # type: ignore[arg-type]
+
+    async def scenario() -> list[tuple[str, bool, str]]:
+        said = []
+        async with running(first) as client:
+            canary = ServedCanary(
+                "digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, log, lambda _: None
+            )  # fmt: skip
+            canary.open(100)
+            canary.switch(second.revision(), service().spec.routing_table(SECOND), 0.5)
+            for stuck in (None, "changes take all of their memory", None):
+                second.updates.why_stuck = stuck
+                second.updates.on_followed()
+                route = canary.route()
+                revision = (await client.predict([1])).json()["revision"]
+                said.append((revision, route.answers, str(route.problem)))
+                assert route.updates is not UNSET and route.updates.applied == 3
+            await canary.stop_following()
+        return said
+
+    assert asyncio.run(scenario()) == [
+        (SECOND, True, "None"),
+        (
+            FIRST, False,
+            f"revision {SECOND} cannot follow the log of changes, so that it gets no requests: changes take all of "
+            "their memory",
+        ),
+        (SECOND, True, "None"),
+    ]  # fmt: skip
+    assert second.updates.is_started and second.updates.is_closed and not first.updates.is_closed
 
 
 def test_recommendations_are_the_firsts_and_not_read_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +432,7 @@ def test_what_a_second_has_queued_when_it_is_given_up_is_answered_by_the_first()
     async def scenario() -> list[str]:
         async with running(FakeWorker(FIRST)) as client:
             first = client.app.predict
-            canary = ServedCanary("digits", SECOND, client.engine, first, calls, 1.0, lambda _: None)
+            canary = ServedCanary("digits", SECOND, client.engine, first, calls, 1.0, STAYS, lambda _: None)
             canary.open(100)
             canary.switch(second.revision(), service().spec.routing_table(SECOND), 0.5)
             assert isinstance(first.canary, CanaryShare)
@@ -364,7 +465,7 @@ def test_labels_tell_the_accuracy_of_both_revisions_apart() -> None:
                 client.app.canary = shown
                 client.metrics.watch_canary(lambda: None if shown is None else shown.sample())
 
-            canary = ServedCanary("digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, show)
+            canary = ServedCanary("digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, STAYS, show)
             canary.open(0)
             assert canary.watch is None
             canary.switch(slow_second().revision(), service().spec.routing_table(SECOND), 0.5)
@@ -394,7 +495,7 @@ def test_the_program_of_the_second_revision_is_told_beside_it() -> None:
                 client.app.canary = shown
                 client.metrics.watch_canary(lambda: None if shown is None else shown.sample())
 
-            canary = ServedCanary("digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, show)
+            canary = ServedCanary("digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, STAYS, show)
             canary.open(0)
             assert "gnnserve_canary_program" not in client.metrics.render().decode()
             revision = with_compute(slow_second().revision(), programs=lambda: stats)
@@ -416,7 +517,7 @@ def test_the_first_has_all_of_the_services_weight_while_the_second_gets_no_reque
     model = engine.models["digits"]
     model.switch(FakeWorker(FIRST).revision(), table)
     first, revision = Predict("digits", model, metrics), slow_second().revision()
-    canary = ServedCanary("digits", SECOND, engine, first, DirectCalls(), 2.0, lambda _: None)
+    canary = ServedCanary("digits", SECOND, engine, first, DirectCalls(), 2.0, STAYS, lambda _: None)
 
     def weights() -> list[float]:
         return [*engine._time._turns._weights.values()]

@@ -23,7 +23,7 @@ from tests.support.serving import Client, FakeWorker, OpenedWorker, running
 from tests.support.serving import service as plain_service
 from tests.support.several_types import divided_shop, write_folder
 from tests.support.steps import HeardSteps
-from tests.worker.test_serving_canary import FIRST, SECOND, DirectCalls
+from tests.worker.test_serving_canary import FIRST, SECOND, STAYS, DirectCalls
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportFormat, ExportManifest
@@ -294,7 +294,7 @@ def test_a_task_of_one_file_shares_requests_with_a_revision_of_its_own_task_alon
     async def scenario(second: Callable[[], ServedRevision]) -> tuple[str | None, set[str]]:
         async with running(OpenedWorker(served=scene.served())) as client:
             canary = ServedCanary(
-                "digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, lambda _: None
+                "digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, STAYS, lambda _: None
             )
             canary.open(50)
             canary.switch(second(), named[SECOND], 0.5)

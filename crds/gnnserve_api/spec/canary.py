@@ -6,6 +6,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from gnnserve_api.quantity import is_more
 from gnnserve_api.routing import Canary
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, RevisionName
@@ -15,7 +16,8 @@ from gnnserve_api.spec.worker import Worker
 
 
 class CanarySpec(ApiModel):
-    """A second published revision, which answers a share of the requests."""
+    """A second published revision, which answers a share of the requests. With `updates` it follows the log of changes
+    as the first one does, and keeps up to `maxDelta` of its own."""
 
     revision: Annotated[RevisionName, Audience.WORKERS | Audience.GENERATION | Audience.RETURN]
     """Name of the second revision. While it is the one that answers anyway, this changes nothing."""
@@ -41,13 +43,27 @@ class _Spec(Protocol):
     worker: Worker
 
 
+_LIMITS = "self.worker.resources.limits"
+_DELTA = "quantity(self.updates.maxDelta)"
+
+
 @rule(
-    "!has(self.routing.canary) || !has(self.updates)",
-    "routing.canary must not be given with updates: the second revision has the graph as it was generated, without the "
-    "changes since; go back to an earlier model with spec.revision, which answers over the graph as it is now",
+    f"!has(self.routing.canary) || !has(self.updates) || !has({_LIMITS}) || !('memory' in {_LIMITS}) || "
+    f"!isQuantity(string({_LIMITS}['memory'])) || "
+    f"{_DELTA}.add({_DELTA}).compareTo(quantity(string({_LIMITS}['memory']))) < 0",
+    "updates.maxDelta must be less than half of worker.resources.limits.memory with routing.canary, whose revision "
+    "keeps the changes too: lower the one, or raise the other",
 )
-def canaries_do_not_follow_changes(spec: _Spec) -> bool:
-    return spec.routing.canary is None or spec.updates is None
+def changes_of_both_fit_memory(spec: _Spec) -> bool | str:
+    limit = spec.worker.resources.limits.get("memory")
+    if spec.routing.canary is None or spec.updates is None or limit is None:
+        return True
+    if is_more(limit, spec.updates.max_delta, times=2):
+        return True
+    return (
+        f"updates.maxDelta {spec.updates.max_delta} must be less than half of worker.resources.limits.memory {limit} "
+        "with routing.canary, whose revision keeps the changes too: lower the one, or raise the other"
+    )
 
 
 @rule(

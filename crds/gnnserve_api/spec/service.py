@@ -284,7 +284,7 @@ class GNNServiceSpec(ApiModel):
     _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer
     _pods_are_the_pools = pooled.pods_are_the_pools
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
-    _canaries_do_not_follow_changes = canary.canaries_do_not_follow_changes
+    _changes_of_both_fit_memory = canary.changes_of_both_fit_memory
     _canaries_are_not_in_pools = canary.canaries_are_not_in_pools
     _relative_paths_have_a_volume = relative_paths_have_a_volume(graph=Graph, model=Model, variants=Variants)
 

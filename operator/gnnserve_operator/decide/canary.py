@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import Canary, Route, RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.decide.updates import MOST_BEHIND_S, is_behind
 from gnnserve_operator.observed import Observed, ObservedPod
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -34,26 +35,37 @@ def decide_canary(
             f"as another one is published, {wanted.revision} gets {wanted.percent} % of the requests; else take the "
             "field away, or name another one.",
         )
-    revision, percent = declared.canary.revision, declared.canary.percent
-    answers = {answer.pod: answer.route for answer in observed.answers}
-    for pod in ready:
-        route = answers.get(pod.name)
-        told = None if route is None or route.canary is UNSET else route.canary
-        if told is not None and told.revision == revision and told.problem:
-            what = f"the share of {revision}, which a restart would not find" if told.answers else "all requests"
-            message = f"Worker {pod.name} answers {what}: {sentence(told.problem)}."
-            return Verdict(False, Reason.CANARY_NOT_LOADED, message)
-        has_switched = route is not None and route.revision == declared.revision
-        if has_switched and told is not None and told.answers and (told.revision, told.percent) == (revision, percent):
-            continue
-        message = (
-            f"Worker {pod.name} has not said yet that it answers {percent} % of the requests from {revision}, and the "
-            f"others from {declared.revision}. Workers of an image that is older than the operator never will: give "
-            "spec.image its version."
-        )
-        return Verdict(None, Reason.CANARY_LOADING, message)
-    return Verdict(
+    routes = {answer.pod: answer.route for answer in observed.answers}
+    said = (_decide_pod(pod, routes.get(pod.name), declared.revision, declared.canary) for pod in ready)
+    return next((verdict for verdict in said if verdict is not None), None) or Verdict(
         True,
         Reason.CANARY_ANSWERS,
-        f"Revision {revision} answers {percent} % of the requests, and {declared.revision} the others.",
+        f"Revision {declared.canary.revision} answers {declared.canary.percent} % of the requests, and "
+        f"{declared.revision} the others.",
     )
+
+
+def _decide_pod(pod: ObservedPod, route: Route | None, first: str, canary: Canary) -> Verdict | None:
+    """Why a worker does not answer as declared; None: it does. `first`: the declared first revision."""
+    revision, percent = canary.revision, canary.percent
+    told = None if route is None or route.canary is UNSET else route.canary
+    if told is not None and told.revision == revision and told.problem:
+        what = f"the share of {revision}, which a restart would not find" if told.answers else "all requests"
+        message = f"Worker {pod.name} answers {what}: {sentence(told.problem)}."
+        return Verdict(False, Reason.CANARY_NOT_LOADED, message)
+    if told is not None and told.updates is not UNSET and is_behind(told.updates):
+        message = (
+            f"Revision {revision}, which worker {pod.name} answers a share of the requests from, has lacked a part "
+            f"of the log of changes for over {MOST_BEHIND_S:.0f} seconds. If it lasts, send fewer changes at a "
+            "time, or give workers more processors."
+        )
+        return Verdict(False, Reason.WORKER_BEHIND, message)
+    has_switched = route is not None and route.revision == first
+    if has_switched and told is not None and told.answers and (told.revision, told.percent) == (revision, percent):
+        return None
+    message = (
+        f"Worker {pod.name} has not said yet that it answers {percent} % of the requests from {revision}, and the "
+        f"others from {first}. Workers of an image that is older than the operator never will: give "
+        "spec.image its version."
+    )
+    return Verdict(None, Reason.CANARY_LOADING, message)

@@ -22,7 +22,7 @@ from gnnserve_operator.desired.deployment import wanted_replicas
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict, sentence
 
-_MOST_BEHIND_S = 30.0
+MOST_BEHIND_S = 30.0
 """Longest time for which a worker may lack a part of the log; a burst of changes is applied within seconds."""
 _ANEW = timedelta(minutes=1)
 """Shortest time between two figures in the status: with each change of it, the API server tells all who watch."""
@@ -144,14 +144,19 @@ def _words_of_compaction(compaction: GenerationDecision | None) -> str:
     return f"{_EARLIER} Compaction does not keep up: {(compaction.problem or compaction).message}"
 
 
+def is_behind(state: UpdatesState) -> bool:
+    """Whether a worker, or one revision of it, has lacked a part of the log for too long."""
+    return state.staleness_seconds > MOST_BEHIND_S
+
+
 def _find_behind(states: Mapping[str, UpdatesState]) -> Verdict | None:
     for pod, state in states.items():
-        if state.staleness_seconds > _MOST_BEHIND_S:
+        if is_behind(state):
             # No figures: those that change with every look would write the status each time.
             return Verdict(
                 False,
                 Reason.WORKER_BEHIND,
-                f"Worker {pod} has lacked a part of the log of changes for over {_MOST_BEHIND_S:.0f} seconds; "
+                f"Worker {pod} has lacked a part of the log of changes for over {MOST_BEHIND_S:.0f} seconds; "
                 "status.updates has the figures. If it lasts, send fewer changes at a time, or give workers more "
                 "processors.",
             )

@@ -86,6 +86,10 @@ class NoRoomError(LogError):
         self.refusal = refusal
 
 
+STUCK = (NoRoomError, LogConflictError)
+"""Errors that keep the next record from being applied before something is done about them."""
+
+
 class Applier:
     """Applies records to one replica, and checks that they follow each other."""
 
@@ -219,6 +223,8 @@ class Follower:
     def follow(self, replica: Replica | None) -> None:
         """Apply to this replica from now on. A record that is being applied to the one before may still be."""
         with self._changed:
+            if replica is not self._replica:
+                self.problem = None
             self._replica = replica
             self._changed.notify_all()
         if replica is not None and self._thread.ident is None:
@@ -348,7 +354,7 @@ class Follower:
         self.problem = error
         shortest_s, longest_s = _BACKOFF_S
         delay_s = min(longest_s, shortest_s * 2 ** min(self._failures, 16))
-        if isinstance(error, NoRoomError | LogConflictError):
+        if isinstance(error, STUCK):
             self._on_stuck(error)
             delay_s = _ROOM_S
         self._failures += 1

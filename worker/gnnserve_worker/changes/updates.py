@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_worker.changes.follower import Follower, Handed, NoRoomError, Said, catch_up
+from gnnserve_worker.changes.follower import STUCK, Follower, Handed, NoRoomError, Said, catch_up
 from gnnserve_worker.changes.lag import Lag
 from gnnserve_worker.changes.log import ChangeLog, Entry, LogConflictError, LogCutError, LogError, Record
 from gnnserve_worker.changes.replica import Replica
@@ -81,8 +81,18 @@ class _Durable(msgspec.Struct, frozen=True):
 class Updates:
     """Belongs to the event loop on which it is started."""
 
-    def __init__(self, log: ChangeLog, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log: ChangeLog,
+        open_again: Callable[[], ChangeLog] | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`open_again` opens the same log once more, for `another`."""
         self._log = log
+        self._open_again = open_again
+        self.on_followed: Callable[[], None] = lambda: None
+        """Called on the event loop when records were applied, or the next one cannot be."""
         self._clock_s = clock_s
         self._running: asyncio.AbstractEventLoop | None = None
         self._lag = Lag(clock_s)
@@ -110,6 +120,12 @@ class Updates:
     def start(self) -> None:
         """To be called once, on the event loop that everything else but the properties is called on."""
         self._running = asyncio.get_running_loop()
+
+    def another(self) -> Updates:
+        """What follows the same log with another replica, and writes nothing. It is started and closed on its own."""
+        if self._open_again is None:
+            raise RuntimeError("the log cannot be opened again")
+        return Updates(self._open_again(), clock_s=self._clock_s)
 
     @property
     def replica(self) -> Replica | None:
@@ -156,6 +172,12 @@ class Updates:
     def problem_error(self) -> LogError | None:
         """Why the log cannot be followed or written now. NoRoomError: changes take as much memory as they may."""
         return self._follower.problem or self._writer.problem
+
+    @property
+    def why_stuck(self) -> str | None:
+        """Why the next record cannot be applied before something is done about it; None: it can, as far as is known."""
+        error = self._follower.problem
+        return str(error) if isinstance(error, STUCK) else None
 
     @property
     def problem(self) -> str | None:
@@ -305,7 +327,7 @@ class Updates:
 
     def _hear_stuck(self, error: LogError) -> None:
         """Called by the follower's thread."""
-        self._call(self._fail_durable, error)
+        self._call(self._take_stuck, error)
 
     def _call(self, function: Callable[[Any], None], argument: object) -> None:
         """Call it on the event loop; before the start, at once."""
@@ -338,6 +360,11 @@ class Updates:
         self._noted = max(self._noted, min(said[-1].offset, self.applied))
         self._known = max(self._known, self._noted)
         self._settle()
+        self.on_followed()
+
+    def _take_stuck(self, error: LogError) -> None:
+        self._fail_durable(error)
+        self.on_followed()
 
     def _keep(self, said: Sequence[Said]) -> None:
         for one in said:

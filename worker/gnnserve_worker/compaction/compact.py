@@ -3,7 +3,8 @@
     revision over graph version N   +   log from N to M   ->   graph version M, revision over it; log cut up to N
 
 Nothing that is published changes, and a process that ends anywhere leaves what was there. The two newest versions are
-kept, since workers may still load the one before; the log is kept from the older of them on.
+kept, since workers may still load the one before; the log is kept from the older of them on, and while
+`spec.routing.canary` names a revision of an earlier one, from that on.
 """
 
 from __future__ import annotations
@@ -121,20 +122,33 @@ def _tidy(
     published = {manifest.graph for manifest in repository.revisions()}
     versions = repository.graph_versions(log_uid)
     kept = [version for version in versions if version.digest in published][:_KEPT_VERSIONS]
-    digests = {version.digest for version in kept} | _gone_back_to(repository, spec)
+    digests = {version.digest for version in kept} | _named_graphs(repository, spec)
     repository.remove_versions([version.digest for version in versions if version.digest not in digests])
     # With one version, workers may still load the graph of the source.
     if len(kept) == _KEPT_VERSIONS and (oldest := kept[-1].version) is not UNSET:
-        log.cut(oldest.made_of.offset)
-        progress(Progress("log of changes", 1, 1, f"kept from offset {oldest.made_of.offset + 1:,} on"))
+        through = _followed_from(repository, spec, oldest.made_of.offset)
+        log.cut(through)
+        progress(Progress("log of changes", 1, 1, f"kept from offset {through + 1:,} on"))
 
 
-def _gone_back_to(repository: Repository, spec: GNNServiceSpec) -> set[str]:
-    """Graphs of the revision that spec.revision names, and, where their number is stated, of models that are kept over
-    no graph of a source: of each the newest."""
-    graphs = set()
-    if spec.revision is not None and (named := repository.find_named(spec.revision)) is not None:
-        graphs.add(named.graph)
+def _followed_from(repository: Repository, spec: GNNServiceSpec, newest: int) -> int:
+    """The offset that the second revision follows the log from, but not behind `newest`."""
+    second = _find(repository, spec.routing.second_revision)
+    if second is None:
+        return newest
+    made_of = repository.made_of(second)
+    return 0 if made_of is None else min(made_of.offset, newest)
+
+
+def _find(repository: Repository, named: str | None) -> RevisionManifest | None:
+    return None if named is None else repository.find_named(named)
+
+
+def _named_graphs(repository: Repository, spec: GNNServiceSpec) -> set[str]:
+    """Graphs of the revisions that spec.revision and spec.routing.canary name, and, where their number is stated, of
+    models that are kept over no graph of a source: of each the newest."""
+    found = (_find(repository, named) for named in (spec.revision, spec.routing.second_revision))
+    graphs = {one.graph for one in found if one is not None}
     if spec.repository.history is not None:
         for newest, *older in models_of(repository).values():
             if not any(repository.made_of(one) is None and has_same_model(one, newest) for one in older):

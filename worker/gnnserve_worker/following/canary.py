@@ -71,9 +71,10 @@ class CanaryFollower:
         first: Callable[[], str | None],
         service: str | None = None,
     ) -> None:
-        """`load` and `service`: as `Loader` has them. `is_first_settled`: whether the service's own revision answers,
-        or cannot be made to, before which no other one is loaded. `first`: the name of the service's own revision that
-        answers now, and not of one that is being switched to; None: none does."""
+        """`load` and `service`: as `Loader` has them; the revision follows changes on its own. `is_first_settled`:
+        whether the service's own revision answers, or cannot be made to, before which no other one is loaded. `first`:
+        the name of the service's own revision that answers now, and not of one that is being switched to; None: none
+        does."""
         self._owner = owner
         self._load = load
         self._is_first_settled = is_first_settled

@@ -33,10 +33,8 @@ class Folding:
         return Folding(shares, self.eigenvalues)
 
     def own_of(self, summed: np.ndarray) -> np.ndarray:
-        """The node's own embedding, float32 [dimensions], of such a sum."""
-        made: np.ndarray = np.divide(
-            summed, self.eigenvalues, out=np.zeros_like(self.eigenvalues), where=self.eigenvalues > 0
-        )
+        """Own embeddings, float32 [..., dimensions], of such sums."""
+        made: np.ndarray = np.divide(summed, self.eigenvalues, out=np.zeros_like(summed), where=self.eigenvalues > 0)
         return made
 
 

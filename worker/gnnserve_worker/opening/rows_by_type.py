@@ -104,7 +104,9 @@ class RowsByType:
             has_length_1[:] = False
             for section in manifest.sections.values():
                 has_length_1[section.asked_alone(seen)] = True
-        return FoldedRowMaker(table, self.open_table(name), self._graph.seen, folding, has_length_1)
+        maker = FoldedRowMaker(table, self.open_table(name), self._graph.seen, folding, has_length_1)
+        maker.make(np.zeros(0, np.int64), None)  # compiled now, not while the first change waits
+        return maker
 
 
 def _open_recipe(revision: RevisionFiles, graph: OpenedGraph) -> TypeRecipe | None:

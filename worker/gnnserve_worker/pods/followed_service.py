@@ -32,7 +32,7 @@ from gnnserve_worker.serving.served_service import ServedService
 if TYPE_CHECKING:
     from gnnserve_worker.inference.living import LivingRevision
     from gnnserve_worker.opening.loaded import LoadedRevision
-    from gnnserve_worker.pods.followed_log import FollowedLog
+    from gnnserve_worker.pods.followed_log import FollowedLog, OpenLiving
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class FollowedService:
         self._loader = Loader(served, self._load, service=name)
         self._files = RepositoryWatch(self._loader, served.why_failing)
         self._canary = CanaryFollower(
-            served, self._load, lambda: self._loader.is_settled, lambda: served.revision, name
+            served, self._load_second, lambda: self._loader.is_settled, lambda: served.revision, name
         )
         self._about = f"the ConfigMap {settings.namespace}/{settings.routing}"
         self._watch = RoutingWatch(
@@ -152,7 +152,14 @@ class FollowedService:
             self._served.report(f"{self._about} does not exist yet")
 
     def _load(self, revision: str) -> ServedRevision:
-        followed, repository, device = self._followed, self._repository, self._settings.device
+        return self._open(revision, None if self._followed is None else self._followed.open)
+
+    def _load_second(self, revision: str) -> ServedRevision:
+        return self._open(revision, None if self._followed is None else self._followed.open_second)
+
+    def _open(self, revision: str, open_living: OpenLiving | None) -> ServedRevision:
+        """`open_living`: opens a revision that follows the log; None: there is none."""
+        repository, device = self._repository, self._settings.device
 
         def serve_living(loaded: LoadedRevision, replica: LivingRevision) -> ServedRevision:
             return open_served(loaded, device, replica=replica)
@@ -160,8 +167,8 @@ class FollowedService:
         try:
             served = (
                 open_served(load_revision(repository, revision), device)
-                if followed is None
-                else followed.open(lambda most_bytes: load_revision(repository, revision, most_bytes), serve_living)
+                if open_living is None
+                else open_living(lambda most_bytes: load_revision(repository, revision, most_bytes), serve_living)
             )
         except DeviceLostError as error:
             self._end(error)  # further attempts of this process would fail too

@@ -1,8 +1,8 @@
 """The second revision of a service: a model of its own beside the service's, which shares its engine and its socket.
 
-It has a queue, costs and counters of its own, and its share of the time while both could use it, as two services of one
-server have; so whatever happens to it leaves the first revision as it is. Which requests it answers, and that those it
-cannot answer go to the first, is `http/canary.py`.
+It has a queue, costs, counters and a follower of the log of changes of its own, and its share of the time while both
+could use it, as two services of one server have; so whatever happens to it leaves the first revision as it is. Which
+requests it answers, and that those it cannot answer go to the first, is `http/canary.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gnnserve_worker.serving.canary_metrics import CanarySample
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.canary import CanaryShare
 from gnnserve_worker.serving.http.predict import Predict
+from gnnserve_worker.serving.log_follower import LogFollower
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
@@ -38,10 +39,11 @@ class ServedCanary:
 
     def __init__(
         self, service: str, revision: str, engine: Engine, first: Predict, calls: LoopCalls, weight: float,
-        show: Callable[[ServedCanary | None], None],
+        log: LogFollower, show: Callable[[ServedCanary | None], None],
     ) -> None:  # fmt: skip
-        """`first`: answers the service's other requests. `weight`: the service's among those of the engine. `show` is
-        called on the event loop, with this at the beginning and with None at the end."""
+        """`first`: answers the service's other requests. `weight`: the service's among those of the engine. `log`: of
+        the service, followed with nothing yet. `show` is called on the event loop, with this at the beginning and with
+        None at the end."""
         self._show = show
         self.revision = revision
         self._service = service
@@ -50,6 +52,9 @@ class ServedCanary:
         self._first = first
         self._calls = calls
         self._weight = weight
+        self._log = log
+        self._was_stuck: str | None = None
+        """Why the log could not be followed when that was looked at last."""
         self._percent = 0
         self._problem: str | None = None
         self._metrics = ServingMetrics(service)
@@ -69,11 +74,13 @@ class ServedCanary:
         return self._engine.models[self._name].watch if self._answers else None
 
     def route(self) -> CanaryRoute:
+        self._look_at_log()
         watch, model = self.watch, self._engine.models.get(self._name)
         table = None if model is None else model.table
         return CanaryRoute(
-            self.revision, self._percent, self._answers, self._problem or self._difference(),
+            self.revision, self._percent, self._answers, self._problem or self._obstacle(),
             UNSET if watch is None else watch.observed() or UNSET, program_state(self._programs(), table),
+            self._log.state(),
         )  # fmt: skip
 
     def sample(self) -> CanarySample:
@@ -87,10 +94,26 @@ class ServedCanary:
     def settle(self) -> None:
         """Give it its requests, or take them away, by what there is now. To be called when the service's revision has
         changed."""
+        self._was_stuck = self._log.why_stuck()
         model = self._engine.models.get(self._name)
-        may_answer = model is not None and model.state is ModelState.READY and self._difference() is None
+        may_answer = model is not None and model.state is ModelState.READY and self._obstacle() is None
         self._first.canary = self._share if may_answer else None
         self._reweigh()
+
+    def _look_at_log(self) -> None:
+        """A revision that cannot get what the log has would answer of a graph that is no more."""
+        if self._log.why_stuck() != self._was_stuck:
+            self.settle()
+
+    async def stop_following(self) -> None:
+        """Follow the log of changes no more, for good: the server ends."""
+        await self._log.close()
+
+    def _obstacle(self) -> str | None:
+        """Why it gets no requests although it is there; None: nothing is in the way."""
+        if (stuck := self._log.why_stuck()) is not None:
+            return f"revision {self.revision} cannot follow the log of changes, so that it gets no requests: {stuck}"
+        return self._difference()
 
     def _difference(self) -> str | None:
         """Why the same requests cannot be asked of both revisions; None: they can."""
@@ -123,7 +146,10 @@ class ServedCanary:
         def begin() -> None:
             model = self._engine.add(self._name, self._metrics, self._weight, self._service)
             model.tracer = self._engine.models[self._service].tracer
-            canary = Predict(self._service, model, self._metrics)
+            canary = Predict(self._service, model, self._metrics, self._log.updates)
+            self._log.start()
+            if self._log.updates is not None:
+                self._log.updates.on_followed = self._look_at_log
             # A random start, as that of weights: workers are not to send their shares in step.
             self._share = CanaryShare(self._first, canary, percent, secrets.randbelow(1 << 20) / (1 << 20))
             self._divide(percent)
@@ -149,7 +175,8 @@ class ServedCanary:
         self._engine.reweigh(self._service, (1 - part) * self._weight if is_shared else self._weight)
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
-        """Answer by this revision, which has been warmed up, from now on."""
+        """Answer by this revision, which has been warmed up, from now on. As `ServedService.switch` it raises LogError
+        where it does not have what the present one has."""
 
         def switch() -> None:
             model = self._engine.models[self._name]
@@ -157,9 +184,11 @@ class ServedCanary:
                 self._metrics.show_revision(revision.manifest, load_s)
             model.switch(revision, table)
             self._problem = None
+            self._log.follow(revision)
             self.settle()
 
-        self._calls.call(switch)
+        with self._log.handing_over(revision):
+            self._calls.call(switch)
 
     def report(self, problem: str | None, damage: Damage | None = None) -> None:
         """Report why it does not answer; None where it does. Damage is not repaired: it may be of a recipe that the
@@ -181,6 +210,7 @@ class ServedCanary:
                 self._first.canary = None
                 self._reweigh()
                 model.withdraw(problem)
+                self._log.follow(None)
 
         self._calls.call(withdraw)
 
@@ -202,6 +232,7 @@ class ServedCanary:
                 while engine.alive and not engine.is_done_with(self._name):
                     await asyncio.sleep(_POLL_S)
                 engine.remove(self._name)
+            await self._log.close()
             engine.reweigh(self._service, self._weight)
             self._show(None)
 

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gnnserve_api.routing import CanaryRoute
+from gnnserve_api.updates import UpdatesState
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import add_share
 from gnnserve_worker.serving.counters import RequestCounts, add_histogram
@@ -73,5 +74,25 @@ def collect_canary(sample: CanarySample, service: str) -> Iterator[Metric]:
             add_share(live, (*labels, figure.name), figure.labels)
             nodes.add_metric((*labels, figure.name), figure.labels.nodes)
     yield from (live, nodes)
+    if sample.route.updates is not UNSET:
+        yield from _collect_updates(sample.route.updates, labels)
     if sample.programs is not None:
         yield from collect_programs(sample.programs, dict(zip(_LABELS, labels, strict=True)), sample.created_s, SECOND)
+
+
+def _collect_updates(updates: UpdatesState, labels: tuple[str, ...]) -> Iterator[Metric]:
+    for name, text, value in (
+        (
+            "gnnserve_canary_applied_offset",
+            "The offset of the log that the second revision has applied.",
+            updates.applied,
+        ),
+        (
+            "gnnserve_canary_staleness_seconds",
+            "Age of the oldest change that the second revision has not applied yet.",
+            updates.staleness_seconds,
+        ),
+    ):
+        gauge = GaugeMetricFamily(name, text, labels=_LABELS)
+        gauge.add_metric(labels, float(value))
+        yield gauge

@@ -294,8 +294,6 @@ class ServedModel:
         it."""
         pending.cancelled = True
         forget(pending.accepted, pending.request.key)
-        if pending.successor is not None:
-            self.cancel(pending.successor)
 
     @property
     def queued_seeds(self) -> int:

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -139,8 +140,9 @@ class Pending(msgspec.Struct):
     parts: list[Answer] = []
     """Partial answers of a request that takes several batches."""
     cancelled: bool = False
-    successor: Pending | None = None
-    """The same question asked of another revision, in place of this one, which was refused."""
+    successor: Any = None
+    """The same request of another revision, in place of this one, which was refused: a `Pending`, or one that waits for
+    an offset. None: there is none."""
     trace: RequestTrace | None = None
     """None: it is not traced."""
 

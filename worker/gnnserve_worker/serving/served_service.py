@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +11,13 @@ from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.inference.served_changes import STILL
 from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.wire.limits import Patience, Room
 from gnnserve_worker.serving.http.wire.listener import Listener
+from gnnserve_worker.serving.log_follower import LogFollower
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.model import ModelState
@@ -88,7 +87,7 @@ class ServedService:
         self._canary: ServedCanary | None = None
         """A second revision; None: one answers all requests. It changes on the event loop."""
         self._model = engine.models[settings.name]
-        self._updates = settings.updates
+        self._log = LogFollower(settings.updates)
         self._metrics = metrics
         self._credentials = credentials
         self._calls = calls
@@ -141,8 +140,7 @@ class ServedService:
 
     def begin(self) -> None:
         """Begin what runs beside the requests, on the event loop."""
-        if self._updates is not None:
-            self._updates.start()
+        self._log.start()
         if self._credentials.may_change:
             self._follower.start()
 
@@ -198,18 +196,19 @@ class ServedService:
                 self._metrics.show_revision(revision.manifest, load_s)
                 self._model.problem = self._model.damage = None
             self._model.switch(revision, table)
-            self._follow_log(revision)
+            self._log.follow(revision)
             if self._canary is not None:
                 self._canary.settle()
 
-        with self._handing_over(revision):
+        with self._log.handing_over(revision):
             self._calls.call(switch)
 
     def open_canary(self, revision: str, percent: int) -> ServedCanary:
         """Begin to answer this share of the requests by a second revision, as soon as it is switched to. There must be
         no other."""
         canary = ServedCanary(
-            self.name, revision, self._engine, self.app.predict, self._calls, self._weight, self._show_canary
+            self.name, revision, self._engine, self.app.predict, self._calls, self._weight, self._log.another(),
+            self._show_canary,
         )  # fmt: skip
         canary.open(percent)
         return canary
@@ -219,9 +218,6 @@ class ServedService:
         self.app.canary = canary
         self._metrics.watch_canary(lambda: None if canary is None else canary.sample())
 
-    def _handing_over(self, revision: ServedRevision) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._updates is None else revision.changes.log.handing_over(self._updates)
-
     def withdraw(self, revision: ServedRevision, problem: str) -> None:
         """Stop answering from this revision, whose files are not what was verified. No effect if another one answers by
         now."""
@@ -230,17 +226,13 @@ class ServedService:
             if self._answers_from(revision):
                 self._metrics.show_intact(False)
                 self._model.withdraw(problem)
-                self._follow_log(None)
+                self._log.follow(None)
 
         self._calls.call(withdraw)
 
     def _answers_from(self, revision: ServedRevision) -> bool:
         lane = self._model.lane
         return lane is not None and lane.revision is revision
-
-    def _follow_log(self, revision: ServedRevision | None) -> None:
-        if self._updates is not None:
-            (STILL if revision is None else revision.changes).log.follow(self._updates)
 
     def warn(self, revision: ServedRevision, problem: str) -> None:
         """Report a revision that answers correctly, but that the next start would not find."""

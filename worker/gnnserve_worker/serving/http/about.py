@@ -27,6 +27,8 @@ class SecondRevision(Protocol):
 
     def route(self) -> CanaryRoute: ...
 
+    async def stop_following(self) -> None: ...
+
 
 def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> VariantsAnswer:
     revision = lane.revision

@@ -120,6 +120,8 @@ class ServingApp:
 
     async def close(self) -> None:
         """Close the log of changes, once what was sent is answered."""
+        if self.canary is not None:
+            await self.canary.stop_following()
         if self.updates is not None:
             await self.updates.close()
 

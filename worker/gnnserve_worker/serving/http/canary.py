@@ -3,19 +3,21 @@
 Shares hold after few requests already: requests are drawn by a sequence that is spread evenly, not by chance. One with
 a seed is drawn by that, so that the same question always gets the same answer; one that names a variant names one of
 the first revision. What the second revision refuses, for whatever reason, or fails at, is asked of the first: clients
-never notice it but by its answers.
+never notice it but by its answers. A request that waits for an offset of the log of changes waits for the second
+revision in half of its time, so that the first has the other half.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from gnnserve_worker.asking.question import Question
-from gnnserve_worker.serving.http.codec import Arrival, Asked, Head, Reply
+import msgspec
+
+from gnnserve_worker.asking.question import Question, Wishes
+from gnnserve_worker.serving.http.codec import Arrival, Asked, Behind, Head, Reply
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Respond
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.model import monotonic_ms
-from gnnserve_worker.serving.requests import Pending
 
 _GOLDEN_RATIO = 0.6180339887498949
 """Its multiples, without their whole parts, are spread evenly over 0 to 1."""
@@ -52,42 +54,42 @@ class CanaryShare:
             return ask_first()
         # Whose it is must not depend on which of both has room, so that a body with a seed is read in any case.
         of_first = None if is_drawn else self._first.read(arrival, must_parse=True)
-        if isinstance(of_first, Asked) and not self._is_canarys(of_first.question, is_drawn):
+        if of_first is not None and not isinstance(of_first, Reply) and not self._is_canarys(of_first, is_drawn):
             return self._first.begin(of_first, respond)
         asked = self._canary.read(arrival, must_parse=may_have_seed)
-        if isinstance(asked, Asked):
-            if not self._is_canarys(asked.question, is_drawn):
+        if not isinstance(asked, Reply):
+            if not self._is_canarys(asked, is_drawn):
                 return ask_first() if of_first is None else self._first.begin(of_first, respond)
-            pending = self._ask_canary(asked, respond, ask_first)
-            if pending is not None:
-                return pending
+            begun = self._ask_canary(asked, respond, ask_first)
+            if not isinstance(begun, Reply):
+                return begun
             self.passed_on += 1
             return ask_first()
         if of_first is None:
             of_first = self._first.read(arrival)
-        if isinstance(of_first, Asked) and self._is_canarys(of_first.question, is_drawn):
+        if not isinstance(of_first, Reply) and self._is_canarys(of_first, is_drawn):
             self.passed_on += 1  # else it is wrong for both of them
         return self._first.begin(of_first, respond)
 
-    def _ask_canary(
-        self, asked: Asked, respond: Respond, ask_first: Callable[[], Begun]
-    ) -> Pending | None:  # fmt: skip
-        """None: the canary refuses it at once."""
+    def _ask_canary(self, asked: Asked | Behind, respond: Respond, ask_first: Callable[[], Begun]) -> Begun:
+        """A reply: the canary refuses it at once."""
 
         def take(reply: Reply) -> None:
             if reply.status in {_OK, _TIMED_OUT}:  # what took too long for its client may end here
                 respond(reply)
                 return
             self.passed_on += 1
-            assert isinstance(pending, Pending)  # noqa: S101  (nothing is delivered before)
+            assert not isinstance(begun, Reply)  # noqa: S101  (nothing is delivered before)
             again = ask_first()
             if isinstance(again, Reply):
                 respond(again)
-            elif isinstance(again, Pending):
-                pending.successor = again
+            else:
+                begun.successor = again
 
-        pending = self._canary.ask(asked, take)
-        return pending if isinstance(pending, Pending) else None
+        if isinstance(asked, Behind):
+            asked = msgspec.structs.replace(asked, deadline_ms=(monotonic_ms() + asked.deadline_ms) / 2)
+        begun = self._canary.begin(asked, take)
+        return begun
 
     def _draw(self, head: Head) -> bool:
         """Whether it is the canary's, as far as the head says."""
@@ -96,11 +98,12 @@ class CanaryShare:
         self._drawn = (self._drawn + _GOLDEN_RATIO) % 1.0
         return self._drawn * 100 < self.percent
 
-    def _is_canarys(self, question: Question, is_drawn: bool) -> bool:
+    def _is_canarys(self, asked: Asked | Behind, is_drawn: bool) -> bool:
         """Whether it is the canary's, now that the body is read."""
-        if question.variant is not None:
+        said: Question | Wishes = asked.question if isinstance(asked, Asked) else asked.wishes
+        if said.variant is not None:
             return False
-        return is_drawn if question.seed is None else is_of_canary(question.seed, self.percent)
+        return is_drawn if said.seed is None else is_of_canary(said.seed, self.percent)
 
 
 def is_of_canary(seed: int, percent: int) -> bool:

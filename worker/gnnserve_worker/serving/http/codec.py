@@ -192,6 +192,8 @@ class Behind(msgspec.Struct, frozen=True):
     """With its time."""
     min_offset: int
     deadline_ms: float
+    wishes: Wishes
+    """All of the request's own."""
 
 
 class Reply(msgspec.Struct, frozen=True):

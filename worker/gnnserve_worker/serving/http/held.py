@@ -21,19 +21,17 @@ _LONGEST_STEP_S = 0.5
 class Held:
     """A request that waits for an offset, and afterwards for its answer."""
 
-    __slots__ = ("_task", "pending")
+    __slots__ = ("_task", "successor")
 
     def __init__(self, run: Callable[[Held], Awaitable[None]], when_done: Callable[[], None]) -> None:
         """`run` begins in the next round of the event loop; `when_done` is called after it, if it was cancelled too."""
-        self.pending: Pending | None = None
-        """The request, once the engine has it."""
+        self.successor: Pending | Held | None = None
+        """The request, once an engine has it, or it waits for another revision."""
         self._task = asyncio.ensure_future(run(self))
         self._task.add_done_callback(lambda _: when_done())
 
-    def cancel(self, cancel_pending: Callable[[Pending], None]) -> None:
+    def cancel(self) -> None:
         self._task.cancel()
-        if self.pending is not None:
-            cancel_pending(self.pending)
 
 
 async def wait_for_offset(updates: Updates, offset: int, deadline_ms: float, may_wait: Callable[[], bool]) -> bool:

@@ -243,7 +243,7 @@ class Predict:
                 asked = await self._read_when_applied(behind, updates)
                 reply = self.ask(asked, respond) if isinstance(asked, Asked) else asked
                 if isinstance(reply, Pending):
-                    held.pending = reply
+                    held.successor = reply
                 else:
                     respond(reply)
             except Exception as error:  # noqa: BLE001  (as in `read`)
@@ -283,9 +283,11 @@ class Predict:
 
     def cancel(self, pending: Pending | Held) -> None:
         if isinstance(pending, Held):
-            pending.cancel(self._cancel)
+            pending.cancel()
         else:
             self._cancel(pending)
+        if pending.successor is not None:
+            self.cancel(pending.successor)
 
     def _cancel(self, pending: Pending) -> None:
         self._model.cancel(pending)
@@ -391,7 +393,7 @@ def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objec
     if wishes.timeout_ms is not None:
         patience_ms = min(patience_ms, wishes.timeout_ms)
     timed = Arrival(arrival.head, arrival.body, arrived_ms, arrival.trace)
-    return Behind(timed, behind.min_offset, arrived_ms + patience_ms)
+    return Behind(timed, behind.min_offset, arrived_ms + patience_ms, wishes)
 
 
 def _is_in_time(answer: Answer) -> bool:
