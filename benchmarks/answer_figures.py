@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.figure_blocks import figures, number, paragraphs, table
 from benchmarks.peers_figures import HEAD, ratio_row, server_row
 from benchmarks.regression_counts import count_rows
+from benchmarks.regression_steps import step_rows
 
 
 @figures("serving")
@@ -45,7 +46,8 @@ def listener(found: Any) -> str:
 
 @figures("regression")
 def regression(found: Any) -> str:
-    """Costs of both commits, in the middle of the pairs; their ratios are the verdicts. Then what is counted."""
+    """Costs of both commits, in the middle of the pairs; their ratios are the verdicts. Then the steps of a
+    generation, and what is counted."""
     costs = table(
         ("cost, median", "over", "there", f"at {found['head'][:7]}"),
         (
@@ -57,10 +59,13 @@ def regression(found: Any) -> str:
             for cost, pairs in found.get("costs", {}).items()
         ),
     )
-    if "counts" not in found:
-        return costs
-    head = ("counted", f"at {found['counted_base'][:7]}", f"at {found['head'][:7]}")
-    return paragraphs(costs, table(head, count_rows(found["counts"])))
+    blocks = [costs]
+    if "steps" in found:
+        blocks.append(table(("step of a generation, median", "at the base", "now"), step_rows(found["steps"])))
+    if "counts" in found:
+        head = ("counted", f"at {found['counted_base'][:7]}", f"at {found['head'][:7]}")
+        blocks.append(table(head, count_rows(found["counts"])))
+    return paragraphs(*blocks)
 
 
 @figures("malformed")

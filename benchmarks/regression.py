@@ -39,6 +39,7 @@ from benchmarks.regression_costs import (
     publish,
 )
 from benchmarks.regression_counts import count, count_rows, count_verdicts
+from benchmarks.regression_steps import MANIFESTS, StepTimes, measure_steps, median_steps, step_rows
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import SHAPES
 from benchmarks.verdicts import Verdict
@@ -53,6 +54,7 @@ START = Allowed(loss=0.03, noise=0.05)
 ENGINE = Allowed(loss=0.03, noise=0.06)
 DECISION = Allowed(loss=0.05, noise=0.02)
 OPERATOR = Allowed(loss=0.03, noise=0.02)
+GENERATION = Allowed(loss=0.03, noise=0.06)
 """What is allowed of each kind of cost. `noise`: how far ten pairs scattered in earlier runs."""
 FIRST = Allowed(loss=0.0)
 """Over the first baseline nothing is: the ratio itself is judged, of twice as many pairs."""
@@ -72,7 +74,7 @@ class Effort:
 
 QUICK = Effort(pairs=1, warm_up_pairs=0, load_s=1, engine_s=0.5, operator_settles_s=1.0)
 FULL = Effort(pairs=10, warm_up_pairs=1, load_s=3, engine_s=2.0, operator_settles_s=4.0)
-FIRST_PAIRS = 20
+FIRST_PAIRS, GENERATION_PAIRS = 20, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ _ALLOWED = {
     "seeds in the engine": ENGINE,
     "decision, ": DECISION,
     "operator beside ": OPERATOR,
+    "generation of ": GENERATION,
 }
 """By what the name of a figure holds."""
 
@@ -157,9 +160,9 @@ def comparison(run: Run, base: str, pairs: int = FULL.pairs) -> Comparison:
     return Comparison(check_out("old", base), check_out("new", "HEAD"), run.context, effort)
 
 
-def over_base(run: Run) -> Comparison:
+def over_base(run: Run, pairs: int = FULL.pairs) -> Comparison:
     """SystemExit for the first baseline, over which other parts compare less."""
-    pair = comparison(run, run.options.base)
+    pair = comparison(run, run.options.base, pairs)
     if pair.old.id.startswith(FIRST_BASELINE):
         raise SystemExit(
             f"--base {run.options.base}: over {FIRST_BASELINE} only one seed and 32 connections are compared; run the "
@@ -197,6 +200,17 @@ def run_operator(run: Run) -> dict[str, Any]:
     return pair.record(pair.take(one_by_one(measure_operator(pair.scratch, pair.effort.operator_settles_s))))
 
 
+def run_steps(run: Run) -> dict[str, Any]:
+    pair = over_base(run, GENERATION_PAIRS)
+    costs: dict[str, list[tuple[float, float]]] = {}
+    steps: dict[str, Any] = {}
+    for name, manifest in MANIFESTS.items():
+        taken: StepTimes = {}
+        costs |= pair.take(measure_steps(manifest, taken))
+        steps[name] = median_steps(taken, pair.effort.warm_up_pairs)
+    return {**pair.record(costs), "steps": steps}
+
+
 def run_counts(run: Run) -> dict[str, Any]:
     pair = over_base(run)
     counts = {commit.name: count(commit) for commit in (pair.old, pair.new)}
@@ -217,6 +231,11 @@ def show(found: Any) -> None:
         for row in count_rows(found["counts"]):
             counted.add_row(*row)
         Console(width=120).print(counted)
+    if "steps" in found:
+        stages = Table("Step of a generation, median", "base", "now")
+        for row in step_rows(found["steps"]):
+            stages.add_row(*row)
+        Console(width=120).print(stages)
     table = Table("Cost", title="new over old: above 1 is worse")
     for header in ("old", "new/old", "95 % interval", "pairs"):
         table.add_column(header, justify="right")
@@ -238,6 +257,7 @@ BENCHMARK = Benchmark(
         Part("decisions", run_decisions, ("benchmarks.decision",)),
         Part("operator", run_operator, ("gnnserve_operator.__main__",)),
         *(Part(f"{shape}-first", partial(run_first, shape), _SERVER) for shape in ("arxiv", "reddit")),
+        Part("generation", run_steps, ("gnnserve_worker.generation.pipeline", "tools.step_times")),
         Part("counts", run_counts, (*_SERVER, "tools.counted_server", "tools.opened")),
     ),
     verdicts,

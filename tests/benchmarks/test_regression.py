@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import regression
+from benchmarks import regression, regression_steps
 from benchmarks.commits import Commit
 from benchmarks.pairs import compute_ratio, recorded
 from benchmarks.regression import BASELINE, BENCHMARK, FIRST, FIRST_BASELINE, OPERATOR, SERVING, Turns, allowed_of
 from benchmarks.regression_costs import read_decisions
 from benchmarks.regression_counts import count_rows
+from benchmarks.regression_steps import StepTimes, measure_steps, median_steps, step_rows
 from benchmarks.results import Run
 
 
@@ -140,3 +141,17 @@ def test_decisions_are_read_of_commits_before_results_had_parts_and_after(tmp_pa
     newer = [{"name": "1 class", "decision_p50_us": 3.0}]
     (tmp_path / "decision.quick.json").write_text(json.dumps({"parts": {"all": {"found": {"cases": newer}}}}))
     assert read_decisions(tmp_path) == newer
+
+
+def test_seconds_of_a_generation_are_those_of_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Commit("old", "", Path("old")), Commit("new", "", Path("new"))
+    steps = {"old": {"train": 2.0, "tables": 1.0}, "new": {"learn": 1.5, "tables": 1.0}}
+    monkeypatch.setattr(regression_steps, "time_steps", lambda _manifest, folder: steps[folder.name])
+    taken: StepTimes = {}
+    measured = measure_steps(Path("shop.yaml"), taken)
+    assert measured(both) == {"old": {"generation of shop": 3.0}, "new": {"generation of shop": 2.5}}
+    measured(both[::-1])
+    found = median_steps(taken, warm_up_pairs=1)
+    assert list(step_rows({"shop": found})) == [
+        ("shop: train", "2.00 s", "–"), ("shop: tables", "1.00 s", "1.00 s"), ("shop: learn", "–", "1.50 s")
+    ]  # fmt: skip
