@@ -11,6 +11,8 @@ from benchmarks.catalogue import MODULES, benchmark
 from benchmarks.results import FOLDER, fragments, merge, plain, read_parts
 
 Change = Callable[[Any, float], Any]
+Key = tuple[str | None, str]
+"""A name, and that of what it lies in; None: wherever it lies."""
 Place = Callable[[int], int]
 """Which of two factors changes what lies so far behind in a list."""
 
@@ -24,31 +26,57 @@ def every_other(index: int) -> int:
 
 
 def planted(
-    found: Any, key: str | None, factors: tuple[float, float], place: Place, *, here: bool = False, at: int = 0
+    found: Any,
+    key: Key | None,
+    factors: tuple[float, float],
+    place: Place,
+    *,
+    above: str = "",
+    here: bool = False,
+    at: int = 0,
 ) -> Any:
-    """The same with every leaf changed that is named so, or lies in what is named so; None: every leaf. Some of each
-    list are changed by the first factor, others by the second: many verdicts are of ratios."""
+    """The same with every leaf changed that has this key, or lies in what has it; None: every leaf. Some of each list
+    are changed by the first factor, others by the second: many verdicts are of ratios. `above`: the name of what
+    `found` is."""
     match found:
         case dict() if found:
             return {
-                name: planted(value, key, factors, place, here=here or key in (None, name), at=at)
+                name: planted(
+                    value,
+                    key,
+                    factors,
+                    place,
+                    above=name,
+                    here=here or key in (None, (None, name), (above, name)),
+                    at=at,
+                )
                 for name, value in found.items()
             }
         case list() if found:
             # In a list of texts or numbers, each belongs to what the list belongs to.
             return [
-                planted(value, key, factors, place, here=here, at=place(index) if isinstance(value, dict) else at)
+                planted(
+                    value,
+                    key,
+                    factors,
+                    place,
+                    above=above,
+                    here=here,
+                    at=place(index) if isinstance(value, dict) else at,
+                )
                 for index, value in enumerate(found)
             ]
     return changed(found, factors[at]) if here else found
 
 
-def names_in(found: Any) -> set[str]:
+def keys_in(found: Any, above: str = "") -> set[Key]:
+    """Each name alone, and below the name of what it lies in: of two that are compared, one alone can be bad."""
     match found:
         case dict():
-            return {*found}.union(*map(names_in, found.values()))
+            below = (keys_in(value, name) for name, value in found.items())
+            return {(parent, name) for name in found for parent in (None, above)}.union(*below)
         case list():
-            return set[str]().union(*map(names_in, found))
+            return set[Key]().union(*(keys_in(value, above) for value in found))
     return set()
 
 
@@ -66,7 +94,10 @@ def changed(value: Any, factor: float) -> Any:
 
 
 def bad_files(found: Any) -> Iterator[Any]:
-    for place, key in itertools.product((first_alone, every_other), (None, *sorted(names_in(found)))):
+    for place, key in itertools.product(
+        (first_alone, every_other),
+        (None, *sorted(keys_in(found), key=lambda key: (key[0] is not None, *map(str, key)))),
+    ):
         for factors in ((1e4, 1e4), (1e-4, 1e-4), (0.0, 0.0), (1e-4, 1.0), (1e4, 1.0)):
             yield planted(found, key, factors, place)
 
