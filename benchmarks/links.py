@@ -26,6 +26,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.progress import showing_progress
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.models.decoder import score_all
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
@@ -124,7 +125,7 @@ def rank_all(served: Served, users: np.ndarray, items: np.ndarray, learnt: np.nd
     recall = ndcg = 0.0
     for start in range(0, len(ordered), _USERS_AT_ONCE):
         block = ordered[start : start + _USERS_AT_ONCE]
-        scores = served.links.decoder.score_all(embeddings[block], of_items)
+        scores = score_all(served.links.decoder, embeddings[block], of_items)
         for user, row in zip(block, scores, strict=True):
             row[known.get(user, np.empty(0, np.int64))] = -np.inf
             best = np.argpartition(-row, k)[:k]

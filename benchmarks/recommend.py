@@ -3,17 +3,16 @@
 A million made-up nodes in communities are served with their index, and new users are recommended to, each brought by
 its request: recall is of their own embeddings beside all vectors. On embeddings of real graphs (LightGCN's of gowalla,
 GraphSAGE's of ogbn-arxiv) the product's index stands beside graphs of neighbours (HNSW) of faiss, usearch and pgvector,
-each tuned to the same recall of stored queries and asked by unseen ones; exact search says what is right. Predictions
+each tuned to the same recall of stored queries and asked by unseen ones; exact search says what is right. The million
+is asked with filters of columns too, and pairs are scored by a perceptron over as many rows. Predictions
 are measured alone and while rows are written, in rounds. Then the other application, spam among reviews.
 """
 
 from __future__ import annotations
 
 import http.client
-import json
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.recommend_asking import COUNT, ask, recall_of_new
+from benchmarks.recommend_filters import filter_verdicts, measure_filters, measure_perceptron
 from benchmarks.recommend_graph import published_graph, timed, worker
 from benchmarks.recommend_real import measure_arxiv, measure_gowalla
 from benchmarks.recommend_spam import measure_spam, spam_verdicts
 from benchmarks.recommend_writing import measure_writing, writing_verdicts
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, at_least, at_most, below
-from gnnserve_worker.generation.embeddings.index import build_index, recall_of
+from gnnserve_worker.generation.embeddings.index import build_index
 from gnnserve_worker.nearest.files import index_folder
-from gnnserve_worker.nearest.search import exact_best, unit
 from gnnserve_worker.progress import silent
 
 RECALL, P99_MS = 0.99, 10.0
@@ -39,8 +39,7 @@ MOST_BELOW_TOLD = 0.005
 and so are both off by chance."""
 _NODES, _REQUESTS, _JUDGED = (1_000_000, 60_000), (3000, 300), (500, 100)
 """In a full and in a quick run: nodes, requests for latencies, and new users whose recommendations are judged."""
-_WARM_UP, _COUNT = 50, 10
-_SEED = 3
+_WARM_UP = 50
 
 
 def measure_million(run: Run) -> dict[str, Any]:
@@ -53,9 +52,9 @@ def measure_million(run: Run) -> dict[str, Any]:
         users = graph.new_users(_WARM_UP + requests)
         with worker(root) as port, closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
             times_ms = [
-                ask(connection, "/v1/recommend", {**user, "count": _COUNT})[0] for user in users
+                ask(connection, "/v1/recommend", {**user, "count": COUNT})[0] for user in users
             ][_WARM_UP:]  # fmt: skip
-            recall = recall_of_new(connection, users[:judged], vectors)
+            recall = recall_of_new(connection, users[:judged], vectors, {}, np.arange(nodes))
     p50, p99 = np.percentile(times_ms, [50, 99])
     return {
         "nodes": nodes,
@@ -70,39 +69,6 @@ def measure_million(run: Run) -> dict[str, Any]:
             "judged": judged, "recall": round(recall, 4),
         },
     }  # fmt: skip
-
-
-def recall_of_new(connection: http.client.HTTPConnection, users: Sequence[Any], vectors: np.ndarray) -> float:
-    """Recall of what is recommended to new users, beside all vectors. The same seed draws the same neighbours, so that
-    a prediction tells the embedding that a recommendation searched with."""
-    embeddings, cosines = [], np.full((len(users), _COUNT), -np.inf, np.float32)
-    for row, user in enumerate(users):
-        told = ask(
-            connection, "/v1/predict",
-            {"nodes": [user["node"]], "overlay": user["overlay"], "seed": _SEED, "return": ["embeddings"]},
-        )[1]  # fmt: skip
-        embeddings.append(told["embeddings"][0])
-        asked = {**user, "count": _COUNT, "seed": _SEED, "exclude": "nothing"}
-        items = ask(connection, "/v1/recommend", asked)[1]["items"]
-        positions = np.array([item["id"] for item in items])
-        cosines[row, : len(items)] = unit(vectors[positions]) @ unit(np.float32(embeddings[-1]))
-        if not np.allclose(cosines[row, : len(items)], [item["cosine"] for item in items], atol=1e-3):
-            raise RuntimeError("a recommendation was searched with another embedding than a prediction tells")
-    parts = (unit(vectors[start : start + 8192]) for start in range(0, len(vectors), 8192))
-    return recall_of(cosines, exact_best(parts, unit(np.array(embeddings)), _COUNT)[1][:, -1])
-
-
-def ask(connection: http.client.HTTPConnection, path: str, body: Any) -> tuple[float, Any]:
-    """Time in ms, and what is answered."""
-    encoded = json.dumps(body)
-    begun_s = time.perf_counter()
-    connection.request("POST", path, encoded, {"content-type": "application/json"})
-    answer = connection.getresponse()
-    said = answer.read()
-    took_ms = (time.perf_counter() - begun_s) * 1000
-    if answer.status != 200:
-        raise RuntimeError(f"{path} answered {answer.status}: {said[:200]!r}")
-    return took_ms, json.loads(said)
 
 
 def measure_reviews(run: Run) -> dict[str, Any]:
@@ -131,6 +97,7 @@ def verdicts(found: Any) -> Iterator[Verdict]:
                 found["real"][place]["told_recall"] - found["real"][place]["indexes"][0]["recall"], 4
             ),
         )  # fmt: skip
+    yield from filter_verdicts(found)
     yield from writing_verdicts()
     yield from spam_verdicts()
 
@@ -152,6 +119,8 @@ BENCHMARK = Benchmark(
     "recommend",
     (
         Part("million", measure_million, ("benchmarks.recommend_worker",)),
+        Part("filters", measure_filters, ("benchmarks.recommend_worker",)),
+        Part("perceptron", measure_perceptron),
         Part("gowalla", measure_gowalla),
         Part("arxiv", measure_arxiv, ("benchmarks.recommend_sink",)),
         Part("writing", measure_writing, ("benchmarks.recommend_worker", "benchmarks.recommend_sink")),

@@ -17,7 +17,8 @@ _PHASES = {
 @figures("recommend")
 def render_recommend(found: Any) -> str:
     sections: dict[str, Callable[[Any], Iterator[str]]] = {
-        "recommend": _million, "real": _real, "database": _database, "writing": _writing, "spam": _spam,
+        "recommend": _million, "filters": _filters, "perceptron": _perceptron, "real": _real, "database": _database,
+        "writing": _writing, "spam": _spam,
     }  # fmt: skip
     return paragraphs(*(text for key, section in sections.items() if key in found for text in section(found)))
 
@@ -31,6 +32,40 @@ def _million(found: Any) -> Iterator[str]:
             f"`POST /v1/recommend`, {asked['requests']:,} new users", f"{found['nodes']:,}", recall,
             f"{index['recall']:.4f}", f"{asked['p50_ms']:.2f}", f"{asked['p99_ms']:.2f}",
             f"{index['items_per_second']:,}",
+        )],
+    )  # fmt: skip
+
+
+def _filters(found: Any) -> Iterator[str]:
+    asked = found["filters"]
+    yield (
+        f"`POST /v1/recommend` with `filter` of one column, over {asked['nodes']:,} nodes "
+        f"({asked['kind'].lower()}, {asked['probed']:,} of {asked['lists']:,} lists compared without one):"
+    )
+    yield table(
+        ("nodes that pass", "requests", "recall@10 of new users", "fewest items", "p50 ms", "p99 ms"),
+        (
+            (
+                f"{row['nodes']:,}", f"{row['requests']:,}", f"{row['recall']:.4f} of {row['judged']:,}",
+                str(row["fewest"]), f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}",
+            )
+            for row in asked["rows"]
+        ),
+    )  # fmt: skip
+
+
+def _perceptron(found: Any) -> Iterator[str]:
+    asked = found["perceptron"]
+    yield (
+        f"Pairs scored by a perceptron (decoder MLP) over {asked['nodes']:,} nodes with {asked['columns']} columns, in "
+        "one thread:"
+    )
+    yield table(
+        ("lists compared", "queries", "recall@10", "told by the index", "p50 ms", "p99 ms", "built, vectors/s"),
+        [(
+            f"{asked['probed']:,} of {asked['lists']:,}", f"{asked['requests']:,}", f"{asked['recall']:.4f}",
+            f"{asked['told_recall']:.4f}", f"{asked['p50_ms']:.2f}", f"{asked['p99_ms']:.2f}",
+            f"{asked['items_per_second']:,}",
         )],
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.index import Origin
-from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits
 from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
@@ -49,6 +49,7 @@ class PublishedGraph:
     origin: Origin
     nodes: int
     communities: Communities
+    types: tuple[NodeType, ...]
 
     @property
     def folder(self) -> Path:
@@ -85,7 +86,7 @@ def published_graph(root: Path, nodes: int) -> PublishedGraph:
     origin = Origin(
         made.revision, made.graph, "x1", made.files["variants/x1/weights.safetensors"].sha256, None, "bench"
     )
-    return PublishedGraph(repository, origin, nodes, communities)
+    return PublishedGraph(repository, origin, nodes, communities, data.types)
 
 
 def make_communities(nodes: int) -> tuple[GraphData, Communities]:

@@ -25,6 +25,7 @@ from tests.support.postgres import postgres_server, programs_with_pgvector
 
 from gnnserve_api.embeddings import IndexManifest
 from gnnserve_worker.generation.embeddings.index import WANTED_RECALL, recall_of
+from gnnserve_worker.models.pair_queries import Products
 from gnnserve_worker.nearest.search import NearestIndex, exact_best
 from gnnserve_worker.parallel import thread_count
 
@@ -71,7 +72,7 @@ class Truth:
         """`vectors`: float32 [vectors, columns] whose inner products with queries are compared."""
         self._vectors, self._queries = vectors, queries
         parts = (vectors[start : start + _AT_ONCE] for start in range(0, len(vectors), _AT_ONCE))
-        self._least = exact_best(parts, queries, COUNT)[1][:, -1]
+        self._least = exact_best(parts, Products(queries), COUNT)[1][:, -1]
 
     def judge(self, search: Callable[[np.ndarray], np.ndarray]) -> tuple[float, list[float]]:
         """recall@10, and the time of each search in ms."""
@@ -118,7 +119,7 @@ def ours(index: NearestIndex, manifest: IndexManifest) -> Searched:
     """The product's index, as it is opened and searched for a request."""
     return Searched(
         "gnnserve: lists of faiss" if manifest.lists else "gnnserve: exact", manifest.build_seconds,
-        lambda query: index.search(query, COUNT, _NONE, None).positions, effort=manifest.probed or None,
+        lambda query: index.search(Products(query[None]), COUNT, _NONE, None).positions, effort=manifest.probed or None,
         most_effort=manifest.lists or None,
     )  # fmt: skip
 

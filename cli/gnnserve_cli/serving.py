@@ -240,7 +240,8 @@ class Offered:
         # Most servers have no log.
         from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
 
-        return FollowedLog(self.options.updates)
+        embeddings = self.service.spec.embeddings
+        return FollowedLog(self.options.updates, keeps_features=embeddings is not None and embeddings.index)
 
     def open(self, log: FollowedLog | None) -> ServedRevision:
         """Open the revision, which follows this log. Raises RepositoryError where its files are damaged."""

@@ -117,6 +117,7 @@ class AsyncClient:
         exclude: str = "known",
         among: ArrayLike | None = None,
         labels: Sequence[Any] | None = None,
+        where: Mapping[str, Mapping[str, Any]] | None = None,
         overlay: Overlay | Mapping[str, Any] | None = None,
         latency_ms: float | None = None,
         seed: int | None = None,
@@ -125,8 +126,9 @@ class AsyncClient:
     ) -> Recommendation:
         """Nodes whose embeddings are nearest to the node's, or that make the best links with it. `type_`: their type,
         in a graph of several. `exclude`: `known` leaves out its neighbours, `nothing` does not. `among`: ids of the
-        nodes that may be recommended; `labels`: labels of these; None: of all nodes. `overlay`: for a graph of several
-        types as in JSON, `{"nodes": [{"id": "user/new"}], "edges": [["user/new", "bought", "item/3"]]}`."""
+        nodes that may be recommended; `labels`: labels of these; None: of all nodes. `where`: conditions on their
+        columns, `{"price": {"below": 20}}`. `overlay`: for a graph of several types as in JSON,
+        `{"nodes": [{"id": "user/new"}], "edges": [["user/new", "bought", "item/3"]]}`."""
         return await self._connection.run(
             recommend(
                 self._asking,
@@ -136,6 +138,7 @@ class AsyncClient:
                 exclude,
                 among,
                 labels,
+                where,
                 overlay,
                 latency_ms,
                 seed,

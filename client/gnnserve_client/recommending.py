@@ -51,13 +51,15 @@ def recommend(
     exclude: str,
     among: ArrayLike | None,
     labels: Sequence[Any] | None,
+    where: Mapping[str, Mapping[str, Any]] | None,
     overlay: Overlay | Mapping[str, Any] | None,
     latency_ms: float | None,
     seed: int | None,
     min_offset: int | None,
     timeout_s: float | None,
 ) -> Steps[Recommendation]:
-    filters = {
+    filters: dict[str, Any] = {
+        **(where or {}),
         "nodes": None if among is None else read_ids(among, "among").tolist(),
         "labels": None if labels is None else np.asarray(labels).tolist(),
     }

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.repository import FileEntry, NodeIdKind
+from gnnserve_api.repository import FileEntry, NodeIdKind, SourceColumn
 
 EMBEDDINGS_SCHEMA_VERSION = 1
 
@@ -125,6 +125,28 @@ class IndexManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Type of its nodes; empty in a graph of one type."""
     first: int = 0
     """Position of its first node in the graph; the others follow it."""
+
+
+COLUMNS_SCHEMA_VERSION = 1
+
+
+class ColumnsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """`columns/columns.json` in the folder of a revision: columns of the nodes of an index, which recommendations are
+    filtered by. Its presence is their commit."""
+
+    schema_version: int
+    written_by: str
+    revision: str
+    nodes: int
+    features: int
+    """Numbers of a node; 0: nodes have none."""
+    columns: tuple[SourceColumn, ...] = ()
+    """In the order of the features; empty if the source does not name them."""
+    files: dict[str, FileEntry] = {}
+    """Features as in the source, in the order of the graph's nodes: dense as one array [features, nodes], or the three
+    of a sparse matrix in columns."""
+    problem: str = ""
+    """Why they could not be read; empty: they were."""
 
 
 class IndexState(msgspec.Struct, frozen=True, rename="camel"):

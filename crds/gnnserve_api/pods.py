@@ -56,6 +56,9 @@ TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 
 MANIFEST_VARIABLE = "GNNSERVE_MANIFEST"
 """JSON of a GNNService whose spec has the fields that are for a Job (`spec/audience.py`)."""
+SOURCE_VARIABLE = "GNNSERVE_SOURCE"
+"""JSON of the GNNService as the Job that generates is handed it, for a Job of embeddings: its source has the columns
+that recommendations are filtered by. Unset: no columns are kept."""
 DATA_VARIABLE = "GNNSERVE_DATA"
 """Folder where relative paths of the manifest begin: the mount of the data volume. Set where the manifest has one."""
 MIRROR_VARIABLE = "GNNSERVE_MIRROR"

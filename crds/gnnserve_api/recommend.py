@@ -9,23 +9,47 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gnnserve_api.embeddings import IndexState
 from gnnserve_api.objective import Objective
-from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Id, Label, RequestOverlay, TypedOverlay
+from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Id, RequestOverlay, TypedOverlay
 
 MOST_RECOMMENDED = 1000
 """Largest `count` of a request."""
 Exclude = Literal["known", "nothing"]
 
 
-class RecommendFilter(
-    msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
-):
-    """The nodes that may be recommended. A node has to pass every field that is given."""
+class ColumnCondition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """What the number of a node in a column has to be: all that is given has to hold."""
 
-    labels: Annotated[
-        tuple[Label, ...] | None,
-        Meta(description="Nodes that the graph's source labels with one of these; unlabelled ones do not pass."),
-    ] = None
-    nodes: Annotated[tuple[Id, ...] | None, Meta(description="These nodes.")] = None
+    below: Annotated[float | None, Meta(description="Less than this.")] = None
+    above: Annotated[float | None, Meta(description="More than this.")] = None
+    at_least: Annotated[float | None, Meta(description="This or more.")] = None
+    at_most: Annotated[float | None, Meta(description="This or less.")] = None
+    between: Annotated[tuple[float, float] | None, Meta(description="From the first to the second, both included.")] = (
+        None
+    )
+    equals: Annotated[float | None, Meta(description="This.")] = None
+    one_of: Annotated[tuple[float, ...] | None, Meta(description="One of these.")] = None
+
+
+_EITHER = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+_List = Annotated[tuple[Any, ...], Meta(extra_json_schema={"items": {}})]
+Filter = Annotated[
+    dict[str, _List | ColumnCondition],
+    Meta(
+        description="Which nodes may be recommended: `labels` and `nodes`, which are lists, and conditions by the name "
+        "of a column of the graph's source that is a feature. A node has to pass all that is given.",
+        extra_json_schema={
+            "properties": {
+                "labels": {
+                    "type": "array",
+                    "items": _EITHER,
+                    "description": "Nodes that the graph's source labels with one of these; unlabelled ones do not "
+                    "pass.",
+                },
+                "nodes": {"type": "array", "items": {}, "description": "These nodes."},
+            }
+        },
+    ),
+]
 
 
 class RecommendRequest(
@@ -54,7 +78,7 @@ class RecommendRequest(
             "recommended. nothing: they may be. The node itself never is."
         ),
     ] = "known"
-    filter: Annotated[RecommendFilter[Id] | None, Meta(description="Which nodes may be recommended.")] = None
+    filter: Filter | None = None
     objective: Annotated[
         Objective | None, Meta(description="Replaces the service's objective as a whole; absent or empty: that holds.")
     ] = None

@@ -43,7 +43,8 @@ def main(folder: Path = FOLDER) -> None:
         shares = known.shares(int(known.of_users[user]))
         bought |= {(user, int(item)) for item in draw.choice(ITEMS, BOUGHT, replace=False, p=shares)}
     _write(folder / "users.csv", ["id"], [[f"u{user}"] for user in range(USERS)])
-    _write(folder / "items.csv", ["id"], [[f"i{item}"] for item in range(ITEMS)])
+    prices = np.random.default_rng(2).integers(5, 100, ITEMS).tolist()
+    _write(folder / "items.csv", ["id", "price"], [[f"i{item}", str(price)] for item, price in enumerate(prices)])
     _write(folder / "bought.csv", ["user", "item"], [[f"u{user}", f"i{item}"] for user, item in sorted(bought)])
 
 

@@ -165,8 +165,6 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "routing": {"shadowPermille": 5},
     },
-    "embeddings.index must be false with task.links.decoder MLP: pairs are scored by no product of two embeddings, so "
-    "that no index finds the best ones": {**MINIMAL, "task": {"links": {"decoder": "MLP"}}, "embeddings": {}},
     "replicas, resources, gpu and all else about pods must not be given with poolRef: they are the GNNWorkerPool's, "
     "whose workers compute on the CPU; set nothing here but poolRef, share, batching and tracing": {
         **MINIMAL,

@@ -35,10 +35,24 @@ def index_row(name: str, recall: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def filtered(share: float, nodes: int) -> dict[str, Any]:
+    return {
+        "share": share, "nodes": nodes, "requests": 1500, "judged": 200, "p50_ms": 2.0, "p99_ms": 4.0, "fewest": 10,
+        "recall": 0.999,
+    }  # fmt: skip
+
+
 MEASURED: dict[str, Any] = {
     "nodes": 1_000_000,
     "index": {"recall": 0.994, "items_per_second": 18_000},
     "recommend": {"requests": 3000, "p50_ms": 1.0, "p99_ms": 2.8, "judged": 500, "recall": 0.993},
+    "filters": {"nodes": 1_000_000, "kind": "Approximate", "lists": 4000, "probed": 20, "rows": [
+        filtered(1.0, 1_000_000), filtered(0.1, 100_000), filtered(0.0001, 100),
+    ]},
+    "perceptron": {
+        "nodes": 1_000_000, "columns": 64, "requests": 1500, "kind": "Approximate", "lists": 4000, "probed": 90,
+        "told_recall": 0.996, "recall": 0.995, "p50_ms": 3.0, "p99_ms": 5.0, "items_per_second": 20_000,
+    },
     "real": [{
         "embeddings": "items", "queries": "new users", "nearest": "score", "told_recall": 0.997,
         "indexes": [index_row("gnnserve", 0.996), index_row("faiss HNSW", 0.98)],
@@ -65,15 +79,24 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
 def test_all_that_was_measured_is_judged() -> None:
     found = judged(MEASURED)
     assert all(one["passed"] for one in found.values())
-    assert len(found) == 9
+    assert len(found) == 17
     assert not judged({})
 
 
 @pytest.mark.parametrize(
     ("figure", "plant"),
     [
-        ("recall@10 of recommendations", lambda found: found["recommend"].update(recall=0.9899)),
+        ("recall@10 of recommendations to new users", lambda found: found["recommend"].update(recall=0.9899)),
         ("p99 of a recommendation", lambda found: found["recommend"].update(p99_ms=10.0)),
+        ("recall@10 of recommendations of which 100,000", lambda found: found["filters"]["rows"][1].update(
+            recall=0.98
+        )),
+        ("fewest items of recommendations of which 100 nodes", lambda found: found["filters"]["rows"][2].update(
+            fewest=9
+        )),
+        ("p99 of recommendations of which 100,000", lambda found: found["filters"]["rows"][1].update(p99_ms=14.1)),
+        ("recall@10 of recommendations by a perceptron", lambda found: found["perceptron"].update(recall=0.98)),
+        ("p99 of a search by a perceptron", lambda found: found["perceptron"].update(p99_ms=10.0)),
         ("recall@10 of the index", lambda found: found["real"][0].update(told_recall=0.99, indexes=[
             index_row("gnnserve", 0.9899)
         ])),
@@ -110,7 +133,10 @@ def test_the_page_has_requests_rounds_and_both_ways_alone() -> None:
     assert "| alone again | 3 | 13,500 |" in page
     assert "| gnnserve | 63 of 163 lists | 0.9960 | 0.9970 |" in page
     assert "| faiss HNSW | 63 | 0.9800 | 0.9970 |" in page
-    parts = [render_recommend({key: MEASURED[key]}) for key in ("real", "database", "writing", "spam")]
+    parts = [
+        render_recommend({key: MEASURED[key]})
+        for key in ("filters", "perceptron", "real", "database", "writing", "spam")
+    ]
     assert all(part in page for part in parts), "parts are rendered one by one"
 
 
@@ -146,7 +172,7 @@ def test_an_index_is_set_by_stored_queries_and_measured_by_unseen_ones() -> None
 
 def test_new_users_are_of_the_graph_and_not_in_it() -> None:
     communities = Communities(np.zeros((2, 64), np.float32), [np.arange(50), np.arange(50, 100)])
-    graph = PublishedGraph(None, None, 100, communities)  # type: ignore[arg-type]
+    graph = PublishedGraph(None, None, 100, communities, ())  # type: ignore[arg-type]
     users = graph.new_users(20)
     assert {user["node"] for user in users} == {107}
     ends = [end for user in users for edge in user["overlay"]["edges"] for end in edge[:1]]

@@ -57,6 +57,23 @@ def test_json_has_all_of_it(url: str, tmp_path: Path) -> None:
     assert {item["id"] for item in among["items"]} == {3, 4}
 
 
+def test_columns_filter(url: str) -> None:
+    found = [
+        {item["id"] for item in json.loads(run(url, "17", "--count", "1000", "--json", *options))["items"]}
+        for options in ([], ["--where", "2<0"], ["--where", "2>=0"], ["--where", "2>=0", "--where", "2<1"])
+    ]
+    assert found[1] | found[2] == found[0]
+    assert not found[1] & found[2]
+    assert set() < found[3] < found[2]
+    with Client(url) as client:
+        asked = client.recommend(17, 1000, where={"2": {"atLeast": 0, "below": 1}})
+    assert {*asked.nodes.tolist()} == found[3]
+    assert "No node is recommended: " in run(url, "17", "--where", "2=5,6")
+    for wrong in ("price", "<3", "2<a", "2<1,2"):
+        told = run(url, "17", "--where", wrong, code=ExitCode.BAD_INPUT)
+        assert f"--where: '{wrong}' is no condition on a column; write price<20" in told
+
+
 def test_what_is_wrong_is_told(url: str) -> None:
     assert "node 4000 is not in the graph" in run(url, "4000", code=ExitCode.BAD_INPUT)
     assert "NODE: '1,2' are 2 nodes" in run(url, "1,2", code=ExitCode.BAD_INPUT)

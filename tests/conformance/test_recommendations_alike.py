@@ -48,6 +48,8 @@ def tensors_of(body: Body) -> tuple[list[tuple[str, str, list[int], list[Any]]],
             width = widths.get(name)
             inputs.append((name, kind, [len(elements)] if width is None else [len(elements) // width, width], elements))
     parameters = {_PARAMETERS[name]: value for name, value in body.items() if name in _PARAMETERS}
+    if columns := {name: value for name, value in filter_.items() if isinstance(value, dict)}:
+        parameters["filter"] = json.dumps(columns)
     if "objective" in body:
         parameters["latency_ms"] = body["objective"]["latencyMs"]
     return inputs, parameters
@@ -162,6 +164,7 @@ def plain(sentence: str) -> str:
     """The sentence as JSON has it: with the fields of its own."""
     for ours, theirs in _PARAMETERS.items():
         sentence = sentence.replace(f"parameters.{theirs}: ", f"{ours}: ")
+    sentence = sentence.replace("parameters.filter.", "filter.")
     return sentence.replace("node[0]: ", "node: ").replace("parameters.latency_ms: ", "objective.latencyMs: ")
 
 
@@ -189,6 +192,8 @@ FOUND = {
     "a count": {"node": 17, "count": 3, "exclude": "nothing"},
     "nodes that may be recommended": {"node": 3, "filter": {"nodes": [9, 11]}},
     "labels": {"node": 3, "count": 1000, "exclude": "nothing", "filter": {"labels": [1]}},
+    "columns": {"node": 3, "count": 1000, "filter": {"2": {"above": 0.25}, "0": {"between": [-1, 1]}}},
+    "columns and nodes": {"node": 3, "filter": {"2": {"above": -0.5}, "nodes": [9, 11, 13, 15]}},
     "no node may be": {"node": 3, "filter": {"nodes": []}},
     "a new node": {"node": 5000, "overlay": NEW},
     "a seed and a latency": {"node": 17, "seed": 7, "objective": {"latencyMs": 60000.0}, "strict": True},
@@ -200,6 +205,9 @@ REFUSED = {
     "a type where there are none": ({"node": 17, "type": "paper"}, "InvalidValue"),
     "an unknown node in the filter": ({"node": 17, "filter": {"nodes": [3, NODES]}}, "UnknownNode"),
     "an unknown label": ({"node": 17, "filter": {"labels": [99]}}, "UnknownLabel"),
+    "an unknown column": ({"node": 17, "filter": {"price": {"below": 3}}}, "UnknownColumn"),
+    "an unknown operator": ({"node": 17, "filter": {"0": {"under": 3}}}, "UnknownField"),
+    "a range with nothing in it": ({"node": 17, "filter": {"0": {"above": 3, "below": 1}}}, "InvalidValue"),
     "a latency out of range": ({"node": 17, "objective": {"latencyMs": -1.0}}, "InvalidValue"),
     "an offset of a graph that is fixed": ({"node": 17, "minOffset": 1}, "NoUpdates"),
 }

@@ -84,6 +84,7 @@ def test_the_job_comes_after_the_revision_beside_the_workers_and_generates_nothi
     assert env["GNNSERVE_EMBEDDED_REVISION"] == "rev-1"
     manifest = parse_manifest(env["GNNSERVE_MANIFEST"], "")
     assert manifest.spec.embeddings == namespace.service.spec.embeddings
+    assert parse_manifest(env["GNNSERVE_SOURCE"], "").spec.recipe() == namespace.recipe
     assert {"name": "embeddings-0", "mountPath": "/etc/gnnserve/embeddings/0", "readOnly": True} in (
         container["volumeMounts"]
     )

@@ -26,9 +26,12 @@ VARIANTS = [
 def publish(root: Path, *, with_index: bool = True) -> Repository:
     repository = Repository(root, "default", "digits")
     network = network_manifest("GraphSAGE", (-1, -1))
-    made = publish_made_up(repository, made_up_graph(NODES, 4, FEATURES, CLASSES), network, VARIANTS)
+    data = made_up_graph(NODES, 4, FEATURES, CLASSES)
+    made = publish_made_up(repository, data, network, VARIANTS)
     if with_index:
-        publish_embeddings(repository, "default/digits", made.revision, "x1", {}, "a test", silent)
+        publish_embeddings(
+            repository, "default/digits", made.revision, "x1", {}, "a test", silent, types_of=lambda _: data.types
+        )  # fmt: skip
     return repository
 
 

@@ -21,6 +21,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.growth import GrowingArray, enlarged, room_for, scratch_for
 from gnnserve_worker.inference.touched import Touched, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
+from gnnserve_worker.models.pair_queries import Products
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
@@ -158,7 +159,7 @@ def test_vectors_beside_an_index_are_those_of_a_dictionary(seed: int) -> None:
         plain = {node: row for node, row in plain.items() if not kept.left_to_index[node] and node in kept._places}
         assert kept.count == len(plain) <= most
         query = np.array([1, 0], np.float32)
-        found = kept.search(query, most, np.zeros(0, np.int64), None)
+        found = kept.search(Products(query[np.newaxis]), most, np.zeros(0, np.int64), None)
         assert sorted(found.positions.tolist()) == sorted(plain)
         for node, product in zip(found.positions.tolist(), found.products.tolist(), strict=True):
             assert product == pytest.approx(float(plain[node] @ query), abs=1e-6)

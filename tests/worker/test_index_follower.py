@@ -10,25 +10,24 @@ import pytest
 from tests.support.living import ROOM_BYTES, PlainGraph, batch_of, generated
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.embeddings import IndexMetric
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.touched import Touched, TouchedSince
+from gnnserve_worker.nearest.comparison import ByCosine
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.opening.loaded import LoadedRevision
 
 NODES = 60
 THREE_LAYERS = {"pruning": {"factors": [1]}, "stored": [1, 2], "storedFollowChanges": True}
-METRIC = IndexMetric.COSINE
-OPENED = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=8, offset=None, metric=METRIC))
+OPENED = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=8, offset=None))
 
 
 def follower_of(replica: LivingRevision, loaded: LoadedRevision) -> IndexFollower:
     part = IndexPart("index", "", 0, NODES).standing(replica.graph.stored, loaded.graph.schema)
-    index = SimpleNamespace(opened=OPENED, part=part)
+    index = SimpleNamespace(opened=OPENED, part=part, comparison=ByCosine())
     return IndexFollower(replica, [index], reach_of(loaded))  # type: ignore[list-item]
 
 
@@ -105,7 +104,7 @@ def test_a_request_with_an_older_index_leaves_what_is_beside_the_newer_one(tmp_p
     follower = follower_of(replica, loaded)
     replica.touched.note(Touched(1, np.array([3]), np.array([4])))
     recent = followed(follower)
-    older = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=4, offset=None, metric=METRIC))
+    older = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=4, offset=None))
     beside = recent_of(follower, older)
     assert (beside.count, beside.pending) == (0, recent.pending)
     assert recent_of(follower) is recent

@@ -30,7 +30,7 @@ from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.graph.relation_lists import merged_lists, places_of
 from gnnserve_worker.graph.store import Graph, Relation
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.models.decoder import build_decoder, probabilities
+from gnnserve_worker.models.decoder import build_decoder, probabilities, score_all
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.score_links import comparison
@@ -194,7 +194,7 @@ def test_decoders_are_served_as_they_are_learnt(kind: Decoder) -> None:
     with torch.no_grad():
         wanted = learnt(torch.from_numpy(first), torch.from_numpy(second)).numpy()
     assert served.score(first, second) == pytest.approx(wanted, abs=1e-5)
-    assert np.diag(served.score_all(first, second)) == pytest.approx(wanted, abs=1e-5)
+    assert np.diag(score_all(served, first, second)) == pytest.approx(wanted, abs=1e-5)
 
 
 def test_decoder_weights_of_another_shape_are_named() -> None:

@@ -14,19 +14,25 @@ from tests.support.postgres import PostgresServer, postgres_server, programs_wit
 
 from gnnserve_api.embeddings import IndexKind, IndexMetric, Neighbours
 from gnnserve_api.pods import PodExit
+from gnnserve_api.spec.task import Decoder
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings import index as building
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.models.decoder import build_decoder, score_all
+from gnnserve_worker.models.pair_queries import Products
+from gnnserve_worker.nearest import search as searching
+from gnnserve_worker.nearest.comparison import ByScore
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
-from gnnserve_worker.nearest.search import ListedIndex, unit
+from gnnserve_worker.nearest.search import ProductLists, unit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.embeddings import main
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 
 NODES = 400
+NONE = np.zeros(0, np.int64)
 VARIANTS = [
     MadeUpVariant("x1", 1, "features", Storage.FLOAT32, "float32"),
     MadeUpVariant("x2", 2, "features", Storage.FLOAT32, "float32"),
@@ -102,7 +108,7 @@ def test_one_computation_becomes_an_index_and_rows(
     manifest = read_manifest(folder_of(repository))
     assert manifest is not None
     assert (manifest.kind, manifest.variant, manifest.nodes, manifest.recall) == (IndexKind.EXACT, "x1", NODES, 1)
-    found = open_index(folder_of(repository), manifest).search(values[3], 5, np.array([3]), None)
+    found = open_index(folder_of(repository), manifest).search(Products(unit(values[3:4])), 5, np.array([3]), None)
     cosines = unit(values) @ unit(values[3])
     cosines[3] = -2
     assert np.allclose(found.products, np.sort(cosines)[::-1][:5], atol=1e-6)
@@ -153,27 +159,44 @@ def test_many_vectors_are_found_by_lists_and_the_recall_is_told(
     assert manifest.recall >= 0.99
     assert manifest.recall_queries > 0
     index = open_index(folder_of(repository), manifest)
-    assert isinstance(index, ListedIndex)
+    assert isinstance(index, ProductLists)
     values = computed(repository, tmp_path)
     allowed = np.zeros(NODES, bool)
     allowed[::40] = True
-    found = index.search(values[5], 4, np.array([5, 40]), allowed)
+    found = index.search(Products(unit(values[5:6])), 4, np.array([5, 40]), allowed)
     assert len(found.positions) == 4
     assert all(allowed[found.positions])
     assert 40 not in found.positions
 
 
+@pytest.mark.parametrize("kind", [Decoder.DOT, Decoder.DIST_MULT, Decoder.MLP])
 def test_lists_of_links_find_the_best_scores_of_vectors_of_any_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Decoder
 ) -> None:
+    draw = np.random.default_rng(4)
+    weights = {
+        "relation": draw.normal(size=8), "first": draw.normal(size=(6, 8)), "second": draw.normal(size=(6, 8)),
+        "bias": draw.normal(size=6), "out": draw.normal(size=6), "end": draw.normal(size=1),
+    }  # fmt: skip
+    decoder = build_decoder(kind, {key: one.astype(np.float32) for key, one in weights.items()}, 8)
     monkeypatch.setattr(building, "MOST_EXACT_BYTES", 0)
     draw = np.random.default_rng(2)
     items = draw.normal(size=(2000, 8)).astype(np.float32) * draw.uniform(0.5, 3, (2000, 1)).astype(np.float32)
     users = draw.normal(size=(300, 8)).astype(np.float32)
     origin = building.Origin("r1", "g1", "x1", "", None, "a test", IndexMetric.SCORE, "item", 40)
-    made = building.build_index(items, origin, tmp_path / "index", silent, users)
+    made = building.build_index(items, origin, tmp_path / "index", silent, users, ByScore(decoder, stand_first=False))
     assert (made.metric, made.type, made.first, made.kind) == ("Score", "item", 40, "Approximate")
     assert made.recall >= 0.98
-    found = open_index(tmp_path / "index", made).search(users[0], 10, np.array([], np.int64), None)
-    best = np.sort(items @ users[0])[::-1][:10] / np.linalg.norm(users[0])
-    assert np.count_nonzero(np.isclose(found.products, best, atol=1e-4)) >= 9
+    query = decoder.queries(users[:1], rows_stand_first=False)
+    index = open_index(tmp_path / "index", made)
+    found = index.search(query, 10, NONE, None)
+    scores = score_all(decoder, users[:1], items)[0]
+    assert np.count_nonzero(np.isclose(found.products, np.sort(scores)[::-1][:10], atol=1e-4)) >= 9
+    assert np.allclose(found.products, scores[found.positions], atol=1e-4)
+
+    allowed = np.zeros(2000, bool)  # the worst ones, which lie in lists that are far from the query
+    allowed[np.argsort(scores)[:30]] = True
+    monkeypatch.setattr(searching, "MOST_EXACT_BYTES", 0)
+    few = index.search(query, 25, np.flatnonzero(allowed)[:5], allowed)
+    assert len(few.positions) == 25
+    assert allowed[few.positions].all()

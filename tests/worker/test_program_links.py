@@ -37,7 +37,7 @@ from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.models.decoder import build_decoder
+from gnnserve_worker.models.decoder import build_decoder, score_all
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
@@ -291,7 +291,7 @@ def test_a_perceptron_is_read_as_torch_saves_it(tmp_path: Path, has_bias: bool) 
     with torch.no_grad():
         wanted = module(torch.cat([*ends], dim=1))[:, 0].numpy()
     assert_close(found.decoder.score(*ends.numpy()), wanted)
-    assert_close(np.diag(found.decoder.score_all(*ends.numpy())), wanted)
+    assert_close(np.diag(score_all(found.decoder, *ends.numpy())), wanted)
 
 
 def test_weights_of_another_decoder_are_refused_with_their_shapes(tmp_path: Path) -> None:

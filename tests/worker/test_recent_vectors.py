@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gnnserve_worker.models.pair_queries import Products
 from gnnserve_worker.nearest.recent import RecentVectors, merged
 from gnnserve_worker.nearest.search import ExactIndex, unit
 
@@ -63,7 +64,7 @@ def test_what_is_found_beside_an_index_is_what_one_index_of_all_would_find() -> 
     there = np.array([0, 1, 2, 3, 4, 5, 7, 8])
     allowed = np.isin(np.arange(POSITIONS), there)
     excluded = np.array([4, 7])
-    query = rows(5)[0]
+    query = Products(unit(rows(5)))
 
     of_index = ExactIndex(unit(before[:INDEXED])).search(
         query, 4, excluded[excluded < INDEXED], kept.left_to_index[:INDEXED]
@@ -84,11 +85,11 @@ def test_nodes_that_left_are_forgotten() -> None:
     gone[[7, 2]] = True
     assert kept.take(100, gone).tolist() == []
     assert (kept.pending, kept.count) == (0, 2)
-    found = kept.search(rows(8)[0], 5, NOTHING, None)
+    found = kept.search(Products(unit(rows(8))), 5, NOTHING, None)
     assert found.positions.tolist()[0] == 8
     assert sorted(found.positions.tolist()) == [1, 8]
     gone[8] = True  # before it is touched
-    assert kept.search(rows(8)[0], 5, NOTHING, None, gone).positions.tolist() == [1]
+    assert kept.search(Products(unit(rows(8))), 5, NOTHING, None, gone).positions.tolist() == [1]
 
 
 def test_nodes_of_the_index_leave_room_for_new_ones_and_what_finds_none_stays_pending() -> None:

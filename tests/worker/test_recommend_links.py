@@ -21,7 +21,6 @@ from tests.support.serving import FakeWorker, running
 from tests.support.several_types import shop, write_folder
 
 from gnnserve_api.embeddings import Neighbours
-from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
@@ -89,7 +88,7 @@ def of_users(root: Path) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module", params=["Dot", "DistMult"])
+@pytest.fixture(scope="module", params=["Dot", "DistMult", "MLP"])
 def same_type(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     root = tmp_path_factory.mktemp(request.param)
     yield published(root, one_type(root, request.param))
@@ -199,10 +198,11 @@ def test_items_are_recommended_for_users_and_users_for_items(users: Published) -
     assert typed.status_code == 200
 
 
-def test_a_network_over_types_recommends_by_the_scores_of_its_pairs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("decoder", ["DistMult", "MLP"])
+def test_a_network_over_types_recommends_by_the_scores_of_its_pairs(tmp_path: Path, decoder: str) -> None:
     model = {"architecture": "GraphSAGE", "hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 2}}
     spec = of_users(tmp_path) | {"model": model}
-    spec["task"]["links"]["decoder"] = "DistMult"
+    spec["task"]["links"]["decoder"] = decoder
     revision = published(tmp_path, spec).served()
     overlay = {"nodes": [{"id": "user/new", "features": [1.0] * 4}], "edges": [["user/new", "buys", "item/1"]]}
     new_tag = {"node": "tag/900", "overlay": {"nodes": [{"id": "tag/900"}]}}
@@ -210,10 +210,11 @@ def test_a_network_over_types_recommends_by_the_scores_of_its_pairs(tmp_path: Pa
         new_tag,
         {"node": "user/3", "type": "item", "count": 1000, "exclude": "nothing"},
         {"node": "user/900", "count": 1000, "exclude": "nothing", "overlay": renumbered(overlay)},
+        {"node": "item/3", "count": 1000, "exclude": "nothing"},
         {"node": "user/900"},
         {"node": "user/900", "overlay": overlay | {"nodes": [{"id": "user/901", "features": [1.0] * 4}], "edges": []}},
     ]
-    of_no_end, stored, new, unknown, absent = ask(revision, *bodies)
+    of_no_end, stored, new, for_item, unknown, absent = ask(revision, *bodies)
     told = of_no_end.json()["error"]
     assert (of_no_end.status_code, told["code"], told["field"]) == (400, "WrongNodeType", "node")
     assert 'node "tag/900" is neither of type user nor of type item' in told["message"]
@@ -223,6 +224,10 @@ def test_a_network_over_types_recommends_by_the_scores_of_its_pairs(tmp_path: Pa
     assert len(items) == 20
     assert np.allclose([item["score"] for item in items], scores, atol=1e-4)
     assert np.allclose([item["probability"] for item in items], likely, atol=1e-4)
+    found = for_item.json()["items"]
+    scores = scores_of(revision, [[item["id"], "item/3"] for item in found])[0]
+    assert np.allclose([item["score"] for item in found], scores, atol=1e-4)
+    assert scores == sorted(scores, reverse=True)
     assert new.status_code == 200, new.text
     assert (new.json()["variant"], len(new.json()["items"])) == ("projected", 20)
     for refused in (unknown, absent):
@@ -383,7 +388,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"node": "user/3", "filter": {"nodes": ["user/4"]}}, 400, "filter.nodes[0]", "is not of type item"),
     ({"node": "user/3", "filter": {"nodes": ["item/999"]}}, 400, "filter.nodes[0]", "is not in the graph"),
     ({"node": "user/3", "filter": {"labels": [1]}}, 400, "filter.labels", "nodes have no labels here"),
-    ({"node": "user/3", "filter": {"price": 1}}, 400, "filter.price", "there is no such field"),
+    ({"node": "user/3", "filter": {"price": 1}}, 400, "filter.price", "expected a list or an object, got 1"),
     ({"node": "user/new", "overlay": {"nodes": [{"id": "user/new"}]}}, 400, "overlay.edges", "joined to no node"),
     ({"node": "user/new", "overlay": {"edges": [["user/new", "buys", "item/1"]]}}, 400, "node", "is not in the graph"),
     ({"node": "tag/new", "overlay": {"nodes": [{"id": "tag/new"}]}}, 400, "overlay.nodes[0].id", "is neither of type"),
@@ -502,20 +507,6 @@ def test_the_index_follows_changes_of_a_graph_of_several_types(classified: Publi
     assert found.keys() == expected.keys() - {3}
     for id_, cosine in found.items():
         assert cosine == pytest.approx(expected[id_], abs=1e-4), id_
-
-
-def test_a_perceptron_has_no_index_and_says_so(tmp_path: Path) -> None:
-    spec = one_type(tmp_path, "MLP")
-    with pytest.raises(ValueError, match=r"embeddings\.index must be false with task\.links\.decoder MLP"):
-        service_of(spec)
-    made: GNNService = service_of({**spec, "embeddings": None})
-    repository = Repository(tmp_path / "repository", "default", "shop")
-    revision = generate(made, repository, silent)
-    with pytest.raises(InputError, match="no index finds the best ones"):
-        publish_embeddings(repository, "default/shop", revision.revision, None, {}, "a test", silent)
-    served = served_revision(load_revision(repository, revision.revision))
-    (response,) = ask(served, {"node": 3})
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
 
 
 def test_a_revision_of_links_between_types_has_an_index_of_each_end(users: Published) -> None:

@@ -56,7 +56,9 @@ def publish(root: Path, *, texts: bool = False, index: bool = True) -> Repositor
         data = data.with_ids(string_ids(*lay_out([f"päper {node}" for node in range(NODES)])))
     made = publish_made_up(repository, data, network_manifest("GraphSAGE", WHOLE), VARIANTS)
     if index:
-        publish_embeddings(repository, "default/digits", made.revision, "x1", {}, "a test", silent)
+        publish_embeddings(
+            repository, "default/digits", made.revision, "x1", {}, "a test", silent, types_of=lambda _: data.types
+        )  # fmt: skip
     return repository
 
 
@@ -176,7 +178,10 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"node": [1]}, 400, "node", "expected an integer"),
     ({}, 400, "node", "it is missing"),
     ({"node": 1, "nodes": [1]}, 400, "nodes", "there is no such field; known are node, count"),
-    ({"node": 1, "filter": {"price": 3}}, 400, "filter.price", "there is no such field; known are labels, nodes"),
+    ({"node": 1, "filter": {"price": 3}}, 400, "filter.price", "expected a list or an object, got 3; give an object"),
+    ({"node": 1, "filter": {"label": [3]}}, 400, "filter.label", "is a list, and labels and nodes alone are"),
+    ({"node": 1, "filter": {"labels": [1.5]}}, 400, "filter.labels[0]", "expected an integer or a text, got 1.5"),
+    ({"node": 1, "filter": {"nodes": [1, "a"]}}, 400, "filter.nodes[1]", 'expected an integer, got "a"'),
     ({"node": 1, "filter": {"labels": ["none"]}}, 400, "filter.labels[0]", "is none of the graph's classes"),
     ({"node": 1, "filter": {"nodes": [1, 4000]}}, 400, "filter.nodes[1]", "node 4000 is not in the graph"),
     ({"node": 1, "exclude": "friends"}, 400, "exclude", "give known or nothing"),
@@ -316,7 +321,7 @@ def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
     naming = SimpleNamespace(shown=lambda start, _: [] if start == 5 else [start * 10])
     recommending = NearestNodes(IndexPart("index", "", 0, 10), missing=None)
     revision = SimpleNamespace(graph=SimpleNamespace(naming=naming), task=SimpleNamespace(recommending=recommending))
-    items = shown_items(found, np.ones(2, np.float32), "x1", revision)  # type: ignore[arg-type]
+    items = shown_items(found, "x1", revision)  # type: ignore[arg-type]
     assert [(item.id, item.cosine) for item in items] == [(40, 0.9), (60, 0.7)]
 
 

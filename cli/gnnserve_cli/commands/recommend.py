@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +15,9 @@ from gnnserve_api.embeddings import IndexMetric, IndexState
 from gnnserve_api.errors import InputError
 from gnnserve_api.recommend import (
     MOST_RECOMMENDED,
+    ColumnCondition,
     Exclude,
     RecommendAnswer,
-    RecommendFilter,
     RecommendRequest,
 )
 from gnnserve_cli.client import fetch_recommendation, open_url, read_access, stated_objective
@@ -25,6 +26,9 @@ from gnnserve_cli.commands.predict import ids_of, parse_listed, parse_nodes, rea
 from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
 from gnnserve_client.timing import ClientTimes, parse_server_timing
 
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_CONDITION = re.compile(rf"(?P<column>.+?)(?P<operator><=|>=|<|>|=)(?P<numbers>{_NUMBER}(?:,{_NUMBER})*)")
+_OPERATORS = {"<": "below", ">": "above", ">=": "at_least", "<=": "at_most", "=": "equals"}
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 """Texts that are integer labels. `int()` would also accept blanks and underscores."""
 
@@ -57,6 +61,14 @@ def recommend(
             show_default=False,
         ),
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Recommend nodes only whose column meets it: 'price<20', 'stock>=1' or 'brand=3,5'. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     overlay: Annotated[
         Path | None,
         typer.Option(
@@ -83,15 +95,15 @@ def recommend(
     if len(asked) != 1:
         raise InputError("NODE", f"{node!r} are {len(asked)} nodes", "name one, ids with commas as a JSON list")
     exclude: Exclude = "nothing" if include_known else "known"
-    filter_: RecommendFilter[Any] = RecommendFilter(
-        None if labels is None else _labels(labels), None if among is None else read(among, "--among")
-    )
+    filter_: dict[str, Any] = _conditions(where or ())
+    filter_ |= {} if labels is None else {"labels": _labels(labels)}
+    filter_ |= {} if among is None else {"nodes": read(among, "--among")}
     request: RecommendRequest[Any] = RecommendRequest(
         node=asked[0],
         count=count,
         type=type_,
         exclude=exclude,
-        filter=None if filter_ == RecommendFilter() else filter_,
+        filter=filter_ or None,
         objective=stated_objective(latency_ms, None),
         strict=strict or UNSET,
         overlay=brought,
@@ -104,17 +116,17 @@ def recommend(
         print_json({"node": asked[0], **msgspec.to_builtins(answer), **costs})
         return
     ids = [item.id for item in answer.items]
-    shown = [nodes_table(ids, _columns(answer))] if ids else [_nothing(include_known, filter_)]
+    shown = [nodes_table(ids, _columns(answer))] if ids else [_nothing(include_known, is_filtered=bool(filter_))]
     put(output(), *shown, "", facts_table(_facts(answer, reply.times)))
 
 
-def _nothing(include_known: bool, filter_: RecommendFilter[Any]) -> str:
+def _nothing(include_known: bool, *, is_filtered: bool) -> str:
     """Why no node is recommended."""
     left_out = [
         words
         for words, holds in (
             ("neighbours of the node are left out without --include-known", not include_known),
-            ("--labels and --among leave out all others", filter_ != RecommendFilter()),
+            ("--labels, --among and --where leave out all others", is_filtered),
         )
         if holds
     ]
@@ -130,6 +142,21 @@ def _columns(answer: RecommendAnswer) -> list[tuple[str, list[str]]]:
             "Probability": [item.probability for item in answer.items],
         }
     return [(name, [f"{one:.4f}" for one in given]) for name, given in named.items()]
+
+
+def _conditions(texts: Sequence[str]) -> dict[str, ColumnCondition]:
+    """By the name of the column; several on one column have to hold together."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        parts = _CONDITION.fullmatch(text)
+        if parts is None or ("," in parts["numbers"] and parts["operator"] != "="):
+            raise InputError(
+                "--where", f"{text!r} is no condition on a column", "write price<20, stock>=1 or brand=3,5"
+            )
+        numbers, name = [float(number) for number in parts["numbers"].split(",")], _OPERATORS[parts["operator"]]
+        of_column = found.setdefault(parts["column"], {})
+        of_column |= {name: numbers[0]} if len(numbers) == 1 else {"one_of": tuple(numbers)}
+    return {column: ColumnCondition(**given) for column, given in found.items()}
 
 
 def _labels(text: str) -> tuple[int | str, ...]:

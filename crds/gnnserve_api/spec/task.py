@@ -312,17 +312,6 @@ def embeddings_follow_both_ways(spec: _Spec) -> bool:
 
 
 @_rule_of_links(
-    f"!{_HAS_LINKS} || self.task.links.decoder != 'MLP' || !has(self.embeddings) || "
-    "(has(self.embeddings.index) && !self.embeddings.index)",
-    "embeddings.index must be false with task.links.decoder MLP: pairs are scored by no product of two embeddings, so "
-    "that no index finds the best ones",
-)
-def perceptrons_have_no_index(spec: _Spec, links: Links) -> bool:
-    embeddings = getattr(spec, "embeddings")  # noqa: B009
-    return links.decoder is not Decoder.MLP or embeddings is None or not embeddings.index
-
-
-@_rule_of_links(
     f"!{_HAS_LINKS} || self.routing.shadowPermille == 0",
     "routing.shadowPermille must be 0 with task.links: answers are compared by classes",
 )

@@ -14,18 +14,17 @@ from gnnserve_api import pods
 from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.updates import URI_KEY
+from gnnserve_operator.desired.job import data_environment, data_volumes, generation_manifest
 from gnnserve_operator.desired.labels import Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, as_manifest, child_metadata, digest_of
 from gnnserve_operator.desired.names import embeddings_job_name
 from gnnserve_operator.desired.pod import (
     EMBEDDINGS_CONTAINER,
-    REPOSITORY_VOLUME,
     build_container,
     build_failure_policy,
     build_pod_metadata,
     build_pod_spec,
     build_resources,
-    claim_volume,
     secret_volume,
     variable_in,
 )
@@ -58,8 +57,8 @@ def build_embeddings_job(
 def _build_template(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str, revision: str
 ) -> Manifest:  # fmt: skip
-    mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
-    volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, claim)]
+    # Columns that recommendations are filtered by are read from the graph's source.
+    mounts, volumes = data_volumes(spec, claim)
     secrets = () if spec.embeddings is None else spec.embeddings.secrets
     for place, secret in enumerate(secrets):
         name = f"embeddings-{place}"
@@ -74,6 +73,8 @@ def _build_template(
             pods.MANIFEST_VARIABLE: _manifest(parent, spec),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
             pods.EMBEDDED_REVISION_VARIABLE: revision,
+            pods.SOURCE_VARIABLE: generation_manifest(parent, spec),
+            **data_environment(spec),
         },
         mounts=mounts,
         # It computes on the processor, whatever generation trains on.

@@ -78,11 +78,7 @@ def suspended(job: Manifest) -> Manifest:
 def build_generation_template(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, recipe: str, claim: str, compacts: str | None = None
 ) -> Manifest:
-    mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
-    volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, claim)]
-    if spec.graph.volume is not None:
-        mounts.append({"name": GRAPH_VOLUME, "mountPath": spec.graph.volume.mount_path, "readOnly": True})
-        volumes.append(claim_volume(GRAPH_VOLUME, spec.graph.volume.claim_name))
+    mounts, volumes = data_volumes(spec, claim)
     mounts += updates.build_secret_mounts(spec)
     volumes += updates.build_volumes(spec)
     container = build_container(
@@ -93,7 +89,7 @@ def build_generation_template(
         env={
             pods.MANIFEST_VARIABLE: generation_manifest(parent, spec),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
-            **_data_environment(spec),
+            **data_environment(spec),
             **updates.build_generation_environment(parent, spec, compacts),
         },
         mounts=mounts,
@@ -110,7 +106,17 @@ def build_generation_template(
     }
 
 
-def _data_environment(spec: GNNServiceSpec) -> dict[str, str]:
+def data_volumes(spec: GNNServiceSpec, claim: str) -> tuple[list[Manifest], list[Manifest]]:
+    """Mounts and volumes of the repository, which is in that claim, and of the data, where the spec names theirs."""
+    mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
+    volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, claim)]
+    if spec.graph.volume is not None:
+        mounts.append({"name": GRAPH_VOLUME, "mountPath": spec.graph.volume.mount_path, "readOnly": True})
+        volumes.append(claim_volume(GRAPH_VOLUME, spec.graph.volume.claim_name))
+    return mounts, volumes
+
+
+def data_environment(spec: GNNServiceSpec) -> dict[str, str]:
     """Where relative paths begin. Of a spec without one it is left out: a Job of an older operator stays as it is."""
     volume = spec.graph.volume
     if volume is None or all(one.value.is_absolute for one in paths_of(spec)):

@@ -27,6 +27,8 @@ _LARGEST_SEARCHED_BYTES = 1024 * 1024
 _LONGEST_SHOWN_BYTES = 4096
 """Lists and objects up to here are shown without their blanks."""
 _LONGEST_PATH = 200
+_UNNAMED = "[...]"
+"""Stands in msgspec's paths for an entry of an object whose members have any name."""
 _INDEX = re.compile(r"\[\d+\]")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _NODE = '{"id": …, "features": …}'
@@ -87,6 +89,7 @@ _KINDS = {
     "null": "null",
     "object": "an object",
     "array": "a list",
+    "array | object": "a list or an object",
     "object | array": "a list or an object",
     "float | array": "a number",
     "int | str": "an integer or a text",
@@ -124,6 +127,8 @@ class BodyForm:
     """A body that the graph permits, of the revision that was asked."""
     graph_remedies: Callable[[Any], Mapping[str, str]] = lambda _: {}
     """Remedies that depend on the graph, beside those of ids."""
+    entries: Mapping[str, msgspec.json.Decoder[Any]] = field(default_factory=dict)
+    """What decodes an entry of an object whose members have any name, by the object's place; others have features."""
     path: re.Pattern[str] = field(init=False)
     """The place at the end of a message of msgspec's."""
 
@@ -172,13 +177,14 @@ def _field_error(text: str, body: bytes, revision: AskedRevision, form: BodyForm
     if problem.startswith("Object contains unknown field"):
         name = cut(problem.removeprefix("Object contains unknown field").strip(" `"))
         known = ", ".join(form.members.get(_INDEX.sub("[]", path), form.members[""]))
-        where = f"{path}.{name}" if path else name
+        within = _look_at(body, path, form)[0] if _UNNAMED in path else path
+        where = f"{within}.{name}" if within else name
         return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such field", f"known are {known}")
     if problem.startswith("Object missing required field"):
         name = problem.split("`")[1]
         where = f"{path}.{name}" if path else name
         return RequestError(ErrorCode.MISSING_FIELD, where, "it is missing", form.remedy(where, revision))
-    where, found = _look_at(body, path)
+    where, found = _look_at(body, path, form)
     if problem.startswith("Expected"):
         told = problem.split("`")
         length = _LENGTH.search(problem)
@@ -198,13 +204,13 @@ def _kind(type_: str) -> str:
     return _KINDS.get(type_, type_)
 
 
-def _look_at(body: bytes, path: str) -> tuple[str, str]:
+def _look_at(body: bytes, path: str, form: BodyForm) -> tuple[str, str]:
     """Where the value at that path stands, with the name of a column for msgspec's `[...]`, and the value, shown.
 
     Empty where the value is not looked for, or is not there: a key that is given twice has its last value here, and
     msgspec may have refused the first.
     """
-    unnamed = path.replace("[...]", "") or "body"
+    unnamed = path.replace(_UNNAMED, "") or "body"
     if len(body) > _LARGEST_SEARCHED_BYTES:
         return unnamed, ""
     where, value = "", Raw(body)
@@ -213,7 +219,9 @@ def _look_at(body: bytes, path: str) -> tuple[str, str]:
             if name:
                 where, value = f"{where}.{name}" if where else name, _members.decode(value)[name]
             elif index == "...":
-                column, value = next((n, given) for n, given in _members.decode(value).items() if not _is_right(given))
+                decoder = form.entries.get(where, _feature)
+                entries = _members.decode(value).items()
+                column, value = next((n, given) for n, given in entries if not _is_right(given, decoder))
                 where = f"{where}.{cut(column)}"
             else:
                 where, value = f"{where}[{index}]", _entries.decode(value)[int(index)]
@@ -222,9 +230,9 @@ def _look_at(body: bytes, path: str) -> tuple[str, str]:
         return unnamed, ""
 
 
-def _is_right(feature: Raw) -> bool:
+def _is_right(entry: Raw, decoder: msgspec.json.Decoder[Any]) -> bool:
     try:
-        _feature.decode(feature)
+        decoder.decode(entry)
     except msgspec.DecodeError:
         return False
     return True

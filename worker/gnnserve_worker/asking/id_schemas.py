@@ -49,7 +49,6 @@ class AnyIds:
         for name in ("RecommendRequest", "ExplainRequest"):
             schemas[name]["properties"]["node"] |= either
             schemas[name]["properties"]["node"].pop("type", None)
-        schemas["RecommendFilter"]["properties"]["nodes"]["items"] = either
         changed = schemas["ChangesRequest"]["properties"]
         changed["removedNodes"]["items"] = either
         for name in ("edges", "removedEdges"):

@@ -66,7 +66,7 @@ class FollowedIndex:
         made = opened.manifest
         if self._recent is not None and self._made == made:
             return self._recent
-        anew = RecentVectors(made.nodes, len(self._is_reached), made.columns, metric=made.metric)
+        anew = RecentVectors(made.nodes, len(self._is_reached), made.columns, rows=self.index.comparison.rows)
         anew.touch(np.flatnonzero(self._is_reached))
         # A request that came before a newer index was opened goes on with the older one: nothing is kept beside that.
         newest = self.index.opened

@@ -30,6 +30,7 @@ from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun, distinct
 from gnnserve_worker.graph.living_graph import LivingGraph, no_room
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.drafting import Drafting, Group, MadeStored
+from gnnserve_worker.inference.latest_features import LatestFeatures
 from gnnserve_worker.inference.touched import Touched, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -76,12 +77,16 @@ class LivingRevision:
         loaded: LoadedRevision,
         max_delta_bytes: int,
         on_written: Callable[[ChangeBatch, FoundNodes], None] = lambda _batch, _found: None,
+        *,
+        keeps_features: bool = False,
     ) -> None:
         """`loaded`: opened with room for changes. `on_written` is called for each batch that is applied, and its
-        nodes."""
+        nodes. `keeps_features`: whether features that changes bring are kept as in the source."""
         if loaded.changes is None:
             raise ValueError("the revision was not opened for changes")
         self._on_written = on_written
+        self.latest = LatestFeatures(loaded.new_nodes.features) if keeps_features else None
+        """Features that changes have brought; None: they are not kept."""
         self.graph: LivingGraph = loaded.changes.graph
         """As predictions see it."""
         self.max_delta_bytes = max_delta_bytes
@@ -124,7 +129,7 @@ class LivingRevision:
     @property
     def delta_bytes(self) -> int:
         """Memory that changes have taken."""
-        return self.drafting.memory.nbytes
+        return self.drafting.memory.nbytes + (0 if self.latest is None else self.latest.nbytes)
 
     def guarded(self, infer: Infer) -> Infer:
         """`infer` with no change applied meanwhile."""
@@ -350,6 +355,8 @@ class LivingRevision:
             for batch, found in group.batches:
                 self.graph.follow_nodes(found)
                 self._on_written(batch, found)
+                if self.latest is not None:
+                    self.latest.note(batch, found)
             self.offset += group.records
             self.changes_since_base += group.items
         if group.records:  # also where all were refused: their offset is told

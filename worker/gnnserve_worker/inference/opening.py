@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -18,12 +18,12 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
 from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, AppliedLog, MarkedGone, ServedChanges
-from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.programs.stats import total_stats
 from gnnserve_worker.tasks.opening import TaskParts
+from gnnserve_worker.tasks.recommending import Recommending
 from gnnserve_worker.tasks.serving import opener_of
 
 
@@ -48,7 +48,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         folder=loaded.origin.folder,
     )
     task = opener.open(parts)
-    indexes = _indexes_of(loaded, manifest.revision, task.recommending.parts)
+    indexes = _indexes_of(loaded, manifest.revision, task.recommending)
     infer = with_cascades(partial(infer_batch, loaded), manifest.cascades)
     changes = STILL
     if replica is not None:
@@ -106,14 +106,15 @@ def _changes_of(
         features=features,
         would_wait=lambda: replica.is_busy,
         index_follower=IndexFollower(replica, indexes, reach_of(loaded)) if indexes else None,
+        latest=replica.latest,
         needed=CHANGED_GRAPH,
     )
 
 
-def _indexes_of(loaded: LoadedRevision, revision: str, parts: Sequence[IndexPart]) -> tuple[RevisionIndex, ...]:
-    if loaded.origin.folder is None:
+def _indexes_of(loaded: LoadedRevision, revision: str, task: Recommending) -> tuple[RevisionIndex, ...]:
+    if (folder := loaded.origin.folder) is None:
         return ()
-    indexes = tuple(RevisionIndex(loaded.origin.folder, revision, part) for part in parts)
+    indexes = tuple(RevisionIndex(folder, revision, part, task.comparison(part)) for part in task.parts)
     for index in indexes:
         index.look()
     return indexes

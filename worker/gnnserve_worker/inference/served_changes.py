@@ -14,6 +14,7 @@ from gnnserve_worker.asking.changed_features import ChangedFeatures, UnknownFeat
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import Infer
 from gnnserve_worker.inference.index_follower import IndexFollower
+from gnnserve_worker.inference.latest_features import LatestFeatures
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.written import WrittenSince
 
@@ -160,6 +161,8 @@ class ServedChanges:
     index_follower: IndexFollower | None = None
     """What is computed beside the index where the graph changes; None: it does not, or there is no place for an index.
     """
+    latest: LatestFeatures | None = None
+    """Features that changes have brought; None: none have, or they are not kept."""
     needed: Capabilities = STORED_GRAPH
     """What a variant must be capable of to answer at all."""
 

@@ -14,12 +14,16 @@ import numpy as np
 from gnnserve_api.spec.task import Decoder
 from gnnserve_worker.models.folding import Folding, build_folding
 from gnnserve_worker.models.network import take
-
-_BLOCK_PAIRS = 1 << 18
-"""Pairs that are scored at once where all pairs of many nodes are."""
+from gnnserve_worker.models.pair_queries import HiddenSums, PairQueries, Products
 
 
 class LinkDecoder(Protocol):
+    """Pairs of a node with many others are scored by what is kept of each of the others (`rows`) and made of the node
+    once (`queries`)."""
+
+    gives_products: bool
+    """Whether scores are inner products of queries and rows."""
+
     @property
     def folding(self) -> Folding | None:
         """How embeddings of nodes that are not stored are made of stored ones; None: by their sum, if at all."""
@@ -27,15 +31,17 @@ class LinkDecoder(Protocol):
     def score(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Scores float32 [pairs] of embeddings float32 [pairs, dimensions]."""
 
-    def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Scores float32 [n, m] of each of n embeddings with each of m."""
+    def rows(self, embeddings: np.ndarray, *, stand_first: bool) -> np.ndarray:
+        """Rows float32 [n, width] of embeddings float32 [n, dimensions]. `stand_first`: whether these nodes are the
+        first ones of pairs."""
 
-    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
-        """Vectors float32 [n, dimensions] whose inner product with an embedding of the other end, whichever that is, is
-        the score. ValueError: no product is."""
+    def queries(self, embeddings: np.ndarray, *, rows_stand_first: bool) -> PairQueries:
+        """Embeddings float32 [n, dimensions] as queries of rows. `rows_stand_first`: as of `rows`."""
 
 
 class _Dot:
+    gives_products = True
+
     def __init__(self, folding: Folding | None) -> None:
         self.folding = folding
 
@@ -43,15 +49,15 @@ class _Dot:
         scores: np.ndarray = np.einsum("ij,ij->i", first, second)
         return scores
 
-    def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        scores: np.ndarray = first @ second.T
-        return scores
+    def rows(self, embeddings: np.ndarray, *, stand_first: bool) -> np.ndarray:
+        return np.asarray(embeddings, np.float32)
 
-    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
-        return embeddings
+    def queries(self, embeddings: np.ndarray, *, rows_stand_first: bool) -> PairQueries:
+        return Products(embeddings)
 
 
 class _DistMult:
+    gives_products = True
     folding: ClassVar[Folding | None] = None
 
     def __init__(self, weights: np.ndarray) -> None:
@@ -61,16 +67,17 @@ class _DistMult:
         scores: np.ndarray = np.einsum("ij,ij->i", first * self._weights, second)
         return scores
 
-    def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        scores: np.ndarray = (first * self._weights) @ second.T
-        return scores
+    def rows(self, embeddings: np.ndarray, *, stand_first: bool) -> np.ndarray:
+        return np.asarray(embeddings, np.float32)
 
-    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
-        weighed: np.ndarray = embeddings * self._weights
-        return weighed
+    def queries(self, embeddings: np.ndarray, *, rows_stand_first: bool) -> PairQueries:
+        return Products(embeddings * self._weights)
 
 
 class _Perceptron:
+    """Its hidden layer is a sum of one product of either embedding, so that the products of nodes are kept."""
+
+    gives_products = False
     folding: ClassVar[Folding | None] = None
 
     def __init__(self, first: np.ndarray, second: np.ndarray, bias: np.ndarray, out: np.ndarray, end: float) -> None:
@@ -85,17 +92,18 @@ class _Perceptron:
         scores: np.ndarray = hidden @ self._out + self._end
         return scores
 
-    def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        of_first, of_second = first @ self._first + self._bias, second @ self._second
-        scores = np.empty((len(first), len(second)), np.float32)
-        rows = max(1, _BLOCK_PAIRS // max(1, len(second)))
-        for start in range(0, len(first), rows):
-            hidden = np.maximum(of_first[start : start + rows, None, :] + of_second[None], 0)
-            scores[start : start + rows] = hidden @ self._out + self._end
-        return scores
+    def rows(self, embeddings: np.ndarray, *, stand_first: bool) -> np.ndarray:
+        made: np.ndarray = embeddings @ (self._first if stand_first else self._second)
+        return made
 
-    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
-        raise ValueError("a perceptron over both embeddings is no product of them")
+    def queries(self, embeddings: np.ndarray, *, rows_stand_first: bool) -> PairQueries:
+        halves = embeddings @ (self._second if rows_stand_first else self._first) + self._bias
+        return HiddenSums(halves, self._out, self._end)
+
+
+def score_all(decoder: LinkDecoder, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Scores float32 [n, m] of each of n embeddings with each of m, float32 [n, dimensions] and [m, dimensions]."""
+    return decoder.queries(first, rows_stand_first=False).score(decoder.rows(second, stand_first=False))
 
 
 def build_decoder(name: str, weights: Mapping[str, np.ndarray], dimensions: int) -> LinkDecoder:

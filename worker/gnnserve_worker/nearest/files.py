@@ -15,7 +15,7 @@ from gnnserve_api import decoding
 from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
 from gnnserve_api.errors import DamagedError
 from gnnserve_worker.nearest.parts import INDEX_FOLDER
-from gnnserve_worker.nearest.search import ExactIndex, ListedIndex, NearestIndex
+from gnnserve_worker.nearest.search import ExactIndex, NearestIndex, open_lists
 from gnnserve_worker.repository import files
 from gnnserve_worker.tables.table import map_array
 
@@ -65,7 +65,7 @@ def open_index(folder: Path, manifest: IndexManifest) -> NearestIndex:
     # One search is short, and the engine has the other cores.
     faiss.omp_set_num_threads(1)
     index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
-    return ListedIndex(index, manifest.probed)
+    return open_lists(index, manifest.probed)
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:

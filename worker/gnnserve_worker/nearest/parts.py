@@ -23,10 +23,17 @@ class IndexPart:
     """Position of the first node in the graph as it was published; the others follow it."""
     nodes: int
     metric: IndexMetric = IndexMetric.COSINE
+    stand_first: bool = False
+    """Whether its nodes are the first ones of pairs that are scored."""
     moved: int = 0
     """How much further behind the first node stands in the graph as it is served: types before it have room there."""
     room: int = 0
     """Room for new nodes behind those of the index."""
+
+    @property
+    def columns_folder(self) -> str:
+        """Name of the folder with the columns of its nodes, beside that of the index."""
+        return f"columns{self.folder.removeprefix(INDEX_FOLDER)}"
 
     @property
     def start(self) -> int:

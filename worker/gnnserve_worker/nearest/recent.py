@@ -7,12 +7,13 @@ nodes changes reach, and when there is time to compute, is for others to say.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
-from gnnserve_api.embeddings import IndexMetric
 from gnnserve_worker.growth import GrowingArray
-from gnnserve_worker.nearest.search import ROWS_OF, Found, best_of, unit
+from gnnserve_worker.models.pair_queries import PairQueries
+from gnnserve_worker.nearest.search import Found, best_of, unit
 
 MOST_RECENT_BYTES = 4 * 1024 * 1024
 """Vectors that are compared beside the index: within half a millisecond on one core (8,192 nodes with 128 columns)."""
@@ -32,11 +33,11 @@ class RecentVectors:
         positions: int,
         columns: int,
         most_bytes: int = MOST_RECENT_BYTES,
-        metric: IndexMetric = IndexMetric.COSINE,
+        rows: Callable[[np.ndarray], np.ndarray] = unit,
     ) -> None:
         """`indexed`: nodes of the index, at positions below that. `positions`: that nodes may ever have; the index's
-        first node has position 0. `metric`: the index's."""
-        self._rows = ROWS_OF[metric]
+        first node has position 0. `columns`: of a row of the index. `rows`: as of `Comparison`."""
+        self._rows = rows
         self._indexed = indexed
         self._most = max(2, most_bytes // (4 * columns))
         self._most_changed = int(self._most * _MOST_CHANGED_SHARE)
@@ -95,7 +96,7 @@ class RecentVectors:
         return np.array(taken, np.int64)
 
     def put(self, nodes: np.ndarray, vectors: np.ndarray) -> None:
-        """Take the embeddings of nodes that were taken: float32 [nodes, columns], of any length."""
+        """Take the embeddings of nodes that were taken: float32 [nodes, columns of an embedding]."""
         rows = self._rows(vectors)
         for row, node in enumerate(nodes.tolist()):
             if self._state[node] == _COMPUTED_NOW:
@@ -109,7 +110,7 @@ class RecentVectors:
 
     def search(
         self,
-        query: np.ndarray,
+        query: PairQueries,
         count: int,
         excluded: np.ndarray,
         allowed: np.ndarray | None,
@@ -117,7 +118,7 @@ class RecentVectors:
     ) -> Found:
         """As `NearestIndex.search`, among these vectors. `is_gone`: nodes that have left, bool [positions]."""
         positions = self._positions.items
-        products = self._vectors.items @ unit(query)
+        products = query.score(self._vectors.items)[0]
         kept = ~np.isin(positions, excluded)
         if allowed is not None:
             kept &= allowed[positions]

@@ -17,6 +17,9 @@ from msgspec import UNSET
 
 from gnnserve_api.embeddings import IndexManifest, IndexState
 from gnnserve_api.errors import GnnserveError
+from gnnserve_worker.nearest.columns import NodeColumns, columns_folder, open_columns
+from gnnserve_worker.nearest.columns import read_manifest as read_columns
+from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.search import NearestIndex
@@ -26,6 +29,9 @@ _LOOK_EVERY_S = 2.0
 """Seconds between two looks for an index, while there is none."""
 _RENEW_EVERY_S = 30.0
 """Seconds between two looks whether there is a newer one, as where the spec names another variant."""
+
+
+_BY_COSINE = ByCosine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +56,16 @@ class OpenIndex:
 
 
 class RevisionIndex:
-    def __init__(self, revision: Path, name: str, part: IndexPart) -> None:
+    def __init__(self, revision: Path, name: str, part: IndexPart, comparison: Comparison = _BY_COSINE) -> None:
         """`revision`: the folder of the published revision of that name. `part`: the index's nodes, as published."""
         self.part = part
+        self.comparison = comparison
         self._folder = index_folder(revision, part.folder)
+        self._columns_folder = columns_folder(revision, part)
+        self.columns: NodeColumns | None = None
+        """Columns of its nodes, which filters read; None: there are none yet."""
+        self.columns_problem = ""
+        """Why they cannot be read; empty: they can, or there are none."""
         self._name = name
         self._open: OpenIndex | None = None
         self._looked_s = -_LOOK_EVERY_S
@@ -85,7 +97,8 @@ class RevisionIndex:
         return found
 
     def look(self) -> OpenIndex | None:
-        """Open the index if there is one. Takes as long as reading it."""
+        """Open the index if there is one, and columns beside it. Takes as long as reading them."""
+        self._look_for_columns()
         try:
             manifest = read_manifest(self._folder)
             if manifest is None or (self._open is not None and manifest == self._open.manifest):
@@ -101,6 +114,15 @@ class RevisionIndex:
                 _log.warning("the index of embeddings cannot be used: %s", error)
             self.problem = str(error)
         return self._open
+
+    def _look_for_columns(self) -> None:
+        try:
+            kept = read_columns(self._columns_folder)
+            if kept is not None and (self.columns is None or self.columns.manifest != kept):
+                self.columns = open_columns(self._columns_folder, kept)
+            self.columns_problem = "" if kept is None else kept.problem
+        except (GnnserveError, OSError, ValueError) as error:
+            self.columns_problem = str(error)
 
     def _is_looking(self) -> bool:
         return self._thread is not None and self._thread.is_alive()

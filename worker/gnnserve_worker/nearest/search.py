@@ -1,23 +1,27 @@
-"""The nearest vectors by inner product with a query, exactly or by an index of faiss.
+"""The rows with the highest scores for a query, exactly or by lists of faiss.
 
-Vectors of length 1 make it cosine similarity (*Optimizing GraphSAGE inference on NVIDIA Triton*, Recommendations);
-of other lengths, the score of a pair by a product of embeddings. An index never decides what may be recommended:
-callers say which positions are excluded, and which are allowed.
+What rows and queries are made of is `comparison.py`'s. An index never decides what may be recommended: callers say
+which positions are excluded, and which are allowed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.embeddings import IndexKind, IndexMetric
+from gnnserve_api.embeddings import IndexKind
+from gnnserve_worker.models.pair_queries import PairQueries
 
 MOST_EXACT_BYTES = 16 * 1024 * 1024
 """Vectors up to here are compared one by one: within 2 ms on one core, which a batch may take too. Beyond it an
 approximate index is built."""
+_MOST_GATHERED_SHARE = 0.1
+"""Share of the nodes up to which those that may be found are gathered, rather than all compared."""
+_NUMBER_BYTES = 4
 _NO_PRODUCT = -np.inf
 
 
@@ -28,7 +32,7 @@ class Found:
     positions: np.ndarray
     """int64 [found]"""
     products: np.ndarray
-    """float32 [found], with the query at length 1: of vectors of length 1, cosines."""
+    """Scores, float32 [found]."""
 
 
 class NearestIndex(Protocol):
@@ -36,9 +40,9 @@ class NearestIndex(Protocol):
     nodes: int
     columns: int
 
-    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
-        """The nearest `count` to `query`, fewer where there are not so many. `query`: float32 [columns], of any length
-        but 0. `excluded`: positions that are not found, int64. `allowed`: bool [nodes]; None: all of them."""
+    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+        """The best `count` for `query`, which is one; fewer only where not as many may be found. `excluded`: positions
+        that are not found, int64. `allowed`: bool [nodes]; None: all of them."""
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -49,15 +53,6 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return made
 
 
-def _as_they_are(vectors: np.ndarray) -> np.ndarray:
-    return np.asarray(vectors, np.float32)
-
-
-RowsOf = Callable[[np.ndarray], np.ndarray]
-ROWS_OF: Mapping[IndexMetric, RowsOf] = {IndexMetric.COSINE: unit, IndexMetric.SCORE: _as_they_are}
-"""What is compared with queries of embeddings (float32 [nodes, columns]), by what nodes are the nearest by."""
-
-
 class ExactIndex:
     kind = IndexKind.EXACT
 
@@ -66,53 +61,142 @@ class ExactIndex:
         self._vectors = vectors
         self.nodes, self.columns = vectors.shape
 
-    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
-        products = self._vectors @ unit(query)
+    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+        if allowed is not None and np.count_nonzero(allowed) < self.nodes * _MOST_GATHERED_SHARE:
+            few = np.flatnonzero(allowed)
+            few = few[~np.isin(few, excluded)]
+            return best_of(few, query.score(self._vectors[few])[0], count)
+        products = query.score(self._vectors)[0]
         if allowed is not None:
             products[~allowed] = _NO_PRODUCT
         products[excluded] = _NO_PRODUCT
         return best_of(np.arange(self.nodes), products, count)
 
 
-class ListedIndex:
-    """Vectors in lists by their nearest centre (faiss's IVFFlat): of the lists that are compared, all
-    products are exact."""
+class ListedIndex(ABC):
+    """Vectors in lists by their nearest centre (faiss's IVFFlat): of the lists that are compared, all scores are
+    exact."""
 
     kind = IndexKind.APPROXIMATE
 
     def __init__(self, index: Any, probed: int) -> None:
-        """`index`: a `faiss.IndexIVFFlat` over inner products. `probed`: lists that a query is compared with."""
-        self._index = index
-        self._probed = probed
+        """`index`: a `faiss.IndexIVFFlat`. `probed`: lists that a query is compared with."""
+        self.index = index
+        self.probed = probed
+        self.lists = int(index.nlist)
         self.nodes, self.columns = int(index.ntotal), int(index.d)
 
-    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+        probed = self.probed
+        if allowed is not None:
+            # The fewer may be found, the more lists have to be looked through for as many of them. Few are compared
+            # one by one.
+            passing = max(int(np.count_nonzero(allowed)), 1)
+            is_few = passing * self.columns * _NUMBER_BYTES <= MOST_EXACT_BYTES
+            probed = self.lists if is_few else min(self.lists, int(np.ceil(probed * self.nodes / passing)))
+        found = self._search(query, count, excluded, allowed, probed)
+        if len(found.positions) < count and probed < self.lists:  # they may all lie in lists that are far from it
+            found = self._search(query, count, excluded, allowed, self.lists)
+        return found
+
+    @abstractmethod
+    def _search(
+        self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
+    ) -> Found:
+        """As `search`, among that many lists."""
+
+    @abstractmethod
+    def best_scores(self, queries: PairQueries, count: int) -> np.ndarray:
+        """Scores of what each query finds, float32 [queries, count]; -inf where it finds fewer."""
+
+
+class ProductLists(ListedIndex):
+    """Scores are inner products, and lists are chosen by that with their centres."""
+
+    def _search(
+        self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
+    ) -> Found:
         # Imported here: a service without recommendations does without it.
         import faiss  # noqa: PLC0415
 
-        probed, selector = self._probed, None
-        if allowed is not None:
-            # The fewer may be found, the more lists have to be looked through for as many of them.
-            share = max(int(np.count_nonzero(allowed)), 1) / self.nodes
-            probed = min(int(self._index.nlist), int(np.ceil(probed / share)))
-            bits = np.packbits(allowed, bitorder="little")
-            selector = faiss.IDSelectorBitmap(bits)
+        selector = None if allowed is None else faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
         parameters = faiss.SearchParametersIVF(nprobe=probed, sel=selector)
         wanted = min(self.nodes, count + len(excluded))
-        products, positions = self._index.search(unit(query)[None], wanted, params=parameters)
+        products, positions = self.index.search(query.vectors, wanted, params=parameters)
         kept = (positions[0] >= 0) & ~np.isin(positions[0], excluded)
         return Found(positions[0][kept][:count], products[0][kept][:count])
 
+    def best_scores(self, queries: PairQueries, count: int) -> np.ndarray:
+        self.index.nprobe = self.probed
+        scores: np.ndarray = self.index.search(queries.vectors, count)[0]
+        return scores
 
-def exact_best(blocks: Iterable[np.ndarray], queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (int64) and products (float32) of the nearest `count` of each query, both [queries, count], the nearest
-    first, by blocked products. `blocks` add up to all vectors; the queries have length 1."""
-    best = np.full((len(queries), count), -1, np.int64)
-    products = np.full((len(queries), count), _NO_PRODUCT, np.float32)
+
+class ScoredLists(ListedIndex):
+    """Scores are no products: lists are chosen by the scores that their centres would have."""
+
+    def __init__(self, index: Any, probed: int) -> None:
+        import faiss  # noqa: PLC0415
+
+        super().__init__(index, probed)
+        lists = index.invlists
+        sizes = [int(lists.list_size(place)) for place in range(self.lists)]
+        self._centres = np.asarray(index.quantizer.reconstruct_n(0, self.lists))
+        # Of an empty list there is no memory to point at.
+        self._positions = [
+            faiss.rev_swig_ptr(lists.get_ids(place), size) if size else np.empty(0, np.int64)
+            for place, size in enumerate(sizes)
+        ]
+        self._rows = [
+            faiss.rev_swig_ptr(lists.get_codes(place), size * lists.code_size).view(np.float32).reshape(size, -1)
+            if size
+            else np.empty((0, self.columns), np.float32)
+            for place, size in enumerate(sizes)
+        ]
+
+    def _search(
+        self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
+    ) -> Found:
+        near = np.argpartition(-query.score(self._centres)[0], probed - 1)[:probed].tolist()
+        positions, scores = [], []
+        for place in near:
+            of_list, rows = self._positions[place], self._rows[place]
+            if allowed is not None:
+                kept = np.flatnonzero(allowed[of_list])
+                of_list, rows = of_list[kept], rows[kept]
+            positions.append(of_list)
+            scores.append(query.score(rows)[0])
+        found, products = np.concatenate(positions), np.concatenate(scores)
+        products[np.isin(found, excluded)] = _NO_PRODUCT
+        return best_of(found, products, count)
+
+    def best_scores(self, queries: PairQueries, count: int) -> np.ndarray:
+        scores = np.full((len(queries.vectors), count), _NO_PRODUCT, np.float32)
+        nothing = np.empty(0, np.int64)
+        for place in range(len(scores)):
+            found = self._search(queries.some(np.array([place])), count, nothing, None, self.probed)
+            scores[place, : len(found.products)] = found.products
+        return scores
+
+
+def open_lists(index: Any, probed: int) -> ListedIndex:
+    """`index`: a `faiss.IndexIVFFlat`, of inner products where scores are, else of distances."""
+    import faiss  # noqa: PLC0415
+
+    kinds = {faiss.METRIC_INNER_PRODUCT: ProductLists, faiss.METRIC_L2: ScoredLists}
+    return kinds[index.metric_type](index, probed)
+
+
+def exact_best(blocks: Iterable[np.ndarray], queries: PairQueries, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (int64) and scores (float32) of the best `count` of each query, both [queries, count], the best first.
+    `blocks` add up to all rows."""
+    asked = len(queries.vectors)
+    best = np.full((asked, count), -1, np.int64)
+    products = np.full((asked, count), _NO_PRODUCT, np.float32)
     start = 0
     for block in blocks:
-        joined = np.concatenate([products, queries @ block.T], axis=1)
-        new = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
+        joined = np.concatenate([products, queries.score(block)], axis=1)
+        new = np.broadcast_to(np.arange(start, start + len(block)), (asked, len(block)))
         places = np.concatenate([best, new], axis=1)
         top = np.argpartition(-joined, count - 1, axis=1)[:, :count]
         products, best = np.take_along_axis(joined, top, 1), np.take_along_axis(places, top, 1)

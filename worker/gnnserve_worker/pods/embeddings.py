@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.pods import (
+    DATA_VARIABLE,
     EMBEDDED_REVISION_VARIABLE,
     EMBEDDINGS_PATH,
     MANIFEST_VARIABLE,
     REPOSITORY_VARIABLE,
+    SOURCE_VARIABLE,
     PodExit,
 )
 from gnnserve_api.updates import URI_KEY
@@ -59,8 +61,10 @@ def _publish(environ: Mapping[str, str], secrets: Path) -> PublishedEmbeddings:
     # Imported here: they take seconds, and a signal must find its handler before.
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
     from gnnserve_api.spec.embeddings import EmbeddingsSpec  # noqa: PLC0415
+    from gnnserve_api.spec.paths import DataVolume  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.postgres import PostgresSink  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.publishing import publish_embeddings  # noqa: PLC0415
+    from gnnserve_worker.generation.source_types import source_types  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
@@ -74,10 +78,14 @@ def _publish(environ: Mapping[str, str], secrets: Path) -> PublishedEmbeddings:
         for place, sink in enumerate(wanted.sinks)
         if sink.postgres is not None
     }
+    base = DataVolume(Path(environ[DATA_VARIABLE]) if environ.get(DATA_VARIABLE) else None)
+    source = environ.get(SOURCE_VARIABLE)
+    made_by = None if source is None else parse_manifest(source, f"environment variable {SOURCE_VARIABLE}", base)
+    listener = LineListener(sys.stderr, time.monotonic)
     return publish_embeddings(
         repository, f"{metadata.namespace}/{metadata.name}", required(environ, EMBEDDED_REVISION_VARIABLE),
-        wanted.variant, sinks, f"gnnserve {version('gnnserve')}", LineListener(sys.stderr, time.monotonic),
-        wants_index=wanted.index,
+        wanted.variant, sinks, f"gnnserve {version('gnnserve')}", listener, wants_index=wanted.index,
+        types_of=None if made_by is None else lambda manifest: source_types(made_by, repository, manifest, listener),
     )  # fmt: skip
 
 

@@ -29,8 +29,11 @@ OpenLiving = Callable[[Load, Serve], ServedRevision]
 
 
 class FollowedLog:
-    def __init__(self, options: UpdatesOptions) -> None:
+    def __init__(self, options: UpdatesOptions, *, keeps_features: bool = False) -> None:
         self._options = options
+        self.keeps_features = keeps_features
+        """Whether revisions that are opened from now on keep the features that changes bring, for filters of
+        recommendations."""
         self._log = open_log(options.log, options.uid)
         self.updates = Updates(self._log, lambda: open_log(options.log, options.uid))
 
@@ -60,7 +63,7 @@ class FollowedLog:
         max_delta_bytes = self._options.max_delta_bytes
         loaded = load(max_delta_bytes)
         require_own_log(loaded, self._options.uid)
-        return loaded, LivingRevision(loaded, max_delta_bytes)
+        return loaded, LivingRevision(loaded, max_delta_bytes, keeps_features=self.keeps_features)
 
 
 def require_own_log(loaded: LoadedRevision, uid: str) -> None:

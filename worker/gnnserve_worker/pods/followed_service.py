@@ -128,6 +128,8 @@ class FollowedService:
             self._declare(table)
 
     def _declare(self, table: RoutingTable) -> None:
+        if self._followed is not None:
+            self._followed.keeps_features |= table.makes_index
         self._loader.declare(table)
         self._canary.declare(table)
 

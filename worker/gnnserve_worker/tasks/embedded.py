@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gnnserve_api.repository import VariantManifest
+from gnnserve_worker.nearest.comparison import Comparison
+from gnnserve_worker.nearest.parts import IndexPart
 
 AnyLayer = TypeVar("AnyLayer")
 """A layer, or its place in a network."""
@@ -41,6 +43,5 @@ class EmbeddedTask(Protocol):
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:
         """The embeddings of what was computed, float32 [nodes, columns]; None: they are not there."""
 
-    def queries(self, embeddings: np.ndarray, folder: Path, most: int) -> np.ndarray:
-        """Vectors that an index is measured with, of embeddings of the nodes that are searched with. `folder`: the
-        revision's. Raises DamagedError."""
+    def comparison(self, part: IndexPart, folder: Path) -> Comparison:
+        """How nodes of a part are compared. `folder`: the revision's. Raises DamagedError."""

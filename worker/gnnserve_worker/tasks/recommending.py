@@ -15,6 +15,7 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import Output
 from gnnserve_api.recommend import RecommendedNode
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError
+from gnnserve_worker.nearest.comparison import Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 
 
@@ -86,14 +87,14 @@ class Recommending(Protocol):
     def unread_by(self, node: int) -> int | None:
         """The node, if those that read it are known beside those that it reads; None: both are the same."""
 
-    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
-        """What the index is searched with, float32 [columns]: where all of it is zeros, it points nowhere."""
+    def comparison(self, part: IndexPart) -> Comparison:
+        """How nodes of a part are compared."""
 
-    def told(
-        self, ids: Sequence[int | str], products: np.ndarray, query: np.ndarray, variant: str
-    ) -> list[RecommendedNode]:
-        """Nodes that were found, with what is told of each. `products`: those of the index's vectors with the query's
-        direction, float32 [nodes]."""
+    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        """The embedding that an index is searched with, float32 [1, columns]."""
+
+    def told(self, ids: Sequence[int | str], scores: np.ndarray, variant: str) -> list[RecommendedNode]:
+        """Nodes that were found, with what is told of each. `scores`: as of the comparison, float32 [nodes]."""
 
 
 def lies_nowhere(revision: str) -> RequestError:

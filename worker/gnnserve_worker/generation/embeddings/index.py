@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +22,10 @@ import numpy as np
 
 from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, RECALL_AT, IndexKind, IndexManifest, IndexMetric
 from gnnserve_api.repository import FileEntry
+from gnnserve_worker.models.pair_queries import PairQueries
+from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.files import LISTS, VECTORS, write_manifest
-from gnnserve_worker.nearest.search import MOST_EXACT_BYTES, ROWS_OF, RowsOf, exact_best, unit
+from gnnserve_worker.nearest.search import MOST_EXACT_BYTES, exact_best, open_lists, unit
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import files
@@ -31,6 +33,7 @@ from gnnserve_worker.repository import files
 WANTED_RECALL = 0.995
 """Recall at 10 that as many lists are probed for: above 0.99, which the other half of the sample is to show."""
 _SAMPLE = 1000
+_NUMBER_BYTES = 4
 _SEED = 0
 _PASSES = 10
 """Passes of k-means over the vectors that centres are made of."""
@@ -41,7 +44,10 @@ _LEAST_LISTS = 16
 _ADDED_AT_ONCE = 65_536
 _COMPARED_AT_ONCE = 8192
 _SAME = 1e-6
-"""Cosines that differ by less are level, and products by as large a part: sums of float32 in another order do."""
+"""Cosines that differ by less are level, and scores by as large a part: sums of float32 in another order do."""
+
+
+_BY_COSINE = ByCosine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +83,23 @@ def build_index(
     folder: Path,
     on_progress: ProgressListener,
     queries: np.ndarray | None = None,
+    comparison: Comparison = _BY_COSINE,
 ) -> IndexManifest:
     """Write the index of these embeddings into `folder`, in the place of one that is there. `vectors`: float32 [nodes,
-    columns]; may be mapped. `queries`: vectors like those that will be searched with, float32 [queries, columns]; None:
-    the embeddings themselves."""
+    columns]; may be mapped. `queries`: embeddings like those that will be searched with, float32 [queries, columns];
+    None: the same."""
     begun_s = time.monotonic()
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     files.make_folder(unfinished)
     try:
         on_progress(Progress("index of embeddings", 0, 1))
-        rows = ROWS_OF[origin.metric]
-        if vectors.nbytes <= MOST_EXACT_BYTES:
-            built = _Built(IndexKind.EXACT, VECTORS, files.write_array(unfinished / VECTORS, rows(vectors)))
+        columns = comparison.rows(vectors[:1]).shape[1]
+        if len(vectors) * columns * _NUMBER_BYTES <= MOST_EXACT_BYTES:
+            entry = files.write_array(unfinished / VECTORS, comparison.rows(vectors))
+            built = _Built(IndexKind.EXACT, VECTORS, entry)
         else:
-            built = _write_lists(vectors, rows, vectors if queries is None else queries, unfinished)
+            built = _write_lists(vectors, comparison, vectors if queries is None else queries, unfinished)
         manifest = IndexManifest(
             schema_version=INDEX_SCHEMA_VERSION,
             written_by=origin.written_by,
@@ -102,7 +110,7 @@ def build_index(
             offset=origin.offset,
             built_at=datetime.now(UTC).isoformat(timespec="seconds"),
             nodes=len(vectors),
-            columns=vectors.shape[1],
+            columns=columns,
             kind=built.kind,
             file=built.file,
             entry=built.entry,
@@ -134,52 +142,61 @@ def _words(manifest: IndexManifest) -> str:
     return f"{manifest.nodes:,} nodes in {manifest.lists:,} lists, recall@{RECALL_AT} {manifest.recall:.4f}"
 
 
-def _write_lists(vectors: np.ndarray, rows: RowsOf, queries: np.ndarray, folder: Path) -> _Built:
+def _write_lists(vectors: np.ndarray, comparison: Comparison, embeddings: np.ndarray, folder: Path) -> _Built:
     import faiss  # noqa: PLC0415 - small graphs do without it
 
     faiss.omp_set_num_threads(thread_count())
     rng = np.random.default_rng(_SEED)
-    nodes, columns = vectors.shape
+    rows, nodes = comparison.rows, len(vectors)
     lists = max(_LEAST_LISTS, nodes // _NODES_PER_LIST)
     # Centres of more vectors than that take long and find no more.
     lists = min(lists, int(8 * np.sqrt(nodes)))
-    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(columns), columns, lists, faiss.METRIC_INNER_PRODUCT)
+    chosen = np.sort(rng.choice(nodes, min(nodes, lists * _PER_CENTRE), replace=False))
+    learnt = rows(vectors[chosen])
+    columns = learnt.shape[1]
+    # Products are largest in directions; what is no product is alike for rows that are near each other.
+    if comparison.are_products:
+        learnt = unit(learnt)
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(columns), columns, lists, faiss.METRIC_INNER_PRODUCT)
+    else:
+        index = faiss.IndexIVFFlat(faiss.IndexFlatL2(columns), columns, lists, faiss.METRIC_L2)
     index.cp.niter = _PASSES
     index.cp.seed = _SEED
-    index.cp.spherical = True
-    chosen = np.sort(rng.choice(nodes, min(nodes, lists * _PER_CENTRE), replace=False))
-    index.train(unit(vectors[chosen]))
+    index.cp.spherical = comparison.are_products
+    index.train(learnt)
     for block in _blocks(vectors, rows):
         index.add(block)
-    asked = np.sort(rng.choice(len(queries), min(len(queries), _SAMPLE), replace=False))
-    queries = unit(queries[asked])
-    rng.shuffle(queries)
-    count, half = min(RECALL_AT, nodes), len(queries) // 2
+    asked = np.sort(rng.choice(len(embeddings), min(len(embeddings), _SAMPLE), replace=False))
+    asked = embeddings[asked]
+    rng.shuffle(asked)
+    count, half = min(RECALL_AT, nodes), len(asked) // 2
+    queries = comparison.queries(asked)
     least = exact_best(_blocks(vectors, rows, _COMPARED_AT_ONCE), queries, count)[1][:, -1]
-    index.nprobe = _fewest_probed(index, queries[:half], least[:half], count)
-    recall = recall_of(index.search(queries[half:], count)[0], least[half:])
-    path = folder / LISTS
-    files.require_free(path, vectors.nbytes)
-    with files.storing(path, vectors.nbytes):
+    tuning, judging = queries.some(np.arange(half)), queries.some(np.arange(half, len(asked)))
+    probed = _fewest_probed(index, tuning, least[:half], count)
+    recall = recall_of(open_lists(index, probed).best_scores(judging, count), least[half:])
+    path, size = folder / LISTS, nodes * columns * _NUMBER_BYTES
+    files.require_free(path, size)
+    with files.storing(path, size):
         faiss.write_index(index, str(path))
         files.sync(path)
     library = f"faiss {faiss.__version__}"
     return _Built(
-        IndexKind.APPROXIMATE, LISTS, files.entry_of(path), recall, len(queries) - half, lists, int(index.nprobe),
-        library,
+        IndexKind.APPROXIMATE, LISTS, files.entry_of(path), recall, len(asked) - half, lists, probed, library
     )  # fmt: skip
 
 
-def _blocks(vectors: np.ndarray, rows: RowsOf, at_once: int = _ADDED_AT_ONCE) -> Iterator[np.ndarray]:
+def _blocks(
+    vectors: np.ndarray, rows: Callable[[np.ndarray], np.ndarray], at_once: int = _ADDED_AT_ONCE
+) -> Iterator[np.ndarray]:
     for start in range(0, len(vectors), at_once):
         yield rows(vectors[start : start + at_once])
 
 
-def _fewest_probed(index: Any, queries: np.ndarray, least: np.ndarray, count: int) -> int:
+def _fewest_probed(index: Any, queries: PairQueries, least: np.ndarray, count: int) -> int:
     probed, lists = 1, int(index.nlist)
     while probed < lists:
-        index.nprobe = probed
-        if recall_of(index.search(queries, count)[0], least) >= WANTED_RECALL:
+        if recall_of(open_lists(index, probed).best_scores(queries, count), least) >= WANTED_RECALL:
             return probed
         probed = min(lists, max(probed + 1, probed * 3 // 2))
     return lists

@@ -19,6 +19,7 @@ from gnnserve_api.embeddings import IndexManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
 from gnnserve_worker.export.write import build_exact
+from gnnserve_worker.generation.embeddings.columns import TypesOf, keep_columns
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, published_blocks
 from gnnserve_worker.generation.embeddings.index import Origin, build_index
 from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, Sink, SinkError, Written
@@ -34,8 +35,6 @@ from gnnserve_worker.tasks.serving import published_task
 
 _BLOCK_ROWS = 4096
 _SCRATCH = ".embeddings-"
-_QUERIES = 1000
-"""Embeddings of the other end that an index of links is measured with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,11 @@ def publish_embeddings(
     on_progress: ProgressListener,
     *,
     wants_index: bool = True,
+    types_of: TypesOf | None = None,
 ) -> PublishedEmbeddings:
     """Make the index and fill the sinks, by their names. `service`: namespace and name. `named`: the variant; None: the
-    most accurate one with embeddings. A sink that fails keeps no other from being filled."""
+    most accurate one with embeddings. `types_of`: as `source_types` of the service; None: no columns are kept for
+    filters. A sink that fails keeps no other from being filled."""
     layout = paths.ServicePaths(repository.folder)
     loaded = load_revision(repository, revision, build=build_exact)
     manifest = loaded.manifest
@@ -94,6 +95,8 @@ def publish_embeddings(
     written: dict[str, Written] = {}
     problems: dict[str, str] = {}
     with made.folder() as scratch:
+        if wants_index and types_of is not None:
+            made.keep_columns(types_of, written_by)
         indexes = made.indexes(scratch, written_by) if wants_index else ()
         for name, sink in sinks.items():
             try:
@@ -130,17 +133,21 @@ class _Made:
             self._vectors = None
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def indexes(self, scratch: Path, written_by: str) -> tuple[IndexManifest, ...]:
-        """One of each part. Raises InputError where there is none."""
-        revision, manifest = self._revision, self._revision.manifest
+    def keep_columns(self, types_of: TypesOf, written_by: str) -> None:
+        """Keep the columns of the nodes of each index, before the indexes are there."""
+        manifest = self._revision.manifest
         assert manifest is not None  # noqa: S101
-        parts = published_task(manifest).index_parts(revision.graph.schema.target.name, revision.answered_nodes)
-        if not parts:
-            raise InputError(
-                "spec.embeddings.index",
-                "pairs are scored by a perceptron over both embeddings, so that no index finds the best ones",
-                "set spec.embeddings.index: false, or task.links.decoder: Dot or DistMult",
-            )
+        keep_columns(self._folder, manifest, self._parts(manifest), types_of, written_by)
+
+    def _parts(self, manifest: RevisionManifest) -> tuple[IndexPart, ...]:
+        revision = self._revision
+        return published_task(manifest).index_parts(revision.graph.schema.target.name, revision.answered_nodes)
+
+    def indexes(self, scratch: Path, written_by: str) -> tuple[IndexManifest, ...]:
+        """One of each part."""
+        manifest = self._revision.manifest
+        assert manifest is not None  # noqa: S101
+        parts = self._parts(manifest)
         return tuple(self._index(part, parts, scratch, written_by) for part in parts)
 
     def _index(self, part: IndexPart, parts: Sequence[IndexPart], scratch: Path, written_by: str) -> IndexManifest:
@@ -159,8 +166,10 @@ class _Made:
         vectors = self._computed(scratch)
         # Nodes of one end are searched with embeddings of the other.
         other = next((one for one in parts if one is not part), part)
-        queries = embedded_task(manifest).queries(vectors[other.first : other.end], self._folder, _QUERIES)
-        return build_index(vectors[part.first : part.end], origin, folder, self._on_progress, queries)
+        return build_index(
+            vectors[part.first : part.end], origin, folder, self._on_progress, vectors[other.first : other.end],
+            embedded_task(manifest).comparison(part, self._folder),
+        )  # fmt: skip
 
     def blocks(self, scratch: Path) -> Iterator[Block]:
         vectors = self._computed(scratch)

@@ -9,6 +9,8 @@ import numpy as np
 
 from gnnserve_api.families import point_of
 from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_worker.nearest.comparison import ByCosine, Comparison
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
 
 
@@ -34,5 +36,5 @@ class HiddenLayer:
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:
         return computed.embeddings
 
-    def queries(self, embeddings: np.ndarray, folder: Path, most: int) -> np.ndarray:
-        return embeddings
+    def comparison(self, part: IndexPart, folder: Path) -> Comparison:
+        return ByCosine()

@@ -13,6 +13,7 @@ from gnnserve_api.protocol import Output
 from gnnserve_api.recommend import RecommendedNode
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.variants import MissingEmbeddings
+from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_nowhere
 
@@ -63,14 +64,12 @@ class NearestNodes:
     def unread_by(self, node: int) -> int | None:
         return None
 
-    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
-        assert answer.embeddings is not None  # noqa: S101  (it was asked for)
-        vector: np.ndarray = answer.embeddings[0]
-        return vector
+    def comparison(self, part: IndexPart) -> Comparison:
+        return ByCosine()
 
-    def told(
-        self, ids: Sequence[int | str], products: np.ndarray, query: np.ndarray, variant: str
-    ) -> list[RecommendedNode]:
-        return [
-            RecommendedNode(id_, cosine=round(cosine, 6)) for id_, cosine in zip(ids, products.tolist(), strict=True)
-        ]
+    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        assert answer.embeddings is not None  # noqa: S101  (it was asked for)
+        return answer.embeddings[:1]
+
+    def told(self, ids: Sequence[int | str], scores: np.ndarray, variant: str) -> list[RecommendedNode]:
+        return [RecommendedNode(id_, cosine=round(cosine, 6)) for id_, cosine in zip(ids, scores.tolist(), strict=True)]

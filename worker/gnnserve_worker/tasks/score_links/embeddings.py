@@ -11,6 +11,8 @@ import numpy as np
 from gnnserve_api.families import point_of
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.repository import NetworkKind, RevisionManifest, VariantManifest
+from gnnserve_worker.nearest.comparison import ByScore, Comparison
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
 from gnnserve_worker.tasks.score_links.links import open_decoder
 
@@ -50,7 +52,5 @@ class EndsOfLinks:
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:
         return computed.scores
 
-    def queries(self, embeddings: np.ndarray, folder: Path, most: int) -> np.ndarray:
-        random = np.random.default_rng(0)
-        asked = np.sort(random.choice(len(embeddings), min(len(embeddings), most), replace=False))
-        return open_decoder(folder, self.links).as_query(embeddings[asked])
+    def comparison(self, part: IndexPart, folder: Path) -> Comparison:
+        return ByScore(open_decoder(folder, self.links), part.stand_first)

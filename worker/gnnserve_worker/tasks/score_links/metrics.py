@@ -15,7 +15,7 @@ import numpy as np
 from gnnserve_api.profile import LinkScores, Metric
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_worker.graph.links import LinkSet, Pairs, pair_keys
-from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.models.decoder import LinkDecoder, score_all
 
 MOST_SOURCES = 1_000
 """First nodes whose pairs are ranked, at most."""
@@ -117,7 +117,7 @@ def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of
     reciprocal = recall = ndcg = 0.0
     for start in range(0, len(sources), _RANKED_AT_ONCE):
         block = slice(start, start + _RANKED_AT_ONCE)
-        scores = decoder.score_all(of_sources[block], of_candidates)
+        scores = score_all(decoder, of_sources[block], of_candidates)
         for source, row in zip(sources[block].tolist(), scores, strict=True):
             hits = np.searchsorted(candidates, _partners(source, asked_keys, links.nodes))
             left_out = _places_of(_partners(source, known, links.nodes), candidates)

@@ -8,7 +8,6 @@ from gnnserve_api.embeddings import IndexMetric
 from gnnserve_api.errors import InputError
 from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_api.spec.task import Decoder
 from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
 
@@ -37,14 +36,15 @@ class PublishedLinks:
 
 
 def link_parts(links: LinksManifest) -> tuple[IndexPart, ...]:
-    """One part where both ends are of one type, else one of either end. Empty: pairs are scored by no product of two
-    embeddings, so that no index finds the best ones."""
-    if links.decoder == Decoder.MLP:
-        return ()
+    """One part where both ends are of one type, whose nodes are second ones for each of them, else one of either
+    end."""
     if links.first == links.second:
-        return (_of_end(INDEX_FOLDER, links.first),)
-    return _of_end(f"{INDEX_FOLDER}-first", links.first), _of_end(f"{INDEX_FOLDER}-second", links.second)
+        return (_of_end(INDEX_FOLDER, links.second, stand_first=False),)
+    return (
+        _of_end(f"{INDEX_FOLDER}-first", links.first, stand_first=True),
+        _of_end(f"{INDEX_FOLDER}-second", links.second, stand_first=False),
+    )
 
 
-def _of_end(folder: str, end: EndManifest) -> IndexPart:
-    return IndexPart(folder, end.type, end.start, end.end - end.start, IndexMetric.SCORE)
+def _of_end(folder: str, end: EndManifest, *, stand_first: bool) -> IndexPart:
+    return IndexPart(folder, end.type, end.start, end.end - end.start, IndexMetric.SCORE, stand_first)

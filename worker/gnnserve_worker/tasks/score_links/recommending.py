@@ -12,12 +12,12 @@ from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import Output
 from gnnserve_api.recommend import RecommendedNode
-from gnnserve_api.spec.task import Decoder
 from gnnserve_worker.asking.overlay import Overlays
-from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import as_text
 from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.nearest.comparison import ByScore, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_nowhere
 from gnnserve_worker.tasks.score_links.folding import Folder, of_no_end
@@ -59,14 +59,7 @@ class BestPairs:
         return self.part_for(node, None, named)
 
     def no_part(self, revision: str) -> RequestError:
-        if self.links.decoder != Decoder.MLP:
-            return lies_nowhere(revision)
-        return RequestError(
-            ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
-            f"pairs are scored by decoder {self.links.decoder}, a perceptron over both embeddings, so that no "
-            "index finds the best ones",
-            "score pairs by POST /v1/predict",
-        )  # fmt: skip
+        return lies_nowhere(revision)
 
     def check_computed(self, revision: str) -> None:
         """Every variant computes embeddings."""
@@ -77,13 +70,13 @@ class BestPairs:
     def unread_by(self, node: int) -> int | None:
         return node if self.reads_one_way else None
 
-    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
-        return self.decoder.as_query(answer.scores[0])
+    def comparison(self, part: IndexPart) -> Comparison:
+        return ByScore(self.decoder, part.stand_first)
 
-    def told(
-        self, ids: Sequence[int | str], products: np.ndarray, query: np.ndarray, variant: str
-    ) -> list[RecommendedNode]:
-        scores = products * np.float32(np.linalg.norm(query))
+    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        return answer.scores[:1]
+
+    def told(self, ids: Sequence[int | str], scores: np.ndarray, variant: str) -> list[RecommendedNode]:
         likely = self.probabilities(variant, scores)
         return [
             RecommendedNode(id_, score=round(score, 6), probability=round(probability, 6))
@@ -125,9 +118,8 @@ class BestPairsOfTypes(BestPairs):
         """Links over types are scored by one network, whatever of it is stored."""
         return self.overlays.takes_json or weights == index_weights
 
-    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
-        own = answer.scores[0] if folded is None else self.folder.embedding_of(folded, answer.scores)
-        return self.decoder.as_query(own)
+    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        return answer.scores[:1] if folded is None else self.folder.embedding_of(folded, answer.scores)[np.newaxis]
 
     def _like_stored(self, node: Any, overlay: Any) -> int:
         """The position of the node, or where it is new that of the first one of its type."""

@@ -32,6 +32,12 @@ from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
 from gnnserve_worker.serving.http.codecs.recommending.asked import COUNT_REMEDY, NodeSearch, ask_of, check_count
+from gnnserve_worker.serving.http.codecs.recommending.filters import (
+    FILTER_ENTRIES,
+    FILTER_MEMBERS,
+    FILTER_REMEDIES,
+    read_filter,
+)
 from gnnserve_worker.serving.http.codecs.recommending.found import recommend
 from gnnserve_worker.serving.requests import Answer
 
@@ -45,19 +51,17 @@ _encoder = msgspec.json.Encoder()
 _REFERENCE = "#/components/schemas/{name}"
 
 _FORM = BodyForm(
-    {**MEMBERS, "": _FIELDS, "filter": ("labels", "nodes")},
-    IDS | {"node", "filter.nodes[]"},
+    {**MEMBERS, "": _FIELDS, **FILTER_MEMBERS},
+    IDS | {"node"},
     {
         **REMEDIES,
         "count": COUNT_REMEDY,
         "type": "give the name of a type of nodes, or leave it out",
         "exclude": "give known or nothing",
-        "filter": "give an object with labels, nodes, or both",
-        "filter.labels": "give a list of labels, as the graph's source has them",
-        "filter.labels[]": "give a label, as the graph's source has it",
-        "filter.nodes": "give a list of node ids",
+        **FILTER_REMEDIES,
     },
     lambda revision: f'{{"node": {", ".join(map(shown_value, revision.graph.naming.shown(0, 1)))}, "count": 10}}',
+    entries=FILTER_ENTRIES,
 )
 
 
@@ -90,8 +94,9 @@ class RecommendCodec:
         request: RecommendRequest[Any] = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
         check_count(request.count, "count")
         wishes = wishes_of_body((request.objective, request.strict, request.seed, None, request.min_offset, None, None))
+        filter_ = read_filter(request.filter, revision.graph.naming)
         search = NodeSearch(
-            request.node, wishes, request.count, request.type, request.exclude, request.filter, request.overlay
+            request.node, wishes, request.count, request.type, request.exclude, filter_, request.overlay
         )
         return ask_of(search, revision, max_nodes, limits)
 

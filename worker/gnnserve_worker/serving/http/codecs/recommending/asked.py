@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.recommend import MOST_RECOMMENDED, Exclude, RecommendFilter
+from gnnserve_api.recommend import MOST_RECOMMENDED, Exclude
 from gnnserve_worker.asking.overlay import brings_nothing
 from gnnserve_worker.asking.question import (
     IN_BODY,
@@ -28,6 +28,7 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.serving.http.codec import Arrange, Ask
+from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter
 from gnnserve_worker.serving.http.codecs.recommending.known import allowed_by, excluded_of, stored_of
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
 from gnnserve_worker.tasks.recommending import FoldedNode
@@ -44,7 +45,7 @@ class NodeSearch(msgspec.Struct, frozen=True):
     count: int = 10
     type: str | None = None
     exclude: Exclude = "known"
-    filter: RecommendFilter[Any] | None = None
+    filter: NodeFilter | None = None
     overlay: Any = None
     """What it brings, as JSON has it; None where `arrange` has it, or nothing is brought."""
     arrange: Arrange | None = None
@@ -93,7 +94,7 @@ class QueryNode:
             if folded.node is not None:
                 excluded = np.append(excluded, folded.node)
         filter_ = search.filter
-        allowed = None if filter_ is None else allowed_by(filter_, self.held.part, revision)
+        allowed = None if filter_ is None else allowed_by(filter_, self.held, revision)
         return nodes, Sought(self.index, self.held, search.count, excluded, allowed, unread_by, folded)
 
 

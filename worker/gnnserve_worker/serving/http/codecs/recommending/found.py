@@ -27,20 +27,20 @@ def recommend(answer: Answer, question: Question, revision: ServedRevision) -> R
     time."""
     sought: Sought = question.form
     items: list[RecommendedNode] = []
-    query = revision.task.recommending.query(answer, sought.folded)
-    if query.any():  # an embedding of zeros has no direction: nothing is near it
+    query = sought.held.comparison.queries(revision.task.recommending.embedding(answer, sought.folded))
+    if not query.point_nowhere:
         begun_s = time.perf_counter()
         found = find(query, sought, revision)
         sought.held.searches += 1
         sought.held.search_seconds += time.perf_counter() - begun_s
-        items = shown_items(found, query, answer.variant, revision)
+        items = shown_items(found, answer.variant, revision)
     follower = revision.changes.index_follower
     index = sought.index.state if follower is None else follower.state(sought.held, sought.index)
     return Recommendations(items, index)
 
 
-def shown_items(found: Found, query: np.ndarray, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
+def shown_items(found: Found, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
     # A node may have left since it was found: then nothing is shown of it.
     shown = [revision.graph.naming.shown(place, place + 1) for place in found.positions.tolist()]
     products = found.products[np.array([bool(one) for one in shown], bool)]
-    return revision.task.recommending.told([id_ for one in shown for id_ in one], products, query, variant)
+    return revision.task.recommending.told([id_ for one in shown for id_ in one], products, variant)

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.recommend import RecommendFilter
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import IndexPart
+from gnnserve_worker.nearest.revision_index import RevisionIndex
+from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter, passing_columns
 
 
 def excluded_of(node: int, overlay: Overlay | None, revision: ServedRevision, *, with_known: bool) -> np.ndarray:
@@ -51,16 +52,19 @@ def _stored(nodes: np.ndarray, overlay: Overlay, first_new: int) -> np.ndarray:
     return np.where(is_behind, overlay.origins[np.where(is_behind, nodes - first_new, 0)], nodes)
 
 
-def allowed_by(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRevision) -> np.ndarray:
+def allowed_by(filter_: NodeFilter, held: RevisionIndex, revision: ServedRevision) -> np.ndarray:
     """bool [positions]"""
-    allowed = np.ones(revision.graph.nodes, bool)
+    if filter_.columns:
+        allowed = passing_columns(filter_.columns, held, revision)
+    else:
+        allowed = np.ones(revision.graph.nodes, bool)
     if filter_.labels is not None:
         labelled = revision.task.labels.wearing(filter_.labels)
         allowed[: len(labelled)] &= labelled
         allowed[len(labelled) :] = False
     if filter_.nodes is not None:
         listed = np.zeros(revision.graph.nodes, bool)
-        listed[_positions(filter_.nodes, part, revision)] = True
+        listed[_positions(filter_.nodes, held.part, revision)] = True
         allowed &= listed
     return allowed
 

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.models.pair_queries import PairQueries
 from gnnserve_worker.nearest.recent import merged
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.nearest.search import Found
@@ -31,8 +32,8 @@ class Sought(msgspec.Struct, frozen=True):
     is the computed node's own."""
 
 
-def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
-    """The nearest nodes, by their positions in the graph. Not to be called with a query of zeros."""
+def find(query: PairQueries, sought: Sought, revision: ServedRevision) -> Found:
+    """The nearest nodes, by their positions in the graph. `query`: one that does not point nowhere."""
     reader, neighbours_of = sought.unread_by, revision.graph.neighbours_of
     if reader is None:
         return _nearest(query, sought.count, sought, revision)
@@ -45,7 +46,7 @@ def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
         asked *= _MORE
 
 
-def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevision) -> Found:
+def _nearest(query: PairQueries, count: int, sought: Sought, revision: ServedRevision) -> Found:
     """What the index has, and what was computed beside it, without nodes that have left."""
     part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
     follower = revision.changes.index_follower

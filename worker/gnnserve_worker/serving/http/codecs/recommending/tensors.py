@@ -4,6 +4,7 @@ the protocol has one list of inputs and outputs for each model."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -12,12 +13,13 @@ import numpy as np
 
 from gnnserve_api.embeddings import IndexState
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.recommend import Exclude, RecommendedNode, RecommendFilter
+from gnnserve_api.recommend import Exclude, RecommendedNode
 from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, Question, RequestError, shown_value
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, Elements, GivenTensor, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codec import Ask
 from gnnserve_worker.serving.http.codecs.recommending.asked import NodeSearch, ask_of, check_count
+from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter, read_filter, read_filter_text
 from gnnserve_worker.serving.http.tensors.asking import arrange_of, as_list
 from gnnserve_worker.serving.http.tensors.request import AnswerForm, InferBody
 from gnnserve_worker.serving.http.tensors.served import OVERLAY
@@ -26,8 +28,15 @@ from gnnserve_worker.tasks.served import OwnInputs, ScoredNodes
 RECOMMENDS = ".recommend"
 """End of the model's name, behind the service's: names of services have no dot."""
 NODE, NODES = "node", "nodes"
-FILTER_LABELS, FILTER_NODES = "filter.labels", "filter.nodes"
-_PARAMETERS = MappingProxyType({"count": (int, "an integer"), "type": (str, "a text"), "exclude": (str, "a text")})
+FILTER, FILTER_LABELS, FILTER_NODES = "filter", "filter.labels", "filter.nodes"
+_PARAMETERS = MappingProxyType(
+    {
+        "count": (int, "an integer"),
+        "type": (str, "a text"),
+        "exclude": (str, "a text"),
+        FILTER: (str, "a text with JSON"),
+    }
+)
 _MEMBERS = {NODES: "id", "cosines": "cosine", "scores": "score", "probabilities": "probability"}
 """Where `RecommendedNode` has what each output is made of."""
 
@@ -94,10 +103,16 @@ def recommend_ask(
     """What the request asks, with its elements. Raises RequestError."""
     tensors, own = read.tensors, {name: value for name, value in read.own.items() if value is not None}
     (node,) = as_list(read_elements(tensors[NODE]))
-    labels, nodes = (
-        tuple(as_list(read_elements(tensors[name]))) if name in tensors else None
+    filters = {
+        name.removeprefix("filter."): tuple(as_list(read_elements(tensors[name])))
         for name in (FILTER_LABELS, FILTER_NODES)
-    )
+        if name in tensors
+    }
+    filter_ = read_filter(filters or None, revision.graph.naming)
+    if (text := own.pop(FILTER, None)) is not None:
+        of_text = _read_parameter(text, revision)
+        labels, nodes = filters.get("labels", of_text.labels), filters.get("nodes", of_text.nodes)
+        filter_ = replace(of_text, labels=labels, nodes=nodes)
     count, exclude = own.setdefault("count", 10), own.setdefault("exclude", "known")
     check_count(count, "parameters.count")
     if exclude not in get_args(Exclude):
@@ -108,7 +123,7 @@ def recommend_ask(
         node,
         read.wishes,
         **own,
-        filter=None if labels is nodes is None else RecommendFilter(labels, nodes),
+        filter=filter_,
         arrange=arrange_of(brought, NODE, read_elements, revision, limits),
         places=IN_PARAMETERS,
         answer_form=RecommendForm(read.form.id, read.form.are_binary, read.outputs),
@@ -118,6 +133,13 @@ def recommend_ask(
     except RequestError as error:
         if error.where not in _PARAMETERS:
             raise
+        raise RequestError(error.code, f"parameters.{error.where}", error.problem, error.remedy) from None
+
+
+def _read_parameter(text: str, revision: ServedRevision) -> NodeFilter:
+    try:
+        return read_filter(read_filter_text(text, revision), revision.graph.naming) or NodeFilter()
+    except RequestError as error:
         raise RequestError(error.code, f"parameters.{error.where}", error.problem, error.remedy) from None
 
 

@@ -1,0 +1,177 @@
+"""Filters of recommendations: how they are read, whatever a request is written in, and which nodes pass their
+conditions on columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gnnserve_api import decoding
+from gnnserve_api.recommend import ColumnCondition, Filter
+from gnnserve_worker.asking.body_form import BodyForm, decode_body
+from gnnserve_worker.asking.naming import IdForm, NodeNaming
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value
+from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.nearest.columns import NodeColumns
+from gnnserve_worker.nearest.conditions import passing, why_none_passes
+from gnnserve_worker.nearest.revision_index import RevisionIndex
+
+_OPERATORS = tuple(one.encode_name for one in msgspec.structs.fields(ColumnCondition))
+_MOST_NAMED = 20
+"""Columns that a message names."""
+FILTER_MEMBERS = {"filter[...]": _OPERATORS}
+_NUMBER = "give a number"
+FILTER_REMEDIES = {
+    "filter": 'give an object with labels, nodes, or columns, such as {"price": {"below": 20}}',
+    "filter[...]": 'give an object such as {"below": 20} for a column; labels and nodes are lists',
+    **{f"filter[...].{name}": _NUMBER for name in _OPERATORS},
+    "filter[...].between": "give a list of two numbers, the least and the largest",
+    "filter[...].between[]": _NUMBER,
+    "filter[...].oneOf": "give a list of numbers",
+    "filter[...].oneOf[]": _NUMBER,
+}
+FILTER_ENTRIES = {"filter": decoding.decoder(tuple[Any, ...] | ColumnCondition)}
+_KINDS: Mapping[IdForm, tuple[type, ...]] = {
+    IdForm.INTEGERS: (int,),
+    IdForm.TEXTS: (str,),
+    IdForm.WITH_TYPES: (object,),  # looked at where they are found
+}
+_WORDS = {(int,): "an integer", (str,): "text", (int, str): "an integer or a text"}
+
+
+class _Filtered(msgspec.Struct):
+    filter: Filter
+
+
+_filtered = decoding.decoder(_Filtered)
+_TEXT_FORM = BodyForm(
+    {"": ("filter",), **FILTER_MEMBERS}, frozenset(), FILTER_REMEDIES, lambda _: '{"price": {"below": 20}}',
+    entries=FILTER_ENTRIES,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFilter:
+    """A node has to pass all of it."""
+
+    labels: tuple[int | str, ...] | None = None
+    """Labels of the graph's source, one of which it has; None: it may have any."""
+    nodes: tuple[Any, ...] | None = None
+    """Ids, as JSON has them."""
+    columns: Mapping[str, ColumnCondition] = field(default_factory=dict)
+    """By the name of a column."""
+
+
+def read_filter(given: Mapping[str, Any] | None, naming: NodeNaming) -> NodeFilter | None:
+    """`given`: as `Filter`. None: all nodes pass. Raises RequestError."""
+    if given is None:
+        return None
+    lists = {name: value for name, value in given.items() if not isinstance(value, ColumnCondition)}
+    labels, nodes = lists.pop("labels", None), lists.pop("nodes", None)
+    if lists:
+        name = next(iter(lists))
+        raise RequestError(
+            ErrorCode.UNKNOWN_FIELD, f"filter.{cut(name)}", "is a list, and labels and nodes alone are",
+            'give an object such as {"below": 20} for a column',
+        )  # fmt: skip
+    _check_kinds(labels, (int, str), "filter.labels", "give a label, as the graph's source has it")
+    ids = "texts" if naming.are_texts else "integers"
+    _check_kinds(nodes, _KINDS[naming.form], "filter.nodes", f"node ids of this graph are {ids}")
+    columns = {name: value for name, value in given.items() if isinstance(value, ColumnCondition)}
+    for name, condition in columns.items():
+        if why := why_none_passes(condition):
+            remedy = f"give one or several of {', '.join(_OPERATORS)}, which a number can meet together"
+            raise RequestError(ErrorCode.INVALID_VALUE, f"filter.{cut(name)}", why, remedy)
+    return NodeFilter(labels, nodes, columns)
+
+
+def read_filter_text(text: str, revision: ServedRevision) -> dict[str, Any]:
+    """A filter that stands as JSON in a text. Raises RequestError."""
+    body = b'{"filter":%b}' % text.encode()
+    filtered: _Filtered = decode_body(_filtered, body, revision, _TEXT_FORM)
+    return filtered.filter
+
+
+def passing_columns(
+    columns: Mapping[str, ColumnCondition], held: RevisionIndex, revision: ServedRevision
+) -> np.ndarray:
+    """Nodes that pass all conditions, bool [positions]. Raises RequestError."""
+    part, kept = held.part, _columns_of(held, revision)
+    allowed = np.zeros(revision.graph.nodes, bool)
+    allowed[part.start : part.end] = True
+    for name, condition in columns.items():
+        feature = _feature_of(name, kept.columns, part.type)
+        passes = np.zeros(part.end - part.start, bool)
+        passes[: part.nodes] = passing(kept.values_of(feature), condition)
+        if (latest := revision.changes.latest) is not None:
+            brought = latest.column(feature)
+            own = (brought.nodes >= part.start) & (brought.nodes < part.end)
+            passes[brought.nodes[own] - part.start] = passing(brought.values[own], condition)
+        allowed[part.start : part.end] &= passes
+    return allowed
+
+
+def _columns_of(held: RevisionIndex, revision: ServedRevision) -> NodeColumns:
+    name, kept = revision.manifest.revision, held.columns
+    if held.columns_problem:
+        raise _no_columns(
+            f"columns of revision {name} could not be read: {held.columns_problem}",
+            "have them read again by `gnnserve generate` or by the Job of embeddings",
+        )
+    if kept is None:
+        raise _no_columns(
+            f"the index of revision {name} was made without columns of its nodes",
+            "have them kept by `gnnserve generate` or by the Job of embeddings",
+        )
+    if revision.changes.log.offset is not None and revision.changes.latest is None:
+        raise _no_columns(
+            "the graph changes, and this worker kept nothing of what changes brought before an index was asked for",
+            "start the worker anew",
+        )
+    return kept
+
+
+def _no_columns(problem: str, remedy: str) -> RequestError:
+    return RequestError(ErrorCode.NO_RECOMMENDATIONS, "filter", problem, remedy)
+
+
+def _feature_of(name: str, columns: FeatureColumns, type_: str) -> int:
+    """The feature that a filter names: a column, or a number of one that has lists, `vector[3]`. Raises
+    RequestError."""
+    of_type, place = f" of type {type_}" if type_ else "", columns.place(name)
+    if place is not None and place[1] == 1:
+        return place[0]
+    where = f"filter.{cut(name)}"
+    if place is not None:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE, where, f"the column has lists of {place[1]} numbers", f"name one, as {name}[0]"
+        )
+    list_name, _, rest = name.rpartition("[")
+    number, listed = rest.removesuffix("]"), columns.place(list_name) if list_name else None
+    if listed is not None and number.isdecimal() and rest.endswith("]") and int(number) < listed[1]:
+        return listed[0] + int(number)
+    raise RequestError(
+        ErrorCode.UNKNOWN_COLUMN, where, f"{shown_value(name)} is no feature of nodes{of_type}", _known_words(columns)
+    )
+
+
+def _known_words(columns: FeatureColumns) -> str:
+    if not columns.features:
+        return "they have none: filter by labels or nodes"
+    if not columns.columns:
+        return f"features are columns without names, called 0 to {columns.features - 1}"
+    names = [one.name if one.width == 1 else f"{one.name}[0]" for one in columns.columns]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"features are {', '.join(map(cut, names[:_MOST_NAMED]))}{more}"
+
+
+def _check_kinds(given: tuple[Any, ...] | None, kinds: tuple[type, ...], where: str, remedy: str) -> None:
+    for place, one in enumerate(given or ()):
+        if not isinstance(one, kinds) or (isinstance(one, bool) and kinds != (object,)):
+            problem = f"expected {_WORDS[kinds]}, got {shown_value(one)}"
+            raise RequestError(ErrorCode.INVALID_TYPE, f"{where}[{place}]", problem, remedy)
