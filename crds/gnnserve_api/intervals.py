@@ -64,3 +64,8 @@ def are_told_apart(first_only: int, second_only: int) -> bool:
         for k in range(fewer + 1)
     ]
     return 2 * math.fsum(math.exp(each) for each in logarithms) < _CHANCE
+
+
+def is_mean_told(mean: float, deviation: float, count: int) -> bool:
+    """Whether the mean of so many independent numbers is told from 0. `deviation`: their standard deviation."""
+    return abs(mean) > NormalDist().inv_cdf(1 - _CHANCE / 2) * deviation / math.sqrt(max(1, count))

@@ -56,7 +56,6 @@ def test_a_folder_says_the_contract_in_its_place() -> None:
         ({"program": {"limits": {"memory": "lots"}}}, "must be a size|should match pattern"),
         ({"program": {"limits": {"seconds": 0}}}, "greater than 0"),
         ({"variants": {"channels": [{"factor": 2}]}}, "variants.channels must be left out with model.program"),
-        ({"variants": {"search": "Auto"}}, "variants.search must be left out with model.program"),
         (
             {"variants": {"fanouts": [[5, 5]]}, "program": {"readsDegrees": True}},
             r"variants.fanouts \[5, 5\] must be left out with model.program.readsDegrees",

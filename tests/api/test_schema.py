@@ -88,7 +88,7 @@ BREAKS_RULE = {
         "model": {**PROGRAM, "program": CONTRACT},
         "task": {"links": {"dimensions": 9}},
     },
-    "model.expected.scores must be Logits with model.program and task.links: rows are compared as they are": {
+    "expected.scores, of model and of variants.given, must be Logits with task.links: rows are compared as they are": {
         **MINIMAL,
         "model": {**PROGRAM, "expected": {**PROGRAM["expected"], "scores": "Probabilities"}},
         "task": {"links": {}},
@@ -99,8 +99,8 @@ BREAKS_RULE = {
         "model": {**PROGRAM, "program": CONTRACT},
         "task": {"links": {"decoder": "MLP", "dimensions": 10}},
     },
-    "variants.given, stored, channels and search must be left out with model.program, whose layers are not looked "
-    "into: storage, fanouts, oneRow and cascades are there": {
+    "variants.given, stored and channels must be left out with model.program, whose layers are not looked into: "
+    "storage, fanouts, oneRow, cascades and search are there": {
         **MINIMAL,
         "model": PROGRAM,
         "variants": {"stored": [1]},
@@ -138,14 +138,32 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "model": {"architecture": "LightGCN", "fanouts": [0]},
     },
-    "model.checkpoint and variants.given must not be given with task.links: networks and decoder are trained "
-    "together": {
+    "model.checkpoint and variants.given must not be given with model.architecture LightGCN, whose weights are a row "
+    "for each node: bring the model as a program, model.program, with these rows as features of the nodes": {
         **MINIMAL,
         "task": {"links": {}},
-        "model": {"checkpoint": {"uri": "file:///m.safetensors"}},
+        "model": {
+            "architecture": "LightGCN",
+            "fanouts": [0],
+            "checkpoint": {"uri": "file:///m.safetensors"},
+        },
+        "variants": {"pruning": {"factors": [1]}},
     },
-    "variants.oneRow, cascades, thresholds PerClass, search Auto and pruning.stabilitySeeds must not be given with "
-    "task.links: they are of classes of nodes": {
+    "checkpoint.decoder, of model and of variants.given, must be left out without task.links.decoder DistMult or MLP, "
+    "whose weights it names": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"checkpoint": {"uri": "file:///m.safetensors", "decoder": {"uri": "file:///d.safetensors"}}},
+    },
+    "variants.given must not be given with task.links.decoder DistMult and MLP beside a model that is trained: one "
+    "decoder reads all variants, and that one is learnt with the model; give model.checkpoint, whose decoder they were "
+    "trained with, or use Dot": {
+        **MINIMAL,
+        "task": {"links": {"decoder": "MLP"}},
+        "variants": {"given": [GIVEN]},
+    },
+    "variants.oneRow, cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they "
+    "are of classes of nodes": {
         **MINIMAL,
         "task": {"links": {}},
         "variants": {"oneRow": [{"hops": 0}]},
@@ -426,7 +444,7 @@ BREAKS_RULE = {
         "model": {"architecture": "RGCN"},
     },
     "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
-    "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
+    "variants.given, oneRow, channels, cascades and projection must be left out with graph.source.typed, whose "
     "variants are projected or stored ones": {**TYPED, "variants": {"oneRow": [{"hops": 0}]}},
     "model.training.batches must be left out without graph.source.typed: over one type training always samples": {
         **MINIMAL,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gnnserve_api.spec.searched import derived_rounds, merged, smaller_fanouts, trained_rounds
+from gnnserve_api.spec.made_variants import search_space
+from gnnserve_api.spec.searched import smaller_fanouts
 from gnnserve_api.spec.service import GNNServiceSpec
 
 
@@ -42,7 +43,7 @@ def test_fewer_neighbours_are_a_half_and_a_quarter(
 
 def test_without_training_the_reference_and_all_that_is_stored_of_it_are_made() -> None:
     spec = spec_of({"fanouts": [4, 2]})
-    reference, derived = (set(each.names) for each in derived_rounds(spec.variants, spec.model))
+    reference, derived = (set(each.names) for each in search_space(spec).derived_rounds)
     assert reference == {"x1"}
     assert {"projected", "projected-int8-f2x1", "stored1-float16-f1", "stored2-bfloat16"} <= derived
     assert not any(name.startswith("x") for name in derived)
@@ -50,16 +51,17 @@ def test_without_training_the_reference_and_all_that_is_stored_of_it_are_made() 
 
 def test_nothing_is_stored_of_a_model_that_reads_one_row() -> None:
     spec = spec_of({"architecture": "SGC", "fanouts": [0]})
-    names = [name for each in derived_rounds(spec.variants, spec.model) for name in each.names]
+    names = [name for each in search_space(spec).derived_rounds for name in each.names]
     assert names == ["x1", "projected", "projected-float16", "projected-bfloat16", "projected-int8"]
 
 
 def test_each_network_that_must_be_trained_has_a_round_of_its_own() -> None:
-    rounds = trained_rounds(spec_of().variants, (1, 2, 16))
+    space = search_space(spec_of(), (1, 2, 16))
+    rounds = space.trained_rounds
     assert [each.trains for each in rounds] == ["x2", "x16", "mlp0", "mlp1", "mlp2"]
     assert all(each.names[0] == each.trains for each in rounds)
     assert [{*each.names} for each in rounds[:1]] == [{"x2", "x2-float16", "x2-bfloat16", "x2-int8"}]
-    together = merged(spec_of().variants, rounds[1:3])
+    together = space.merged(rounds[1:3])
     assert together.pruning.factors == (16,)
     assert together.one_row_names() == ("mlp0",)
 

@@ -19,6 +19,7 @@ from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_describe import Wishes, describe, links_of, write
 from gnnserve_describe.decoder import DIST_MULT, DOT, MLP, decoder_of
+from gnnserve_worker.generation.given_program import decoder_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision
@@ -150,7 +151,8 @@ def test_a_decoder_is_told_by_what_it_computes_and_read_by_servers(
     if found.weights:
         write.write_tensors(found.weights, tmp_path / write.DECODER)
     task = Links(decoder=Decoder(kind), dimensions=ROWS)
-    decoder = read_decoder(task, tmp_path / write.DECODER if found.weights else None).decoder
+    given = decoder_tensors(tmp_path / write.DECODER if found.weights else None)
+    decoder = read_decoder(task, given).decoder
     first, second = torch.randn(2, 40, ROWS)
     wanted = found.score(first, second).detach().numpy()
     np.testing.assert_allclose(

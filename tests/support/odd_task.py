@@ -43,6 +43,7 @@ from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.generated import (
     Batch,
     Course,
+    DecoderTensors,
     EmbeddingCourse,
     EmbeddingRates,
     Imported,
@@ -102,7 +103,7 @@ class TellOddClasses:
     def check_given(self, columns: int, graph: GraphData) -> None:
         pass
 
-    def given_decoder(self, weights: Path | None) -> None:
+    def given_decoder(self, weights: DecoderTensors) -> None:
         pass
 
     def check_plan(self) -> None:
@@ -139,12 +140,16 @@ class OddClasses:
     splits: Splits
     metric: Metric = "oddness"
     majority: None = None
+    least_score: float = 0.0
     compares_shortly: bool = True
     keeps_outputs: bool = False
 
     @property
     def items(self) -> int:
         return len(self.splits.train)
+
+    def whole(self, graph: GraphData) -> GraphData:
+        return graph
 
     def answered_types(self, graph: GraphSchema) -> tuple[int, ...]:
         return (0,)

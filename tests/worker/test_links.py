@@ -153,7 +153,7 @@ def test_rankings_leave_known_links_out_and_count_the_others() -> None:
     embeddings[0] = [0, 9, 8, 3, 5, 1]
     scores = judge_links(
         whole, whole.validation, whole.validation_negatives, build_decoder("Dot", {}, 6), lambda n: embeddings[n], 2
-    )
+    ).scores
     assert scores.mrr == 0.5
     assert scores.recall_at_k == 1
     assert scores.ndcg_at_k == pytest.approx(1 / np.log2(3))
@@ -167,7 +167,7 @@ def test_equal_scores_have_their_mean_rank_and_a_random_order() -> None:
     whole, embeddings = LinkSet_of([], held_out, nodes), np.zeros((nodes, 2), np.float32)
     scores = judge_links(
         whole, whole.validation, whole.validation_negatives, build_decoder("Dot", {}, 2), lambda n: embeddings[n], 100
-    )
+    ).scores
     assert scores.mrr == pytest.approx(1 / (1 + 900 / 2))
     assert 0.03 < scores.recall_at_k < 0.2  # a tenth of all nodes is among the first hundred
 

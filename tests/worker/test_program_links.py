@@ -31,6 +31,7 @@ from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.expected.file import ScoredNodes
 from gnnserve_worker.generation.expected.listed import ListedScores
 from gnnserve_worker.generation.expected.pairs import compare_pairs
+from gnnserve_worker.generation.given_program import decoder_tensors
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.graph.links import Pairs, part_edges, relations_without_held_out
 from gnnserve_worker.graph.payload import EdgePayload
@@ -275,7 +276,7 @@ def test_rows_of_another_width_than_the_dimensions_are_refused(tmp_path: Path) -
 def refusal_of_decoder(path: Path, decoder: Decoder, tensors: dict[str, torch.Tensor]) -> str:
     save_torch(tensors, path)
     with pytest.raises(InputError) as caught:
-        read_decoder(Links(decoder=decoder, dimensions=HIDDEN), path)
+        read_decoder(Links(decoder=decoder, dimensions=HIDDEN), decoder_tensors(path))
     return str(caught.value)
 
 
@@ -286,7 +287,8 @@ def test_a_perceptron_is_read_as_torch_saves_it(tmp_path: Path, has_bias: bool) 
         torch.nn.Linear(2 * HIDDEN, 5, bias=has_bias), torch.nn.ReLU(), torch.nn.Linear(5, 1, bias=has_bias)
     )
     save_torch(module.state_dict(), tmp_path / "decoder.safetensors")
-    found = read_decoder(Links(decoder=Decoder.MLP, dimensions=HIDDEN), tmp_path / "decoder.safetensors")
+    tensors = decoder_tensors(tmp_path / "decoder.safetensors")
+    found = read_decoder(Links(decoder=Decoder.MLP, dimensions=HIDDEN), tensors)
     ends = torch.randn(2, 20, HIDDEN)
     with torch.no_grad():
         wanted = module(torch.cat([*ends], dim=1))[:, 0].numpy()
@@ -304,9 +306,9 @@ def test_weights_of_another_decoder_are_refused_with_their_shapes(tmp_path: Path
     )
     assert "a weight for each column" in refusal_of_decoder(path, Decoder.DIST_MULT, {"relation": torch.ones(5)})
     with pytest.raises(InputError, match=r"is absent, also in the folder of the program, and .* is MLP"):
-        read_decoder(Links(decoder=Decoder.MLP, dimensions=HIDDEN), None)
+        read_decoder(Links(decoder=Decoder.MLP, dimensions=HIDDEN), decoder_tensors(None))
     with pytest.raises(InputError, match=r"is decoder.safetensors in the folder .* task.links.decoder is Dot"):
-        read_decoder(Links(dimensions=HIDDEN), path)
+        read_decoder(Links(dimensions=HIDDEN), decoder_tensors(path))
 
 
 def compare(folder: Path, decoder: GivenDecoder, **pairs: Any) -> None:

@@ -12,7 +12,14 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.registry import with_searched_factors
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates
-from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, Work, work_of
+from gnnserve_worker.generation.search.latency_model import (
+    Degrees,
+    LatencyModel,
+    Measured,
+    RelationDegrees,
+    Work,
+    work_of,
+)
 from gnnserve_worker.generation.search.training import promises
 from gnnserve_worker.repository.revision_files import stored_bytes
 
@@ -73,7 +80,7 @@ def test_less_is_counted_for_what_reads_and_computes_less() -> None:
 
 
 def test_draws_are_limited_by_degrees() -> None:
-    degrees = Degrees(np.array([0, 2, 4]), np.array([4, 4, 2]))
+    degrees = Degrees((RelationDegrees(0, 0, np.array([0, 2, 4]), np.array([4, 4, 2])),))
     assert degrees.drawn((3, 1)) == (pytest.approx(5 / 3), 1.0)
     assert degrees.drawn((-1, -1)) == (2.0, pytest.approx(10 / 3))
 

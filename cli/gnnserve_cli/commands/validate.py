@@ -216,13 +216,14 @@ def _file_facts(spec: GNNServiceSpec) -> list[tuple[str, str]]:
 def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     """Variants of one storage and the model's fan-outs."""
     from gnnserve_api.spec.heterogeneous_rules import reads_products  # noqa: PLC0415
-    from gnnserve_api.spec.made_variants import made_variants  # noqa: PLC0415
+    from gnnserve_api.spec.made_variants import made_variants, search_space  # noqa: PLC0415
 
     variants = made_variants(spec)
     pruning = variants.pruning
     if variants.is_searched:
         most, seconds = variants.budget.variants, variants.budget.seconds
-        yield f"searched for, at most {most:,}, in {seconds:,} s; columns ranked by {pruning.method}"
+        ranked = f"; columns ranked by {pruning.method}" if max(search_space(spec).factors, default=1) > 1 else ""
+        yield f"searched for, at most {most:,}, in {seconds:,} s{ranked}"
         return
     if reads_products(spec):
         yield f"{projected_name()}, of products of each relation"
@@ -266,7 +267,8 @@ def _device(worker: Worker) -> str:
 def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
     from gnnserve_api.spec.made_variants import made_variants  # noqa: PLC0415
 
-    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(made_variants(spec))):
+    listed = spec.variants if spec.variants.is_searched else made_variants(spec)
+    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(listed)):
         print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)
 
 

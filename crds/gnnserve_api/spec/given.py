@@ -35,10 +35,14 @@ _GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|i
 
 class Given(ApiModel):
     checkpoint: Checkpoint
-    """Weights of spec.model's architecture, hidden width and layers, whose first layer reads `columns`."""
-    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)]
+    """Weights of spec.model's architecture and layers, whose first layer reads `columns`."""
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)] | None = None
     """Feature columns that the given variant reads, in the order of the first layer's inputs: names of the source's
-    columns, or indices among the features, from 0. A name of a column of lists stands for all of its features."""
+    columns, or indices among the features, from 0. A name of a column of lists stands for all of its features. Absent:
+    all, in the order of the source; so it is over several types, where a row is as wide as the hidden layer, whichever
+    columns it is made of."""
+    hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Width of the hidden layers of the given variant, in channels. Absent: that of spec.model."""
     expected: ExpectedScores | None = None
     """Scores that the variant's model gave, compared before anything is published. Absent: what a file of weights does
     not tell is assumed."""

@@ -75,9 +75,8 @@ _EMPTY = " && ".join(
 
 
 @SEVERAL_TYPES.rule(
-    f"has(self.model.program) || ({_EMPTY} && "
-    "(!has(self.variants.search) || self.variants.search != 'Auto') && self.variants.projection != 'Disabled')",
-    "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
+    f"has(self.model.program) || ({_EMPTY} && self.variants.projection != 'Disabled')",
+    "variants.given, oneRow, channels, cascades and projection must be left out with graph.source.typed, whose "
     "variants are projected or stored ones",
 )
 def _variants_are_projected(spec: _Spec) -> bool | str:
@@ -87,7 +86,6 @@ def _variants_are_projected(spec: _Spec) -> bool | str:
         "oneRow": variants.one_row,
         "channels": variants.channels,
         "cascades": variants.cascades,
-        "search": variants.is_searched,
         "projection": variants.projection is Projection.DISABLED,
     }
     found = [name for name, value in asked.items() if value]

@@ -1,14 +1,25 @@
-"""Which of the listed variants are made of a model, by what its networks read."""
+"""Which variants are made of a model, listed or searched for, by what its networks read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.program import Program
+from gnnserve_api.spec.searched import (
+    SEARCHED_FACTORS,
+    SEARCHED_HOPS,
+    SearchSpace,
+    sampled_fanouts,
+    smaller_fanouts,
+)
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Projection, Variants
+from gnnserve_api.variants import MAX_LAYERS
 
 
 class _Spec(Protocol):
@@ -20,11 +31,29 @@ class _Spec(Protocol):
     task: Task
 
 
+@dataclass(frozen=True, slots=True)
+class _ModelKind:
+    """Models whose variants are made alike."""
+
+    is_kind_of: Callable[[_Spec], bool]
+    made: Callable[[_Spec], Variants]
+    """Of the listed variants, those that are made."""
+    space: Callable[[_Spec, tuple[int, ...]], SearchSpace]
+    """What a search tries. The second argument: factors of columns, where networks read columns of features."""
+
+
 def made_variants(spec: _Spec) -> Variants:
     """Variants whose names are possible."""
-    if spec.model.program is not None:
-        return variants_of_program(spec.variants)
-    return _variants_of_products(spec) if reads_products(spec) else spec.variants
+    return _kind_of(spec).made(spec)
+
+
+def search_space(spec: _Spec, factors: tuple[int, ...] = SEARCHED_FACTORS) -> SearchSpace:
+    """What a search tries of the model. `factors`: those of columns; a graph of few columns has not all of them."""
+    return _kind_of(spec).space(spec, factors)
+
+
+def _kind_of(spec: _Spec) -> _ModelKind:
+    return next(kind for kind in _KINDS if kind.is_kind_of(spec))
 
 
 def variants_of_program(variants: Variants) -> Variants:
@@ -39,3 +68,62 @@ def _variants_of_products(spec: _Spec) -> Variants:
     pruning = spec.variants.pruning.model_copy(update={"factors": ()})
     stored = spec.task.asked().stored_layers(spec.variants.stored, len(spec.model.fanouts))
     return spec.variants.model_copy(update={"pruning": pruning, "stored": stored})
+
+
+# --- what a search tries
+
+
+def _space_of_program(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
+    """Storages of what it reads, fewer neighbours than it reads, and perceptrons that learn its scores."""
+    program = spec.model.program
+    fanouts = () if program is None else fewer_neighbours(program)
+    return SearchSpace(spec.variants, factors=(1,), fanouts=fanouts, hops=spec.task.asked().one_row_hops(SEARCHED_HOPS))
+
+
+def fewer_neighbours(program: Program) -> tuple[tuple[int, ...], ...]:
+    """Fan-outs that a search tries of a program; of each number of hops, where the program's folder says how many. None
+    where layers count edges, which are right over whole lists alone."""
+    if program.fanouts is not None:
+        return smaller_fanouts(program.fanouts)
+    hops = range(1, MAX_LAYERS + 1) if program.hops is None else [program.hops] * (program.hops <= MAX_LAYERS)
+    return () if program.reads_degrees else tuple(fanouts for count in hops for fanouts in sampled_fanouts(count))
+
+
+def _space_of_embeddings(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
+    """Storages: an answer is a row for each node, and their product."""
+    return SearchSpace(spec.variants, factors=(1,))
+
+
+def _space_of_products(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
+    """No fewer columns, since products are as wide whatever they are made of."""
+    layers = len(spec.model.fanouts)
+    return SearchSpace(
+        spec.variants,
+        has_products=True,
+        layers=spec.task.asked().stored_layers(tuple(range(1, layers)), layers),
+        fanouts=smaller_fanouts(spec.model.fanouts),
+    )
+
+
+def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
+    model = spec.model
+    return SearchSpace(
+        spec.variants,
+        factors=factors,
+        has_products=True,
+        layers=() if model.reads_one_row else tuple(range(1, len(model.fanouts) + 1)),
+        fanouts=smaller_fanouts(model.fanouts),
+        hops=spec.task.asked().one_row_hops(SEARCHED_HOPS),
+    )
+
+
+_KINDS = (
+    _ModelKind(
+        lambda spec: spec.model.program is not None, lambda spec: variants_of_program(spec.variants), _space_of_program
+    ),
+    _ModelKind(lambda spec: spec.model.learns_embeddings, lambda spec: spec.variants, _space_of_embeddings),
+    _ModelKind(reads_products, _variants_of_products, _space_of_products),
+    _ModelKind(lambda spec: True, lambda spec: spec.variants, _space_of_rows),
+)
+"""Programs; embeddings of nodes; networks that read products of each relation; networks that read rows of nodes. The
+first one counts that a model is of."""

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from gnnserve_api.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, with_defaults
 from gnnserve_api.spec.paths import ScoresPath, TensorsPath
-from gnnserve_api.spec.program import MOST_PROGRAM_PERMILLE, Program
+from gnnserve_api.spec.program import MOST_PROGRAM_PERMILLE, DecoderWeights, Program
 from gnnserve_api.spec.relation_fanouts import RelationFanouts, relations_sample_fewer
 from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
@@ -162,6 +162,9 @@ class Checkpoint(ApiModel):
     checkpoint too."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file that `uri` names. Another file is refused. Absent: any file is read."""
+    decoder: DecoderWeights | None = None
+    """Weights of task.links.decoder, for DistMult and MLP. Absent: none, or the tensors of the file that `uri` names
+    whose names begin with `decoder.`."""
 
 
 class ScoreKind(StrEnum):

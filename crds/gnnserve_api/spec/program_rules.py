@@ -73,9 +73,9 @@ _EMPTY = " && ".join(
 
 
 @_rule_of_programs(
-    f"({_EMPTY} && (!has(self.variants.search) || self.variants.search != 'Auto'))",
-    "variants.given, stored, channels and search must be left out with model.program, whose layers are not looked "
-    "into: storage, fanouts, oneRow and cascades are there",
+    f"({_EMPTY})",
+    "variants.given, stored and channels must be left out with model.program, whose layers are not looked into: "
+    "storage, fanouts, oneRow, cascades and search are there",
 )
 def programs_are_not_looked_into(spec: _Spec, program: Program) -> bool | str:
     variants = spec.variants
@@ -83,14 +83,13 @@ def programs_are_not_looked_into(spec: _Spec, program: Program) -> bool | str:
         "given": variants.given,
         "stored": variants.stored,
         "channels": variants.channels,
-        "search": variants.is_searched,
     }
     found = [name for name, value in asked.items() if value]
     if not found:
         return True
     return (
         f"variants.{found[0]} must be left out with model.program, whose layers are not looked into: storage, fanouts, "
-        "oneRow and cascades are there"
+        "oneRow, cascades and search are there"
     )
 
 

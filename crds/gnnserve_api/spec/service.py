@@ -31,7 +31,7 @@ from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.heterogeneous_rules import KIND_RULES
-from gnnserve_api.spec.made_variants import made_variants
+from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.paths import RECIPE_CONTEXT, relative_paths_have_a_volume
@@ -40,7 +40,6 @@ from gnnserve_api.spec.repository import RepositorySpec, declared_storage
 from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.scoring import Thresholds
-from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_api.spec.updates import (
     UpdatesSpec,
     changes_fit_memory,
@@ -163,6 +162,7 @@ class GNNServiceSpec(ApiModel):
     def _given_variants_sample(self) -> bool | str:
         return (
             not self.model.reads_one_row
+            or self.model.learns_embeddings
             or not self.variants.given
             or (
                 f"variants.given must not be given with model.architecture {self.model.architecture}, whose features "
@@ -270,14 +270,16 @@ class GNNServiceSpec(ApiModel):
     _links_are_not_propagated = task_rules.links_are_not_propagated
     _light_gcn_serves_rows = task_rules.light_gcn_serves_rows
     _light_gcn_scores_links, _light_gcn_compares = task_rules.light_gcn_scores_links, task_rules.light_gcn_compares
-    _links_are_trained = task_rules.links_are_trained
+    _light_gcn_is_learnt = task_rules.light_gcn_is_learnt
+    _decoders_have_weights = task_rules.decoders_have_weights
+    _one_decoder_reads_all = task_rules.one_decoder_reads_all
     _links_have_no_classes = task_rules.links_have_no_classes
     _embeddings_follow_both_ways = task_rules.embeddings_follow_both_ways
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
     _programs_give_rows_of_other_types = programs.programs_give_rows_of_other_types
     _programs_give_rows_of_the_dimensions = task_rules.programs_give_rows_of_the_dimensions
-    _programs_give_rows_as_they_are = task_rules.programs_give_rows_as_they_are
+    _rows_are_given_as_they_are = task_rules.rows_are_given_as_they_are
     _programs_bring_the_decoder = programs.programs_bring_the_decoder
     _programs_are_not_looked_into = programs.programs_are_not_looked_into
     _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer
@@ -309,7 +311,7 @@ class GNNServiceSpec(ApiModel):
     def _fixed_names(self) -> frozenset[str]:
         if self.updates is None or self.revision is not None:
             return frozenset()
-        listings = [one.variants for one in self._rounds()] if self.variants.is_searched else [self.variants]
+        listings = [one.variants for one in search_space(self).rounds] if self.variants.is_searched else [self.variants]
         return frozenset().union(*(fixed_names(each, self.model) for each in listings))
 
     def uncertain_variants(self) -> tuple[str, ...]:
@@ -322,19 +324,21 @@ class GNNServiceSpec(ApiModel):
 
     def possible_variants(self) -> tuple[str, ...]:
         """All variants that a revision may have."""
-        variants = made_variants(self)
-        if not variants.is_searched:
+        if not self.variants.is_searched:
+            variants = made_variants(self)
             return (*variants.listed_names(), *variants.optional_names())
-        return tuple(name for searched in self._rounds() for name in searched.names)
-
-    def _rounds(self) -> tuple[Round, ...]:
-        return (*derived_rounds(self.variants, self.model), *trained_rounds(self.variants))
+        return tuple(name for searched in search_space(self).rounds for name in searched.names)
 
     @property
     def trains_networks(self) -> bool:
         """Whether anything is trained: not where all weights are given."""
-        variants = self.variants
-        return bool(variants.one_row) or variants.is_searched or not (self.model.is_given or variants.are_all_given)
+        beside = search_space(self).hops if self.variants.is_searched else self.variants.one_row
+        return bool(beside) or not self.is_all_given
+
+    @property
+    def is_all_given(self) -> bool:
+        """Whether the weights of all that is made of a model come from files."""
+        return self.model.is_given or self.variants.are_all_given
 
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training. With `revision` it depends on that

@@ -23,7 +23,7 @@ from gnnserve_api.spec.rules import Rule, rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.source_kinds import SEVERAL_TYPES, SourceKind
 from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_api.spec.variants import Projection, Variants
+from gnnserve_api.spec.variants import SOME_ARE_MADE, Projection, Variants
 
 _HAS_LINKS = "has(self.task.links)"
 _PROGRAM_OF_LINKS = f"has(self.model.program) && {_HAS_LINKS}"
@@ -89,6 +89,8 @@ class Links(ApiModel):
 
     output_word: ClassVar[str] = "dimension"
     """Word for a column of what networks give."""
+    reads_pairs: ClassVar[bool] = True
+    """Whether outputs are read in pairs, by a decoder."""
 
     def outputs(self, classes: int) -> int:
         """Width of what networks give."""
@@ -106,6 +108,10 @@ class Links(ApiModel):
         """Layers that are stored of a network over relations: what the last one gives always is, a row for each
         node."""
         return tuple(sorted({*asked, layers}))
+
+    def one_row_hops(self, tried: tuple[int, ...]) -> tuple[int, ...]:
+        """Hops of the one-row variants that a search tries."""
+        return ()
 
     def keeps(self, check: _Check, spec: _Spec) -> bool | str:
         """Whether the spec keeps a rule about links."""
@@ -137,6 +143,7 @@ class NodeClasses:
     """Classification of nodes, which a spec asks for by leaving `task` empty."""
 
     output_word: ClassVar[str] = "class"
+    reads_pairs: ClassVar[bool] = False
 
     def outputs(self, classes: int) -> int:
         return classes
@@ -149,6 +156,9 @@ class NodeClasses:
 
     def stored_layers(self, asked: tuple[int, ...], layers: int) -> tuple[int, ...]:
         return asked
+
+    def one_row_hops(self, tried: tuple[int, ...]) -> tuple[int, ...]:
+        return tried
 
     def keeps(self, check: _Check, spec: _Spec) -> bool | str:
         return True
@@ -259,20 +269,47 @@ def light_gcn_serves_rows(spec: _Spec) -> bool:
     )
 
 
-@_rule_of_links(
-    f"!{_HAS_LINKS} || !(has(self.model.checkpoint) || (has(self.variants.given) && size(self.variants.given) > 0))",
-    "model.checkpoint and variants.given must not be given with task.links: networks and decoder are trained together",
+@rule(
+    f"({_HAS_LINKS} && self.task.links.decoder != 'Dot') || "
+    "((!has(self.model.checkpoint) || !has(self.model.checkpoint.decoder)) && "
+    "(!has(self.variants.given) || !self.variants.given.exists(one, has(one.checkpoint.decoder))))",
+    "checkpoint.decoder, of model and of variants.given, must be left out without task.links.decoder DistMult or MLP, "
+    "whose weights it names",
 )
-def links_are_trained(spec: _Spec, links: Links) -> bool:
-    return spec.model.checkpoint is None and not spec.variants.given
+def decoders_have_weights(spec: _Spec) -> bool:
+    checkpoints = (spec.model.checkpoint, *(one.checkpoint for one in spec.variants.given))
+    names_none = all(one is None or one.decoder is None for one in checkpoints)
+    return names_none or spec.task.asked().decoder_has_weights
+
+
+@rule(
+    "self.model.architecture != 'LightGCN' || "
+    "(!has(self.model.checkpoint) && (!has(self.variants.given) || size(self.variants.given) == 0))",
+    "model.checkpoint and variants.given must not be given with model.architecture LightGCN, whose weights are a row "
+    "for each node: bring the model as a program, model.program, with these rows as features of the nodes",
+)
+def light_gcn_is_learnt(spec: _Spec) -> bool:
+    return not spec.model.learns_embeddings or (spec.model.checkpoint is None and not spec.variants.given)
+
+
+@_rule_of_links(
+    f"!{_HAS_LINKS} || self.task.links.decoder == 'Dot' || !has(self.variants.given) || size(self.variants.given) == 0 "
+    f"|| has(self.model.checkpoint) || !({SOME_ARE_MADE.replace('self.', 'self.variants.')})",
+    "variants.given must not be given with task.links.decoder DistMult and MLP beside a model that is trained: one "
+    "decoder reads all variants, and that one is learnt with the model; give model.checkpoint, whose decoder they were "
+    "trained with, or use Dot",
+)
+def one_decoder_reads_all(spec: _Spec, links: Links) -> bool:
+    is_learnt = spec.model.checkpoint is None and not spec.variants.are_all_given
+    return links.decoder is Decoder.DOT or not spec.variants.given or not is_learnt
 
 
 @_rule_of_links(
     f"!{_HAS_LINKS} || !((has(self.variants.oneRow) && size(self.variants.oneRow) > 0) || "
     "(has(self.variants.cascades) && size(self.variants.cascades) > 0) || self.variants.thresholds == 'PerClass' || "
-    "self.variants.search == 'Auto' || self.variants.pruning.stabilitySeeds > 0)",
-    "variants.oneRow, cascades, thresholds PerClass, search Auto and pruning.stabilitySeeds must not be given with "
-    "task.links: they are of classes of nodes",
+    "self.variants.pruning.stabilitySeeds > 0)",
+    "variants.oneRow, cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they "
+    "are of classes of nodes",
 )
 def links_have_no_classes(spec: _Spec, links: Links) -> bool | str:
     variants = spec.variants
@@ -280,7 +317,6 @@ def links_have_no_classes(spec: _Spec, links: Links) -> bool | str:
         "oneRow": variants.one_row,
         "cascades": variants.cascades,
         "thresholds PerClass": variants.thresholds is Thresholds.PER_CLASS,
-        "search Auto": variants.is_searched,
         "pruning.stabilitySeeds": variants.pruning.stability_seeds,
     }
     found = [name for name, value in given.items() if value]
@@ -338,9 +374,11 @@ def programs_give_rows_of_the_dimensions(spec: _Spec, links: Links) -> bool | st
 
 
 @_rule_of_links(
-    f"!({_PROGRAM_OF_LINKS}) || !has(self.model.expected) || self.model.expected.scores == 'Logits'",
-    "model.expected.scores must be Logits with model.program and task.links: rows are compared as they are",
+    f"!{_HAS_LINKS} || ((!has(self.model.expected) || self.model.expected.scores == 'Logits') && "
+    "(!has(self.variants.given) || "
+    "self.variants.given.all(one, !has(one.expected) || one.expected.scores == 'Logits')))",
+    "expected.scores, of model and of variants.given, must be Logits with task.links: rows are compared as they are",
 )
-def programs_give_rows_as_they_are(spec: _Spec, links: Links) -> bool:
-    model = spec.model
-    return model.program is None or model.expected is None or model.expected.scores is ScoreKind.LOGITS
+def rows_are_given_as_they_are(spec: _Spec, links: Links) -> bool:
+    expected = (spec.model.expected, *(one.expected for one in spec.variants.given))
+    return all(one is None or one.scores is ScoreKind.LOGITS for one in expected)

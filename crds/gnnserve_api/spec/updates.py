@@ -13,7 +13,7 @@ from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text, with_defaults
 from gnnserve_api.spec.model import MODEL_IS_GIVEN
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.variants import SOME_ARE_MADE
+from gnnserve_api.spec.variants import SOME_ARE_MADE, Variants
 from gnnserve_api.spec.worker import Worker
 
 
@@ -88,6 +88,9 @@ class _Spec(Protocol):
     endpoint: EndpointSpec
 
     @property
+    def variants(self) -> Variants: ...  # pragma: no cover
+
+    @property
     def trains_networks(self) -> bool: ...  # pragma: no cover
 
 
@@ -159,4 +162,6 @@ _MADE = SOME_ARE_MADE.replace("self.", "self.variants.")
     "updates.compaction.retrain must not be true where all weights are given: there is nothing to train",
 )
 def something_is_retrained(spec: _Spec) -> bool:
-    return spec.updates is None or not spec.updates.compaction.retrain or spec.trains_networks
+    if spec.updates is None or not spec.updates.compaction.retrain:
+        return True
+    return spec.trains_networks or spec.variants.is_searched

@@ -39,7 +39,7 @@ class GivenModels:
 
     @property
     def decoder(self) -> Mapping[str, np.ndarray]:
-        """Empty: outputs of given networks are scores."""
+        """Empty: what reads outputs in pairs is given beside the weights."""
         return {}
 
     def master(self, name: str) -> Tensors:

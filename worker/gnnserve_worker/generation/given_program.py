@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import safetensors.numpy
 from msgspec import UNSET
 from pydantic import ValidationError
+from safetensors import SafetensorError
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError
@@ -36,6 +39,7 @@ from gnnserve_worker.programs.allowed import check_size, may_have_data_files
 from gnnserve_worker.programs.exported import contract_of_export
 from gnnserve_worker.programs.facts import FIELD, ProgramFacts, check_contract
 from gnnserve_worker.programs.inspection import inspect
+from gnnserve_worker.tasks.generated import DecoderTensors
 
 DESCRIBED, EXPORTED = "manifest.yaml", "export.json"
 _SUFFIXES_OF_TORCH = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".pkl")
@@ -125,6 +129,22 @@ def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -
     digest = sha256 if len(lines) == 1 else hashlib.sha256("\n".join(lines).encode()).hexdigest()
     weights = None if decoder is None else decoder.uri.path
     return GivenProgram(folder, contract, digest, told.columns, weights)
+
+
+def decoder_tensors(path: Path | None) -> DecoderTensors:
+    """What a program has beside it to score pairs by. `path`: a safetensors file; None: there is none. InputError: it
+    cannot be read."""
+    field, within = f"{FIELD}.decoder", "the folder of the program"
+    without = ", as the folder's manifest.yaml does; for dot products describe the encoder again, without --decoder"
+    if path is None:
+        return DecoderTensors(field, {}, "", within, without)
+    try:
+        found = safetensors.numpy.load(path.read_bytes())
+        tensors = {name: tensor.astype(np.float32) for name, tensor in found.items()}
+    except (OSError, SafetensorError, TypeError) as error:
+        remedy = "write it with safetensors.torch.save_file(state_dict, PATH)"
+        raise InputError(field, f"{path} cannot be read: {error}", remedy) from error
+    return DecoderTensors(field, tensors, path.name, within, without)
 
 
 def _described(path: Path) -> _Contract:

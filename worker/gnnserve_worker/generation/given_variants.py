@@ -7,19 +7,28 @@ torch, as `checkpoint.py`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.given import Given
+from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
-from gnnserve_worker.generation.checkpoint import load_checkpoint
-from gnnserve_worker.graph.sources.files import pinned_digest
+from gnnserve_worker.generation.checkpoint import (
+    WantedNetwork,
+    digest_of_weights,
+    given_decoder_of,
+    load_checkpoint,
+    wanted_of,
+)
 from gnnserve_worker.graph.store import FeatureColumn, GraphData
-from gnnserve_worker.models.registry import Tensors
+from gnnserve_worker.models.registry import Tensors, without_decoder
+from gnnserve_worker.tasks.generated import DecoderTensors
 
 _SHOWN_NAMES = 12
 
@@ -31,12 +40,21 @@ class GivenVariant:
     columns: np.ndarray
     """int64: ids of the features that it reads, each once, in the order of the first layer's inputs."""
     tensors: Tensors
+    hidden: int | None = None
+    """Width of its hidden layers; None: that of the model."""
+    decoder: DecoderTensors | None = None
+    """What its weights have to score pairs by; None: outputs are not read in pairs."""
+
+    def network(self, network: NetworkManifest) -> NetworkManifest:
+        """Its own, by that of the model."""
+        return network if self.hidden is None else msgspec.structs.replace(network, hidden=self.hidden)
 
 
 def given_digests(variants: Variants) -> dict[str, str]:
-    """SHA-256 of the file of each given variant, by its name. InputError: one is missing, or not the pinned one."""
+    """Digest of the weights of each given variant, by its name. InputError: a file is missing, or not the pinned
+    one."""
     return {
-        name: pinned_digest(f"{_field(place)}.checkpoint", given.checkpoint.uri.path, given.checkpoint.sha256)
+        name: digest_of_weights(f"{_field(place)}.checkpoint", given.checkpoint)
         for place, (name, given) in enumerate(zip(variants.given_names(), variants.given, strict=True))
     }
 
@@ -58,22 +76,45 @@ def _load(spec: GNNServiceSpec, place: int, name: str, given: Given, digest: str
     # Imported here: a start that finds its revision needs digests alone.
     from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows  # noqa: PLC0415
 
-    field = _field(place)
-    columns = resolve_columns(f"{field}.columns", given.columns, graph.feature_columns, graph.features.shape[1])
+    field, features = _field(place), graph.features.shape[1]
+    stated = range(features) if given.columns is None else given.columns
+    columns = resolve_columns(f"{field}.columns", stated, graph.feature_columns, features)
     remedy = (
         f"{field}.columns are {len(columns):,} features, and the first layer reads {{}}: list the columns that it was "
         "trained on"
     )
-    wanted = WantedOverRows(spec.model, len(columns), len(graph.classes), columns_remedy=remedy)
-    try:
-        tensors = load_checkpoint(given.checkpoint, digest, wanted)
-    except InputError as error:
-        raise InputError(f"{field}.checkpoint.uri", error.problem, error.remedy) from error
-    return GivenVariant(name, columns, tensors)
+    model = given_model(spec, place, given)
+    wanted = WantedOverRows(model, len(columns), spec.network(len(graph.classes)).classes, columns_remedy=remedy)
+    tensors, decoder = load_given_weights(spec, place, given, digest, wanted)
+    return GivenVariant(name, columns, tensors, given.hidden, decoder)
+
+
+def given_model(spec: GNNServiceSpec, place: int, given: Given) -> Model:
+    """The model with the hidden width of a given variant. Raises InputError where its heads do not share it."""
+    if given.hidden is None:
+        return spec.model
+    model = spec.model.model_copy(update={"hidden": given.hidden})
+    if len(model.fanouts) > 1 and given.hidden % (model.heads or 1):
+        raise InputError(
+            f"{_field(place)}.hidden", f"is {given.hidden}, no multiple of spec.model.heads, {model.heads}",
+            "give weights whose heads are those of spec.model",
+        )  # fmt: skip
+    return model
+
+
+def load_given_weights(
+    spec: GNNServiceSpec, place: int, given: Given, digest: str, wanted: WantedNetwork
+) -> tuple[Tensors, DecoderTensors | None]:
+    """The weights of a given variant, and what they have to score pairs by; None: outputs are not read in pairs. Raises
+    InputError."""
+    field = f"{_field(place)}.checkpoint"
+    tensors = load_checkpoint(given.checkpoint, digest, wanted_of(spec, wanted), field)
+    decoder = given_decoder_of(field, given.checkpoint, tensors) if spec.task.asked().reads_pairs else None
+    return (tensors if decoder is None else without_decoder(tensors)[0]), decoder
 
 
 def resolve_columns(
-    field: str, stated: Sequence[int | str], source: Sequence[FeatureColumn], features: int
+    field: str, stated: Iterable[int | str], source: Sequence[FeatureColumn], features: int
 ) -> np.ndarray:
     """Ids (int64) of the features that names and indices stand for, in their order. Raises InputError."""
     ends = np.cumsum([column.width for column in source]).tolist()

@@ -18,8 +18,8 @@ from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.repository import RankingRun
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.heterogeneous_rules import reads_products
+from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.searched import trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Projection, Variants
@@ -407,13 +407,13 @@ def searched_of(spec: GNNServiceSpec, names: Iterable[str] | None = None) -> tup
     where the spec asks for no search."""
     if not spec.variants.is_searched:
         return ()
-    rounds = {each.trains: each.variants for each in trained_rounds(spec.variants, spec.variants.pruning.factors)}
+    rounds = {each.trains: each.variants for each in search_space(spec, spec.variants.pruning.factors).trained_rounds}
     return tuple(one for name in (rounds if names is None else names) for one in networks_of(spec, rounds[name]))
 
 
 def is_learnt(spec: GNNServiceSpec) -> bool:
     """Whether anything is trained, for which torch is needed."""
-    return spec.model.checkpoint is None if reads_products(spec) else spec.trains_networks
+    return spec.trains_networks
 
 
 def embeddings_name(spec: GNNServiceSpec) -> str:

@@ -20,12 +20,13 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, NetworkManifest, RankingManifest
-from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
+from gnnserve_api.spec.made_variants import search_space
+from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import Storage, check_factors
 from gnnserve_worker.generation.cascades import check_cascades
-from gnnserve_worker.generation.checkpoint import given_weights
+from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, one_decoder, wanted_of
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.expected.listed import MODEL
@@ -63,10 +64,10 @@ from gnnserve_worker.generation.steps import (
 from gnnserve_worker.generation.training_set import ModelRows, TrainingSet, model_rows, normalization_of, training_set
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.models.registry import Tensors, first_layer, spec_of
+from gnnserve_worker.models.registry import Tensors, first_layer, spec_of, without_decoder
 from gnnserve_worker.progress import CHOOSE_FACTORS, Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
-from gnnserve_worker.tasks.generated import LearningProblem
+from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import Learning
@@ -92,14 +93,17 @@ def prepare(wanted: Wanted) -> OneRelation:
     wanted = replace(wanted, spec=spec)
     given = _load_given(wanted, graph)
     outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
-    tables_bytes = _tables_bytes(outline)
+    tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
-    master = None
+    master, decoders = None, [one.decoder for one in given if one.decoder is not None]
     if spec.model.checkpoint is not None:
-        network = WantedOverRows(spec.model, columns, len(graph.classes))
-        master = given_weights(spec.model, identity.checkpoint, network, progress)
-    compared = _compare(wanted, graph, master, given)
-    return OneRelation(wanted, graph, problem, given, master, tables_bytes, compared)
+        network = WantedOverRows(spec.model, columns, spec.network(len(graph.classes)).classes)
+        weights = given_weights(spec.model, identity.checkpoint, wanted_of(spec, network), progress)
+        own = given_decoder_of("spec.model.checkpoint", spec.model.checkpoint, weights or {})
+        master, decoders = without_decoder(weights or {})[0], [own, *decoders]
+    decoder = one_decoder(wanted.task, decoders)
+    compared = _compare(wanted, graph, problem, master, given, decoder)
+    return OneRelation(wanted, graph, problem, given, master, tables_bytes, compared, given_decoder=decoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class OneRelation:
     compared: Sequence[ComparedScores] = ()
     stored: GraphData | None = None
     """As of `EmbeddingCourse`."""
+    given_decoder: GivenDecoder | None = None
+    """What reads outputs of given weights in pairs; None: outputs are answers, or no weights are given."""
 
     def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
         spec, progress = self.wanted.spec, self.wanted.progress
@@ -168,13 +174,15 @@ class OneRelation:
             others=learnt.other_rankings,
             chosen=learnt.chosen,
         )
+        # A decoder without weights is that of trained networks as well.
+        decoder = (self.given_decoder.weights if self.given_decoder is not None else {}) or sources.decoder
         write = partial(write_row_source, graph, data.normalized)
         if self.stored is not None:
             write = partial(write_type_row_source, self.stored, [None] * len(self.stored.types))
         return Networks(
             replace(data, data=stored), sources, ranking,
             RowRecipe(data.normalized.method, moments(data.normalized), learnt.ranking.columns),
-            assumptions_of(spec, spec_of(spec.model.architecture)), sources.decoder, made.plan, worth_keeping,
+            assumptions_of(spec, spec_of(spec.model.architecture)), decoder, made.plan, worth_keeping,
             write, made.search if spec.variants.is_searched else None,
         )  # fmt: skip
 
@@ -194,6 +202,11 @@ class RowNetworks:
     learnt: LearntNetworks
     network_s: float
     """What the first networks took to be learnt, in seconds."""
+
+    @property
+    def space(self) -> SearchSpace:
+        spec = self.wanted.spec
+        return search_space(spec, spec.variants.pruning.factors)
 
     def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
         """`variants`: others than those of the spec, as of a round of a search."""
@@ -253,18 +266,6 @@ def _as_read(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
     return graph
 
 
-def _tables_bytes(outline: Outline) -> int:
-    """What all tables would take on the disk at most."""
-    spec = outline.spec
-    listed: Sequence[Variants] = (spec.variants,)
-    if spec.variants.is_searched:
-        factors = spec.variants.pruning.factors
-        derived = derived_rounds(spec.variants, spec.model, factors)
-        listed = [*(each.variants for each in derived), merged(spec.variants, trained_rounds(spec.variants, factors))]
-    outlines = [replace(outline, spec=spec.model_copy(update={"variants": variants})) for variants in listed]
-    return sum(map(bytes_of_tables, outlines))
-
-
 def _without_wide_tables(
     wanted: Wanted, spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem
 ) -> GNNServiceSpec:
@@ -287,8 +288,9 @@ def _load_given(wanted: Wanted, graph: GraphData) -> tuple[GivenVariant, ...]:
 
 
 def _compare(
-    wanted: Wanted, graph: GraphData, master: Tensors | None, given: Sequence[GivenVariant]
-) -> Sequence[ComparedScores]:
+    wanted: Wanted, graph: GraphData, problem: LearningProblem, master: Tensors | None, given: Sequence[GivenVariant],
+    decoder: GivenDecoder | None,
+) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores against the weights, over the source's graph."""
     expected, progress, downloads = wanted.identity.expected, wanted.progress, wanted.repository.downloads
     if not expected:
@@ -296,12 +298,16 @@ def _compare(
     # Imported here: nothing else computes scores before training.
     from gnnserve_worker.generation.expected.one_relation import ComparedWeights, compare_scores  # noqa: PLC0415
 
-    weights = {one.name: ComparedWeights(one.tensors, one.columns) for one in given}
+    network = wanted.spec.network(len(graph.classes))
+    weights = {one.name: ComparedWeights(one.network(network), one.tensors, one.columns) for one in given}
     if master is not None:
-        weights[MODEL] = ComparedWeights(master, None)
+        weights[MODEL] = ComparedWeights(network, master, None)
     if wanted.graph_version is not None:
-        graph = load_source(wanted.spec.graph.source, downloads, progress)
-    return compare_scores(wanted.spec, expected, graph, weights, lambda other: load_source(other, downloads), progress)
+        graph, problem, _ = wanted.task.import_graph(downloads, progress)
+    return compare_scores(
+        wanted.spec, expected, problem.whole(graph), weights, lambda other: load_source(other, downloads), decoder,
+        progress,
+    )  # fmt: skip
 
 
 # --- by what networks are learnt

@@ -59,6 +59,8 @@ class GeneratedVariant:
     factor: int
     size_bytes: int
     """Size of the file of weights."""
+    judged: VariantManifest | None = None
+    """Its copy that is judged, whose rows hold nothing that is held out; None: itself."""
 
 
 @dataclass(frozen=True, slots=True)

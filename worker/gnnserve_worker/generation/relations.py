@@ -5,7 +5,8 @@ Every variant of them reads products of each relation; so one network is trained
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,9 +15,15 @@ import numpy as np
 
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest
+from gnnserve_api.spec.made_variants import search_space
+from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.checkpoint import given_weights
+from gnnserve_api.spec.variants import Variants
+from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, one_decoder, wanted_of
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
+from gnnserve_worker.generation.estimates import GraphSizes
+from gnnserve_worker.generation.families.family import FamilyPlan
+from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.families.write import write_relation_row_source
 from gnnserve_worker.generation.lessons import (
@@ -28,12 +35,22 @@ from gnnserve_worker.generation.lessons import (
     take_lessons,
 )
 from gnnserve_worker.generation.ranking import Ranking
-from gnnserve_worker.generation.steps import Networks, Wanted, assumptions_of, import_graph, report_assumptions
+from gnnserve_worker.generation.steps import (
+    Found,
+    Measure,
+    Networks,
+    Wanted,
+    assumptions_of,
+    import_graph,
+    report_assumptions,
+)
 from gnnserve_worker.generation.training_set import TrainingSet, normalization_of, training_set
-from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.models.architecture import RelationalShape
-from gnnserve_worker.models.registry import Tensors, relational_spec_of, with_decoder
-from gnnserve_worker.tasks.generated import LearningProblem
+from gnnserve_worker.graph.relation_lists import parted_lists
+from gnnserve_worker.graph.store import Graph, GraphData
+from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape
+from gnnserve_worker.models.registry import Tensors, relational_spec_of, with_decoder, without_decoder
+from gnnserve_worker.repository.revision_files import StagedRevision
+from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import Learning
@@ -53,8 +70,12 @@ def prepare(wanted: Wanted) -> Relations:
     shape = RelationalShape(
         schema, spec.model.hidden, network.classes, network.layers, spec.model.bases, network.attention
     )
-    given = given_weights(spec.model, identity.checkpoint, WantedOverRelations(architecture, shape), progress)
-    prepared = Relations(replace(wanted, spec=spec), _training_set(spec, data, problem), shape, given)
+    fitting = wanted_of(spec, WantedOverRelations(architecture, shape))
+    given, decoder = given_weights(spec.model, identity.checkpoint, fitting, progress), None
+    if given is not None and spec.model.checkpoint is not None:
+        decoder = one_decoder(task, [given_decoder_of("spec.model.checkpoint", spec.model.checkpoint, given)])
+        given = without_decoder(given)[0]
+    prepared = Relations(replace(wanted, spec=spec), _training_set(spec, data, problem), shape, given, decoder)
     return replace(prepared, compared=prepared.compare())
 
 
@@ -67,6 +88,8 @@ class Relations:
     shape: RelationalShape
     given: Tensors | None
     """Weights of the network; None: it is trained."""
+    given_decoder: GivenDecoder | None = None
+    """What reads outputs of given weights in pairs; None: outputs are answers, or no weights are given."""
     compared: Sequence[ComparedScores] = ()
     tables_bytes: int = 0
 
@@ -83,8 +106,9 @@ class Relations:
             subject, shape = _training_set(spec, data, problem), replace(shape, graph=data.schema)
         architecture = relational_spec_of(spec.model.architecture)
         return compare_scores_over_relations(
-            spec, wanted.identity.expected, architecture, shape, subject, self.given, wanted.progress
-        )
+            spec, wanted.identity.expected, architecture, shape, subject, self.given, self.given_decoder,
+            wanted.progress,
+        )  # fmt: skip
 
     def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
         spec, subject = self.wanted.spec, self.subject
@@ -93,25 +117,31 @@ class Relations:
         # The columns of the first type, as its source has them.
         as_they_are = Ranking(np.arange(subject.schema.target.features or 0), {})
         sources = WeightSources(OneNetwork(partial(self._weights, learning)))
+        started = time.monotonic()
         learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
+        network_s = time.monotonic() - started
         architecture, tensors = relational_spec_of(spec.model.architecture), learnt.master or {}
         layers = [as_arrays(layer) for layer in architecture.layers(tensors, self.shape)]
         states, problem = states_of(subject, tensors), subject.problem
         ends = problem.answered_types(subject.schema) if problem.keeps_outputs else ()
         ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
-        network = spec.network(len(subject.data.classes))
+        made = RelationNetworks(
+            self.wanted, layers, subject, states, ends, GraphSizes.of(subject.data, problem.items), sources, learnt,
+            network_s,
+        )  # fmt: skip
         return Networks(
-            subject, sources, ranking, None, assumptions_of(spec, architecture), sources.decoder,
-            lambda: [plan_variants(spec, network, layers, subject, states, ends)],
+            subject, sources, ranking, None, assumptions_of(spec, architecture), sources.decoder, made.plan,
             tuple,  # all are kept: none is added unasked beside others
             lambda plans, variants, staged: write_relation_row_source(subject, states, layers[0], staged),
+            made.search if spec.variants.is_searched else None,
         )  # fmt: skip
 
     def _weights(self, learning: Learning | None, name: str) -> TensorsAndRuns:
         """Weights of the network, and of a decoder beside it: given, those that an interrupted generation has learnt
         already, or else trained."""
         if self.given is not None:
-            return self.given, ()
+            decoder = self.given_decoder
+            return with_decoder(self.given, {} if decoder is None else decoder.weights), ()
         if learning is None:
             raise ValueError(f"{name} is trained, for which torch is needed")
         # Imported here: it needs torch.
@@ -127,6 +157,53 @@ class Relations:
             return with_decoder(trained.tensors, trained.decoder), (run,)
 
         return learning.resumption.network(name, {"columns": "all"}, train)
+
+
+@dataclass(frozen=True, slots=True)
+class RelationNetworks:
+    """Networks over the relations of a graph: the `Subject` of a search."""
+
+    wanted: Wanted
+    layers: Sequence[RelationalLayer]
+    data: TrainingSet
+    states: States
+    ends: Collection[int]
+    """As of `plan_variants`."""
+    sizes: GraphSizes
+    sources: WeightSources
+    learnt: LearntNetworks
+    network_s: float
+    """What the first networks took to be learnt, in seconds."""
+
+    @property
+    def space(self) -> SearchSpace:
+        return search_space(self.wanted.spec)
+
+    def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
+        """`variants`: others than those of the spec, as of a round of a search."""
+        spec, data = self.wanted.spec, self.data
+        spec = spec if variants is None else spec.model_copy(update={"variants": variants})
+        network = spec.network(len(data.data.classes))
+
+        def plan(over: TrainingSet) -> FamilyPlan:
+            return plan_variants(spec, network, self.layers, over, self.states, self.ends)
+
+        def plan_over(lists: Graph) -> FamilyPlan:
+            relations = zip(data.data.relations, parted_lists(lists), strict=True)
+            own = replace(data.data, relations=tuple(replace(one, lists=other) for one, other in relations))
+            return plan(replace(data, data=own))
+
+        return [replace(plan(data), over=plan_over)]
+
+    def after(self, lessons: Sequence[Lesson]) -> RelationNetworks:
+        """With networks of further lessons."""
+        return replace(self, learnt=take_lessons(lessons, self.sources, self.learnt))
+
+    def search(self, staged: StagedRevision, measure: Measure) -> Found:
+        # Imported here: few revisions are searched for.
+        from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
+
+        return search(self, staged, measure)
 
 
 def _training_set(spec: GNNServiceSpec, data: GraphData, problem: LearningProblem) -> TrainingSet:

@@ -13,7 +13,7 @@ at once, or not at all; a search plans, writes and measures in rounds (`search/s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -36,8 +36,9 @@ from gnnserve_worker.generation.learning import Learning, begin_learning, genera
 from gnnserve_worker.generation.lessons import Lesson, WeightSources, is_learnt, lessons_of, steps_of
 from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile
 from gnnserve_worker.generation.training_set import TrainingSet
-from gnnserve_worker.graph.store import Finding, GraphData
+from gnnserve_worker.graph.store import Finding, Graph, GraphData
 from gnnserve_worker.models.architecture import ArchitectureSpec
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.progress import IMPORT, PROFILE, Progress, ProgressListener
@@ -96,6 +97,10 @@ class Measured:
 
 
 class Measure(Protocol):
+    @property
+    def lists(self) -> Graph | None:
+        """Lists that variants are judged over; None: those of the graph."""
+
     def __call__(self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()) -> Measured:
         """Measure written variants, and the cascades that consist of them."""
 
@@ -263,7 +268,7 @@ def publish_networks(
 def _make_listed(wanted: Wanted, networks: Networks, staged: StagedRevision, measure: Measure) -> Found:
     """Plan, write and measure what the manifest lists, and what families add unasked where it is worth keeping."""
     plans = networks.plan()
-    generated = write_plans(plans, staged, wanted.progress)
+    generated = write_plans(plans, staged, wanted.progress, judged=measure.lists)
     measured = measure(generated, [cascade for plan in plans for cascade in plan.cascades])
     profile = msgspec.structs.replace(measured.profile, variants=networks.keep(measured.profile.variants))
     return Found(plans, measured.generated, profile, measured.cascades)
@@ -280,10 +285,14 @@ class _Measuring:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """What was found of each variant, by name."""
 
+    @property
+    def lists(self) -> Graph | None:
+        return self.judge.graph
+
     def __call__(self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()) -> Measured:
         variants, judge = self.wanted.spec.variants, self.judge
         loaded = open_revision(self.staged.files_of([made.variant for made in generated], self.rows))
-        judged = loaded if judge.graph is None else loaded.over(judge.graph)
+        judged = loaded if judge.graph is None else self._judged(loaded, generated, judge.graph)
         found: dict[str, Verdict] = {}
         try:
             generated = calibrated(judged, generated, judge)
@@ -301,6 +310,12 @@ class _Measuring:
         self.verdicts.update(found)
         right = {name: one.validation.right for name, one in found.items() if one.validation.right is not None}
         return Measured(generated, profile, right, [cascade.manifest for cascade in cascades])
+
+    def _judged(self, loaded: LoadedRevision, generated: Sequence[GeneratedVariant], lists: Graph) -> LoadedRevision:
+        """The revision as variants are judged."""
+        over, copies = loaded.over(lists), [made.judged for made in generated if made.judged is not None]
+        opened = open_revision(self.staged.files_of(copies)).variants if copies else {}
+        return replace(over, variants={**over.variants, **opened})
 
     def _report(self, done: int, total: int) -> None:
         self.wanted.progress(Progress(PROFILE, done, total))

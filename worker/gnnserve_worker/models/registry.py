@@ -84,7 +84,7 @@ def relational_spec_of(architecture: str) -> RelationalSpec:
 
 Tensors = dict[str, np.ndarray]
 """Weights of a network, as a state dict."""
-_DECODER = "decoder."
+DECODER = "decoder."
 """Beginning of the keys of a decoder's weights where they stand beside a network's."""
 
 
@@ -126,10 +126,10 @@ def without_first_product(tensors: Mapping[str, np.ndarray]) -> Tensors:
 
 def with_decoder(network: Mapping[str, np.ndarray], decoder: Mapping[str, np.ndarray]) -> Tensors:
     """A network's weights and those of the decoder that was learnt beside it as one set, to be kept together."""
-    return {**network, **{f"{_DECODER}{key}": tensor for key, tensor in decoder.items()}}
+    return {**network, **{f"{DECODER}{key}": tensor for key, tensor in decoder.items()}}
 
 
 def without_decoder(tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, Tensors]:
     """The network's weights and the decoder's."""
-    network = {key: value for key, value in tensors.items() if not key.startswith(_DECODER)}
-    return network, {key.removeprefix(_DECODER): tensors[key] for key in tensors if key.startswith(_DECODER)}
+    network = {key: value for key, value in tensors.items() if not key.startswith(DECODER)}
+    return network, {key.removeprefix(DECODER): tensors[key] for key in tensors if key.startswith(DECODER)}

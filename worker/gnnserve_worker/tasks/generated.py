@@ -168,8 +168,8 @@ class Judgement:
     figures: TaskFigures | None = None
     """Figures of the task beside it; None: it says all."""
     right: np.ndarray | None = None
-    """How many labels of each node are right, int64 [nodes], to compare variants node by node; None: the metric judges
-    no node by itself."""
+    """How right each item is that was judged, to compare variants item by item: labels of a node, int64 [nodes], or a
+    share of 1 whose mean is the accuracy, float64 [items]. None: the metric judges no item by itself."""
     answers: np.ndarray | None = None
     """Column of the highest output of each node, where that is its answer; None: it is not."""
 
@@ -228,6 +228,13 @@ class LearningProblem(Protocol):
     def majority(self) -> Majority | None:
         """Score that networks must be better than to have learnt anything; None: there is no such score."""
 
+    def whole(self, graph: GraphData) -> GraphData:
+        """The source's graph, with what is held out of `graph`, over which the problem was posed."""
+
+    @property
+    def least_score(self) -> float:
+        """Score of what knows nothing, by the metric."""
+
     @property
     def compares_shortly(self) -> bool:
         """Whether short trainings are compared: where validation scores are shares of nodes."""
@@ -255,6 +262,21 @@ class LearningProblem(Protocol):
 
     def judge(self, decoder: Mapping[str, np.ndarray]) -> Judge:
         """`decoder`: weights that were learnt beside networks."""
+
+
+class DecoderTensors(NamedTuple):
+    """Weights that a user gives of what reads outputs in pairs, as a file has them."""
+
+    field: str
+    """Field that names them, for messages."""
+    tensors: Mapping[str, np.ndarray]
+    """float32, under whatever keys; empty: there are none."""
+    named: str
+    """Name of the file or of the tensors."""
+    within: str
+    """Where else they may be, as `the folder of the program`."""
+    without: str
+    """What to do where outputs are compared by their product, and so have no such weights."""
 
 
 class GivenDecoder(NamedTuple):
@@ -296,9 +318,9 @@ class GenerationTask(Protocol):
     def check_given(self, columns: int, graph: GraphData) -> None:
         """Raises InputError where a given model has so many outputs for a node and the task reads others."""
 
-    def given_decoder(self, weights: Path | None) -> GivenDecoder | None:
-        """What reads outputs of a given model in pairs; None: outputs are answers. `weights`: their file; None: there
-        is none. Raises InputError where they are not the decoder's."""
+    def given_decoder(self, weights: DecoderTensors) -> GivenDecoder | None:
+        """What reads outputs of a given model in pairs; None: outputs are answers. Raises InputError where the weights
+        are not the decoder's."""
 
     def check_plan(self) -> None:
         """Raises InputError where variants cannot be planned before training."""

@@ -17,6 +17,7 @@ from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
+from gnnserve_worker.generation.expected.pairs import compare_all_pairs
 from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.training_set import (
     fit_normalization,
@@ -31,6 +32,7 @@ from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated, weights_of
 from gnnserve_worker.models.registry import Tensors, spec_of
 from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.tasks.generated import GivenDecoder
 from gnnserve_worker.tasks.generation import task_of
 
 # --- the part of a graph that scores depend on
@@ -93,6 +95,7 @@ _NORMALIZATIONS = (Normalization.DISABLED, Normalization.ROW_NORMALIZE, Normaliz
 class ComparedWeights:
     """Weights that scores are expected of."""
 
+    network: NetworkManifest
     tensors: Tensors
     columns: np.ndarray | None
     """Features that they read, int64; None: all."""
@@ -100,16 +103,19 @@ class ComparedWeights:
 
 def compare_scores(
     spec: GNNServiceSpec, digests: Mapping[str, str], graph: GraphData, weights: Mapping[str, ComparedWeights],
-    load: Callable[[GraphSource], GraphData], progress: ProgressListener,
+    load: Callable[[GraphSource], GraphData], decoder: GivenDecoder | None, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
-    """Hold all expected scores of the spec against those of the weights. `graph`: the source's. `load`: reads
-    another source. InputError: they differ by more than they may."""
-    network = spec.network(len(graph.classes))
+    """Hold all expected scores of the spec against those of the weights, and of pairs against those that `decoder`
+    makes of their rows. `graph`: the source's. `load`: reads another source. InputError: they differ by more than they
+    may."""
     rows = cache(lambda: _served_rows(spec, graph, normalization_of(spec)))  # once files are read without errors
-    return compare_listed(
-        spec, digests, graph, _hint(graph), lambda name: _Network(spec, network, graph, weights[name], rows(), load),
-        progress,
-    )  # fmt: skip
+
+    def network_of(name: str) -> _Network:
+        return _Network(spec, weights[name].network, graph, weights[name], rows(), load)
+
+    found = compare_listed(spec, digests, graph, _hint(graph), network_of, progress)
+    compare_all_pairs(spec, graph, lambda name: network_of(name).scores, decoder)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

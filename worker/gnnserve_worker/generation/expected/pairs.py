@@ -7,14 +7,29 @@ from collections.abc import Callable
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.expected.comparison import scored_nodes
 from gnnserve_worker.generation.expected.file import ScoredNodes, find_nodes
-from gnnserve_worker.generation.expected.listed import ListedScores
+from gnnserve_worker.generation.expected.listed import ListedScores, listed_scores
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checked_arrays import reading
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.tasks.generated import GivenDecoder
 
 _PAIRS, _SCORES = "pairs", "pair_scores"
 _HOW = "write it with numpy.savez(PATH, nodes=…, scores=…, pairs=…, pair_scores=…), as docs/programs.md shows"
+
+
+def compare_all_pairs(
+    spec: GNNServiceSpec, graph: GraphData, rows_of: Callable[[str], Callable[[np.ndarray], np.ndarray]],
+    decoder: GivenDecoder | None,
+) -> None:  # fmt: skip
+    """Hold all expected scores of pairs of the spec against those that the decoder makes of rows. `rows_of`: by what
+    `ListedScores` calls its weights. `decoder` None: outputs are answers. InputError: as of `compare_pairs`."""
+    if decoder is None:
+        return
+    for listed in listed_scores(spec):
+        compare_pairs(listed, scored_nodes(spec, graph), rows_of(listed.weights), decoder)
 
 
 def compare_pairs(

@@ -13,6 +13,7 @@ from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT, single_readings
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
+from gnnserve_worker.generation.expected.pairs import compare_all_pairs
 from gnnserve_worker.generation.families.relation_tables import hidden_states
 from gnnserve_worker.generation.families.relations import as_arrays, states_of
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
@@ -21,6 +22,7 @@ from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape
 from gnnserve_worker.models.plain import SERVED, Reading, activated
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.tasks.generated import GivenDecoder
 
 _MOST_PERMUTED = 5
 """Most relations of which every order is tried: there are 120 of five."""
@@ -28,13 +30,15 @@ _MOST_PERMUTED = 5
 
 def compare_scores_over_relations(
     spec: GNNServiceSpec, digests: Mapping[str, str], architecture: RelationalSpec, shape: RelationalShape,
-    subject: TrainingSet, tensors: Tensors, progress: ProgressListener,
+    subject: TrainingSet, tensors: Tensors, decoder: GivenDecoder | None, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
-    """Hold expected scores of the spec against those of the weights. `subject`: of the source's graph. InputError:
-    they differ by more than they may."""
+    """Hold expected scores of the spec against those of the weights, and of pairs against those that `decoder` makes of
+    their rows. `subject`: of the source's graph. InputError: they differ by more than they may."""
     means = [means_by_relation(subject.data, one) for one in subject.data.relations]
     network = _Network(architecture, shape, subject, means, tensors)
-    return compare_listed(spec, digests, subject.data, "", lambda _: network, progress)
+    found = compare_listed(spec, digests, subject.data, "", lambda _: network, progress)
+    compare_all_pairs(spec, subject.data, lambda _: network.scores, decoder)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +57,7 @@ class _Network:
         return found
 
     def _all_scores(self, reading: Reading = SERVED, *, divides: bool = False) -> np.ndarray:
-        """Scores of all nodes of the classified type. `divides`: what relations give is averaged, not summed."""
+        """Scores of all nodes that are asked about. `divides`: what relations give is averaged, not summed."""
         layers = [as_arrays(layer) for layer in self.architecture.layers(self.tensors, self.shape)]
         states = states_of(self.subject, self.tensors)
         for number, layer in enumerate(layers):
@@ -65,7 +69,8 @@ class _Network:
                 activated(one, one if reading.residual is None else _dense(before), reading, is_last=is_last)
                 for one, before in zip(outputs, states, strict=True)
             ]
-        return np.asarray(states[0])
+        # Where links are scored, nodes of all types are, by their numbers.
+        return np.concatenate([_dense(one) for one in (states if self.subject.data.names is not None else states[:1])])
 
     def causes(self, positions: np.ndarray) -> Iterator[Cause]:
         """Other ways to compute the scores of these nodes; those that change nothing are left out."""

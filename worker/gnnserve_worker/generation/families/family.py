@@ -189,6 +189,8 @@ class FamilyPlan:
     """Variants in the order of the profile."""
     cascades: Sequence[PlannedCascade] = ()
     """Cascades in that order, behind all variants."""
+    over: Callable[[Graph], FamilyPlan] | None = None
+    """The same over other lists of the same nodes; None: no row holds what a node's neighbours have."""
 
 
 class Planner(Protocol):

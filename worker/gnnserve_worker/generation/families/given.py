@@ -88,8 +88,9 @@ def _plan_given(made_from: Ingredients, given: GivenVariant, table: SharedTable,
     read = table.columns[: len(given.columns)]
     order = np.argsort(given.columns)[np.searchsorted(np.sort(given.columns), read)]
     return plan_variant(
-        GIVEN, stored_name(given.name, storage), table.name(storage), len(read), made_from.network, storage,
-        keep_columns_of(given.tensors, order), factor=made_from.features.shape[1] // len(read),
+        GIVEN, stored_name(given.name, storage), table.name(storage), len(read),
+        given.network(made_from.network), storage, keep_columns_of(given.tensors, order),
+        factor=made_from.features.shape[1] // len(read),
     )  # fmt: skip
 
 
@@ -156,7 +157,7 @@ class ProgramPlanner:
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         program = made_from.program
-        if program is None:
+        if program is None or 1 not in made_from.spec.variants.pruning.factors:
             return FamilyPlan()
         widest = max(one.shape[1] for one in program.features)
         columns = list(range(widest)) if program.columns is None else list(program.columns)

@@ -267,7 +267,7 @@ def plan_stored(made_from: Ingredients, layers: Mapping[int, VariantPoint]) -> F
             variants += [_variant(made_from, made_from.master, below, storage, layers[layer]) for storage in storages]
         if layer < last:
             tables.append(below.table(Storage.FLOAT32))
-    return FamilyPlan(tables, variants)
+    return FamilyPlan(tables, variants, over=lambda graph: plan_stored(replace(made_from, graph=graph), layers))
 
 
 def _variant(
@@ -455,6 +455,7 @@ class ChannelsPlanner:
         return FamilyPlan(
             tables=[table for plan in plans for table in plan.tables],
             variants=[variant for plan in plans for variant in plan.variants],
+            over=lambda graph: self.plan(replace(made_from, graph=graph), earlier),
         )
 
 

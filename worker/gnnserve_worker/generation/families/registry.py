@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.families import CASCADE, HopAxis, cascade_of, point_of
+from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, WideTables
 from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -138,8 +139,14 @@ def needs_master(spec: GNNServiceSpec) -> bool:
 
 
 def bytes_of_tables(outline: Outline) -> int:
-    """What all tables would take on the disk at most."""
-    return sum(planner.tables_bytes(outline) for planner in PLANNERS)
+    """What all tables would take on the disk at most, of a search those of all that it tries."""
+    spec = outline.spec
+    listed: Sequence[Variants] = (spec.variants,)
+    if spec.variants.is_searched:
+        space = search_space(spec, spec.variants.pruning.factors)
+        listed = [*(each.variants for each in space.derived_rounds), space.merged(space.trained_rounds)]
+    outlines = [replace(outline, spec=spec.model_copy(update={"variants": variants})) for variants in listed]
+    return sum(planner.tables_bytes(each) for each in outlines for planner in PLANNERS)
 
 
 # --- what is planned of a list

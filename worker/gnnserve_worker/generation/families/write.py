@@ -5,23 +5,26 @@ does not have.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import point_of
 from gnnserve_api.graph_schema import TypeRows
-from gnnserve_api.repository import RowSource, SourceColumn, VariantManifest
+from gnnserve_api.repository import RowSource, SourceColumn, StoredManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable, PlannedVariant
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.training_set import Normalized, TrainingSet
-from gnnserve_worker.graph.store import GraphData, NodeType
+from gnnserve_worker.graph.store import Graph, GraphData, NodeType
 from gnnserve_worker.models.architecture import RelationalLayer, default_key, layer_tensors, moment_key
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import StagedRevision
+from gnnserve_worker.tables.table import Table
 
 # --- tables and networks
 
@@ -29,14 +32,20 @@ from gnnserve_worker.repository.revision_files import StagedRevision
 _STAGE = "write tables"
 
 
+_JUDGED = "judged-"
+"""What names of tables begin with that variants are judged by alone."""
+
+
 def write_plans(
-    plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener, *, are_asked_for: bool = True
-) -> list[GeneratedVariant]:
+    plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener, *, are_asked_for: bool = True,
+    judged: Graph | None = None,
+) -> list[GeneratedVariant]:  # fmt: skip
     """Tables and weights, plan after plan; the variants in the order of the profile.
 
     A table whose numbers its storage cannot hold is left out, and the variants over it, where they were added unasked.
     Raises InputError where they were asked for. `are_asked_for`: whether a manifest lists the variants that one can
-    list; a search tries what there is. Tables that are there are not written again.
+    list; a search tries what there is. Tables that are there are not written again. `judged`: lists that variants are
+    judged over; None: those of the graph.
     """
     generated: list[GeneratedVariant] = []
     done, total = 0, len({table.name for plan in plans for table in plan.tables})
@@ -71,7 +80,26 @@ def write_plans(
             "holds no projected table, and without variants.pruning.wideTables: Keep there is no other",
             "add float32 or bfloat16, or set wideTables to Keep",
         )
-    return generated
+    return generated if judged is None else _with_judged(plans, generated, judged, staged)
+
+
+def _with_judged(
+    plans: Sequence[FamilyPlan], generated: Sequence[GeneratedVariant], lists: Graph, staged: StagedRevision
+) -> list[GeneratedVariant]:
+    """The variants, those whose rows hold what neighbours have with a copy of their table over other lists."""
+    for plan in (plan.over(lists) for plan in plans if plan.over is not None):
+        for table in plan.tables:
+            if f"{_JUDGED}{table.name}" not in staged.tables:
+                _write(table, staged, _JUDGED)
+
+    def copy_of(variant: VariantManifest) -> VariantManifest | None:
+        table = f"{_JUDGED}{variant.table}"
+        if variant.stored is None or table not in staged.tables:
+            return None
+        # What corrects rows is of the table that is served, and nothing is corrected while variants are judged.
+        return msgspec.structs.replace(variant, table=table, stored=StoredManifest(layer=variant.stored.layer))
+
+    return [replace(made, judged=copy_of(made.variant)) for made in generated]
 
 
 def _write_network(variant: PlannedVariant, staged: StagedRevision) -> None:
@@ -86,13 +114,19 @@ def _write_network(variant: PlannedVariant, staged: StagedRevision) -> None:
             )
 
 
-def _write(table: PlannedTable | DerivedTable, staged: StagedRevision) -> None:
+def _write(table: PlannedTable | DerivedTable, staged: StagedRevision, prefix: str = "") -> None:
+    """`prefix`: what its name begins with, and the names of tables that it is made of."""
+    name = f"{prefix}{table.name}"
     if isinstance(table, DerivedTable):
-        rows, own = table.rows(staged.open_table), None if table.own is None else table.own(staged.open_table)
-        staged.write_table(table.name, table.kind, table.storage, table.columns, rows, own)
+
+        def written(of: str) -> Table:
+            return staged.open_table(f"{prefix}{of}")
+
+        rows, own = table.rows(written), None if table.own is None else table.own(written)
+        staged.write_table(name, table.kind, table.storage, table.columns, rows, own)
         return
     staged.write_table(
-        table.name, table.kind, table.storage, table.columns, table.rows(), None if table.own is None else table.own(),
+        name, table.kind, table.storage, table.columns, table.rows(), None if table.own is None else table.own(),
         source_columns=table.source_columns, made_by="" if table.made_by is None else table.made_by.prefix,
         by_relation=table.by_relation,
     )  # fmt: skip

@@ -18,10 +18,9 @@ from gnnserve_api.programs import InputRole, ProgramManifest, contract_problems
 from gnnserve_api.spec.graph import GraphSource, Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT
-from gnnserve_worker.generation.expected.comparison import Cause, compare_listed, scored_nodes
-from gnnserve_worker.generation.expected.listed import listed_scores
+from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.expected.one_relation import TURNED, other_directions
-from gnnserve_worker.generation.expected.pairs import compare_pairs
+from gnnserve_worker.generation.expected.pairs import compare_all_pairs
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
 from gnnserve_worker.generation.training_set import normalization_of
 from gnnserve_worker.graph.store import GraphData
@@ -165,7 +164,5 @@ def compare_program(
     """Hold the expected scores of the spec against those of the program, and of pairs against those that `decoder`
     makes of its rows. InputError: they differ by more than they may."""
     found = compare_listed(compared.spec, digests, compared.graph, "", lambda _: compared, progress)
-    if decoder is not None:
-        for listed in listed_scores(compared.spec):
-            compare_pairs(listed, scored_nodes(compared.spec, compared.graph), compared.scores, decoder)
+    compare_all_pairs(compared.spec, compared.graph, lambda _: compared.scores, decoder)
     return found

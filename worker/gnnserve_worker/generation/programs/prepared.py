@@ -18,21 +18,25 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, program_network
-from gnnserve_api.spec.made_variants import variants_of_program
+from gnnserve_api.spec.made_variants import search_space, variants_of_program
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
+from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.cascades import check_cascades
-from gnnserve_worker.generation.families.family import Ingredients, Outline, PlacedProgram
+from gnnserve_worker.generation.estimates import GraphSizes
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlacedProgram
 from gnnserve_worker.generation.families.given import kept_as
 from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
 from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
-from gnnserve_worker.generation.given_program import GivenProgram, check_program, read_program
+from gnnserve_worker.generation.given_program import GivenProgram, check_program, decoder_tensors, read_program
 from gnnserve_worker.generation.lessons import LearntNetworks, Lesson, OneRowModels, WeightSources, take_lessons
 from gnnserve_worker.generation.one_relation import check_range
 from gnnserve_worker.generation.profile import worth_keeping
 from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
 from gnnserve_worker.generation.programs.running import (
+    CHECKED_LANES,
     ProgramScores,
     ProgramTeacher,
     called_by,
@@ -40,7 +44,7 @@ from gnnserve_worker.generation.programs.running import (
     served_features,
 )
 from gnnserve_worker.generation.ranking import Ranking
-from gnnserve_worker.generation.steps import Networks, Wanted, WriteRowSource, import_graph
+from gnnserve_worker.generation.steps import Found, Measure, Networks, Wanted, WriteRowSource, import_graph
 from gnnserve_worker.generation.training_set import (
     ModelRows,
     TrainingSet,
@@ -52,18 +56,15 @@ from gnnserve_worker.generation.training_set import (
 )
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.programs.facts import FIELD
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import CHECK, Progress, ProgressListener
-from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe
+from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import Learning
-
-_LANES = 2
-"""Runs at once while it is checked."""
 
 
 def prepare(wanted: Wanted) -> PreparedProgram:
@@ -82,14 +83,14 @@ def prepare(wanted: Wanted) -> PreparedProgram:
     asked = _asked_nodes(given.contract, graph, problem)
     network = program_network(given.contract, program.fanouts)
     widest = max(kind.features or 0 for kind in graph.schema.types)
-    decoder = wanted.task.given_decoder(given.decoder)
+    decoder = wanted.task.given_decoder(decoder_tensors(given.decoder))
     outline = Outline(spec, network, graph.nodes, widest)
     tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
     source = graph
     if wanted.graph_version is not None:
         source = load_source(spec.graph.source, wanted.repository.downloads, progress)
-    with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
+    with closing(ProgramRunner(given.file, CHECKED_LANES, given.contract.limits)) as runner:
         compared = _check(wanted, spec, given, source, runner, decoder)
         _check_runs(spec, given, graph, asked, runner, progress)
     return PreparedProgram(replace(wanted, spec=spec), given, graph, problem, tables_bytes, compared, decoder)
@@ -164,39 +165,37 @@ class PreparedProgram:
         self.problem.check(spec.variants)
         if spec.variants.cascades:
             check_cascades(spec.variants)
-        kept = kept_as(given.contract, spec)
-        network = program_network(kept, _program_of(spec).fanouts)
+        network = program_network(given.contract, _program_of(spec).fanouts)
         data = training_set(
             graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec)
         )  # fmt: skip
         features = served_features(data.features, graph)
         for one in features:
-            check_range(one, spec.variants.storage)
+            check_range(one, () if spec.variants.is_searched else spec.variants.storage)
         # Before training, since a damaged copy of it in the repository should not cost the time.
         self.wanted.repository.put_graph(graph)
-        learnt, sources = LearntNetworks(spec, Ranking(np.arange(features[0].shape[1]), {})), WeightSources(None)
+        sources = WeightSources(None)
         if learning is not None:
-            with closing(ProgramRunner(given.file, _LANES, given.contract.limits)) as runner:
-                sources = WeightSources(None, self._one_rows(data, self._teacher(runner, data), learning))
-                learnt = take_lessons(lessons, sources, learnt)
-        placed = PlacedProgram(given.folder, given.contract, kept, features, given.columns)
-        ingredients = Ingredients(
-            spec, network, joined_lists(graph), features[0], learnt.ranking, None, one_rows=learnt.one_rows,
-            program=placed,
-        )  # fmt: skip
+            sources = WeightSources(None, self._one_rows(data, self._teacher(data), learning))
+        as_they_are = Ranking(np.arange(features[0].shape[1]), {})
+        learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
+        made = ProgramNetworks(
+            self.wanted, given, data, features, GraphSizes.of(graph, self.problem.items), sources, learnt
+        )
         decoder = {} if self.given_decoder is None else self.given_decoder.weights
-        ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(learnt.ranking.columns.tolist()))
+        ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
         rows, write = _NEW_NODES[RowLayout.of_nodes(graph.schema)](data)
         # Nothing is assumed: a program says all that it computes.
         return Networks(
-            data, sources, ranking, rows, {}, decoder, partial(plan_families, ingredients), worth_keeping, write
-        )
+            data, sources, ranking, rows, {}, decoder, made.plan, worth_keeping, write,
+            made.search if spec.variants.is_searched else None,
+        )  # fmt: skip
 
-    def _teacher(self, runner: ProgramRunner, data: TrainingSet) -> ProgramTeacher:
-        spec = self.wanted.spec
-        read = read_graph(spec, self.graph, self.given.columns)
+    def _teacher(self, data: TrainingSet) -> ProgramTeacher:
+        spec, given = self.wanted.spec, self.given
+        read = read_graph(spec, self.graph, given.columns)
         read = replace(read, lists=joined_lists(replace(self.graph, relations=tuple(data.visible))))
-        return ProgramTeacher(self.given.digest, self.given.contract, read, runner, _program_of(spec).fanouts)
+        return ProgramTeacher(given.digest, given.contract, read, given.file, _program_of(spec).fanouts)
 
     def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: Learning) -> OneRowModels:
         # Imported here: it trains, for which torch is needed.
@@ -206,6 +205,52 @@ class PreparedProgram:
         return TrainedOneRows(
             self.wanted.spec.model, subject, rows_of, None, self.wanted.progress, *learning, teacher=teacher
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramNetworks:
+    """A program, and perceptrons that learn its scores: the `Subject` of a search."""
+
+    wanted: Wanted
+    given: GivenProgram
+    data: TrainingSet
+    features: Sequence[Features]
+    """Those of each type as tables have them."""
+    sizes: GraphSizes
+    sources: WeightSources
+    learnt: LearntNetworks
+    network_s: float = 0.0
+    """0: nothing is learnt before perceptrons are."""
+
+    @property
+    def space(self) -> SearchSpace:
+        """With the fan-outs that the program's hops permit, which its folder may say."""
+        contract, space = self.given.contract, search_space(self.wanted.spec)
+        fanouts = (one for one in space.fanouts if len(one) == contract.hops and not contract.reads_degrees)
+        return replace(space, fanouts=tuple(fanouts))
+
+    def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
+        """`variants`: others than those of the spec, as of a round of a search."""
+        spec, given, learnt = self.wanted.spec, self.given, self.learnt
+        spec = spec if variants is None else spec.model_copy(update={"variants": variants})
+        kept = kept_as(given.contract, spec)
+        placed = PlacedProgram(given.folder, given.contract, kept, self.features, given.columns)
+        return plan_families(
+            Ingredients(
+                spec, program_network(kept, _program_of(spec).fanouts), joined_lists(self.data.data), self.features[0],
+                learnt.ranking, None, one_rows=learnt.one_rows, program=placed,
+            )
+        )  # fmt: skip
+
+    def after(self, lessons: Sequence[Lesson]) -> ProgramNetworks:
+        """With networks of further lessons."""
+        return replace(self, learnt=take_lessons(lessons, self.sources, self.learnt))
+
+    def search(self, staged: StagedRevision, measure: Measure) -> Found:
+        # Imported here: few revisions are searched for.
+        from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
+
+        return search(self, staged, measure)
 
 
 def _learnt_of_one_type(data: TrainingSet) -> tuple[TrainingSet, Callable[[Model], ModelRows]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -30,6 +32,8 @@ from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, we
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
 
+CHECKED_LANES = 2
+"""Runs at once before there is a revision."""
 _SEEDS_AT_ONCE = 256
 _MOST_ALONE = 256
 """Most nodes that are computed one by one."""
@@ -231,11 +235,13 @@ class ProgramTeacher:
     contract: ProgramManifest
     graph: ProgramGraph
     """With the lists that training may see."""
-    runner: ProgramRunner
+    file: Path
+    """The program, of which a process runs while scores are computed."""
     fanouts: tuple[int, ...] | None
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
-        return ProgramScores(self.contract, self.graph, self.runner, fanouts=self.fanouts).scores(nodes)
+        with closing(ProgramRunner(self.file, CHECKED_LANES, self.contract.limits)) as runner:
+            return ProgramScores(self.contract, self.graph, runner, fanouts=self.fanouts).scores(nodes)
 
 
 def read_graph(

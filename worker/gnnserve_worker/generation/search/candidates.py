@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
+from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage
@@ -46,6 +47,7 @@ class Shapes:
     spec: GNNServiceSpec
     """With the factors that are searched."""
     graph: Graph
+    """Lists of all types."""
     source_columns: int
     """Features of the source."""
     classes: int
@@ -58,19 +60,20 @@ class Shapes:
 
 def all_candidates(shapes: Shapes) -> list[Candidate]:
     """In the order in which a search makes them."""
-    spec = shapes.spec
-    factors = spec.variants.pruning.factors
-    rounds = (*derived_rounds(spec.variants, spec.model, factors), *trained_rounds(spec.variants, factors))
-    return [candidate for each in rounds for candidate in candidates_of(shapes, each)]
+    space = search_space(shapes.spec, shapes.spec.variants.pruning.factors)
+    return [candidate for each in space.rounds for candidate in candidates_of(shapes, each)]
 
 
 def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
+    """Of a round that makes nothing of the first network, only the counts of the graph and the model are read: whatever
+    that network is, perceptrons beside it are alike."""
     spec = shapes.spec.model_copy(update={"variants": searched.variants})
     network, nodes = shapes.network, shapes.graph.nodes
     columns = spec.model.row_columns(shapes.source_columns)
     one_rows = _ShapedOneRows(spec.model, shapes.source_columns, shapes.classes, nodes)
     sources = WeightSources(_ShapedModels(spec.model, shapes.classes, columns), one_rows)
-    master, networks = _shaped(network, columns), networks_of(spec)
+    master = None if searched.variants.are_all_given else _shaped(network, columns)
+    networks = networks_of(spec)
     learnt = take_lessons(networks, sources, LearntNetworks(spec, Ranking(np.arange(columns), {}), master))
     features = np.broadcast_to(np.float32(0), (nodes, columns))
     made_from = Ingredients(

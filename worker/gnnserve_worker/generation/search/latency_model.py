@@ -8,17 +8,19 @@ measurement in turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 from scipy.optimize import nnls
 
 from gnnserve_api.operations import BatchShape, NetworkShape, operations, read_rows
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.repository import NetworkKind, NetworkManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture
 from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.relation_lists import parted_lists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.tables.formats import FORMATS
 
@@ -30,30 +32,68 @@ class Work:
     rows: float
     bytes: float
     operations: float
+    batches: float = 1.0
+    """Batches whose constant cost counts: 0 where it is of another kind of network than was measured."""
 
     def terms(self) -> tuple[float, ...]:
-        return (1.0, self.rows, self.bytes, self.operations)
+        return (self.batches, self.rows, self.bytes, self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class RelationDegrees:
+    """Neighbours that are drawn of a node by one relation."""
+
+    source: int
+    """Place of the type that is read."""
+    target: int
+    """Place of the type that reads."""
+    of_nodes: np.ndarray
+    """int64: of nodes of the target, each counted once."""
+    of_neighbours: np.ndarray
+    """int64: of these nodes as often as they are neighbours of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
     """Neighbours that are drawn of a node."""
 
-    of_nodes: np.ndarray
-    """int64: of nodes, each counted once."""
-    of_neighbours: np.ndarray
-    """int64: of nodes as often as they are neighbours of one."""
+    relations: tuple[RelationDegrees, ...]
+    seeds: tuple[int, ...] = (0,)
+    """Places of the types that are asked about, each as often as the others."""
 
     @staticmethod
-    def of(graph: Graph) -> Degrees:
-        degrees = np.diff(graph.indptr)
-        return Degrees(degrees, degrees[_sample(graph.indices)])
+    def of(graph: Graph, seeds: tuple[int, ...] = (0,)) -> Degrees:
+        """`graph`: lists of all types, with their schema."""
+        schema, lists = graph.schema, parted_lists(graph)
+        ends = [(schema.place_of(one.source), schema.place_of(one.target)) for one in schema.relations]
 
-    def drawn(self, fanouts: Sequence[int]) -> tuple[float, ...]:
-        """What is to be expected of each hop, the seed's first."""
-        return tuple(
-            _mean_drawn(self.of_nodes if hop == 0 else self.of_neighbours, fanout) for hop, fanout in enumerate(fanouts)
-        )
+        def met(own: np.ndarray, target: int) -> np.ndarray:
+            read = [_sample(one.indices) for one, (source, _) in zip(lists, ends, strict=True) if source == target]
+            return np.concatenate([own[each] for each in read]) if read else own[:0]
+
+        found = []
+        for one, (source, target) in zip(lists, ends, strict=True):
+            own = np.diff(one.indptr)
+            found.append(RelationDegrees(source, target, own, met(own, target)))
+        return Degrees(tuple(found), seeds)
+
+    def drawn(
+        self, fanouts: Sequence[int], by_relation: Sequence[Sequence[int]] | UnsetType = UNSET
+    ) -> tuple[float, ...]:
+        """What is to be expected of each hop, the seed's first, by all relations together. `by_relation`: fan-outs of
+        each relation; UNSET: `fanouts`."""
+        counts = dict.fromkeys(self.seeds, 1 / len(self.seeds))
+        found = []
+        for hop, fanout in enumerate(fanouts):
+            read: dict[int, float] = {}
+            for place, one in enumerate(self.relations):
+                limit = fanout if by_relation is UNSET else by_relation[place][hop]
+                drawn = _mean_drawn(one.of_neighbours if hop else one.of_nodes, limit)
+                read[one.source] = read.get(one.source, 0.0) + counts.get(one.target, 0.0) * drawn
+            total = sum(counts.values())
+            found.append(sum(read.values()) / total if total else 0.0)
+            counts = read
+        return tuple(found)
 
 
 _SAMPLED = 1_000_000
@@ -71,13 +111,26 @@ def _mean_drawn(degrees: np.ndarray, fanout: int) -> float:
 
 
 def work_of(manifest: VariantManifest, storage: Storage, *, is_product: bool, degrees: Degrees) -> Work:
+    """Over several relations an operation of a layer counts as one of one relation: it is as much more of all variants
+    of a network."""
     network = manifest.network
     widths = (manifest.columns, *[network.hidden] * (network.layers - 1), network.classes)
-    shape = BatchShape(1, degrees.drawn(manifest.fanouts), widths)
+    shape = BatchShape(1, degrees.drawn(manifest.fanouts, manifest.relation_fanouts), widths)
+    rows = read_rows(shape)
+    computed = _OPERATIONS[network.kind](network, shape, is_product)
+    return Work(rows, rows * FORMATS[storage].row_bytes(manifest.columns), computed)
+
+
+def _operations_of_layers(network: NetworkManifest, shape: BatchShape, is_product: bool) -> float:
     heads = () if network.attention is None else tuple(network.heads_of(layer) for layer in range(network.layers))
     counted = NetworkShape(Architecture(network.architecture), is_product, network.mlp_hidden, heads)
-    rows = read_rows(shape)
-    return Work(rows, rows * FORMATS[storage].row_bytes(manifest.columns), operations(shape, counted))
+    return operations(shape, counted)
+
+
+_OPERATIONS: Mapping[NetworkKind, Callable[[NetworkManifest, BatchShape, bool], float]] = {
+    NetworkKind.LAYERS: _operations_of_layers,
+    NetworkKind.PROGRAM: lambda network, shape, is_product: 0.0,  # not known; rows tell how much there is to do
+}
 
 
 @dataclass(frozen=True, slots=True)

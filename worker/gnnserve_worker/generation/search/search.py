@@ -9,14 +9,14 @@ manifest had listed it (`gnnserve_api/spec/searched.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, Self
 
 import msgspec
 
 from gnnserve_api.families import POINTS
 from gnnserve_api.search import SearchRecord
-from gnnserve_api.spec.searched import derived_rounds, trained_rounds
+from gnnserve_api.spec.searched import Round, SearchSpace
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.families.family import FamilyPlan
@@ -29,6 +29,8 @@ from gnnserve_worker.generation.search.selection import select
 from gnnserve_worker.generation.search.training import Promise, model_of, predicted, promises
 from gnnserve_worker.generation.steps import Found, Measure, Measured, Wanted
 from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.graph.relation_lists import joined_lists
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import StagedRevision
 
@@ -39,6 +41,10 @@ class Subject(Protocol):
     @property
     def wanted(self) -> Wanted:
         """With the factors that are searched in its spec."""
+
+    @property
+    def space(self) -> SearchSpace:
+        """What is tried of them."""
 
     @property
     def data(self) -> TrainingSet: ...
@@ -66,18 +72,16 @@ class Subject(Protocol):
 def search(subject: Subject, staged: StagedRevision, measure: Measure) -> Found:
     """Writes variants; what is not kept stays written."""
     started, progress = time.monotonic(), subject.wanted.progress
-    majority, variants = subject.data.problem.majority, subject.wanted.spec.variants
-    least = 0.0 if majority is None else majority.score
-    derived = derived_rounds(variants, subject.wanted.spec.model, variants.pruning.factors)
-    plans = [plan for each in derived for plan in subject.plan(each.variants)]
-    measured = measure(_write(plans, staged, progress))
-    trained = _learn_promising(subject, measured, least, started + variants.budget.seconds)
+    least, budget = subject.data.problem.least_score, subject.wanted.spec.variants.budget
+    plans = [plan for each in subject.space.derived_rounds for plan in subject.plan(each.variants)]
+    measured = measure(_write(plans, staged, progress, measure.lists))
+    trained = _learn_promising(subject, measured, least, started + budget.seconds)
     if trained:
         plans += trained
         # All once more: what is compared is measured at the same time.
-        measured = measure(_in_order([*measured.generated, *_write(trained, staged, progress)]))
+        measured = measure(_in_order([*measured.generated, *_write(trained, staged, progress, measure.lists)]))
     profile = measured.profile
-    verdicts = select(profile.variants, least, variants.budget.variants, measured.right_labels)
+    verdicts = select(profile.variants, least, budget.variants, measured.right_labels)
     record = SearchRecord(seconds=round(time.monotonic() - started, 1), variants=verdicts)
     kept = {verdict.name for verdict in verdicts if verdict.is_kept}
     progress(Progress("search", 1, 1, f"{len(kept)} of {len(verdicts)} variants are kept"))
@@ -85,30 +89,23 @@ def search(subject: Subject, staged: StagedRevision, measure: Measure) -> Found:
     return Found(plans, measured.generated, msgspec.structs.replace(profile, variants=kept_profile, search=record))
 
 
-def _write(plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener) -> list[GeneratedVariant]:
-    return _in_order(write_plans(plans, staged, progress, are_asked_for=False))
+def _write(
+    plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener, judged: Graph | None
+) -> list[GeneratedVariant]:
+    return _in_order(write_plans(plans, staged, progress, are_asked_for=False, judged=judged))
 
 
 def _learn_promising(subject: Subject, measured: Measured, least: float, ends: float) -> list[FamilyPlan]:
     """Plans of the rounds whose networks were learnt, in the order of the rounds: the widest table is written first, of
     which others read a part. `ends`: when the budget does, by the monotonic clock."""
-    spec, progress, profile = subject.wanted.spec, subject.wanted.progress, measured.profile
-    degrees = Degrees.of(subject.data.graph)
-    rounds = {each.trains: each for each in trained_rounds(spec.variants, spec.variants.pruning.factors)}
+    spec, progress = subject.wanted.spec, subject.wanted.progress
+    rounds = {each.trains: each for each in subject.space.trained_rounds}
     if subject.sources.one_rows is None:
         rounds = {name: each for name, each in rounds.items() if not each.variants.one_row}
-    shapes = Shapes(spec, subject.data.graph, subject.sizes.columns, subject.data.classes)
-    candidates = {name: candidates_of(shapes, each) for name, each in rounds.items()}
-    model = model_of(degrees, measured.generated, profile)
-    predicted_ms = {
-        candidate.manifest.name: predicted(candidate, model, degrees)
-        for of_network in candidates.values()
-        for candidate in of_network
-    }
-    worth = promises(candidates, predicted_ms, profile, least)
+    worth, says = _worth_training(subject, rounds, measured, least)
     names = [promise.trains for promise in worth]
     steps = steps_of_search(spec, subject.sizes, names, subject.wanted.profile_budget_s)
-    progress(Progress("predict latencies", 1, 1, _says_worth(worth, rounds, model), steps))
+    progress(Progress("predict latencies", 1, 1, says, steps))
     planned: dict[str, list[FamilyPlan]] = {}
     longest_s = subject.network_s
     for promise in worth:
@@ -121,6 +118,28 @@ def _learn_promising(subject: Subject, measured: Measured, least: float, ends: f
         planned[promise.trains] = subject.plan(listed)
         longest_s = max(longest_s, time.monotonic() - begun)
     return [plan for name in rounds for plan in planned.get(name, [])]
+
+
+def _worth_training(
+    subject: Subject, rounds: Mapping[str, Round], measured: Measured, least: float
+) -> tuple[Sequence[Promise], str]:
+    """The networks of the rounds that are promising, and what is said of that."""
+    if not rounds:
+        return (), "nothing needs a network of its own"
+    spec, data = subject.wanted.spec, subject.data
+    lists = joined_lists(data.data)
+    degrees = Degrees.of(lists, data.problem.answered_types(data.schema))
+    shapes = Shapes(spec, lists, subject.sizes.columns, data.classes)
+    candidates = {name: candidates_of(shapes, each) for name, each in rounds.items()}
+    model = model_of(degrees, measured.generated, measured.profile)
+    kinds = {made.variant.network.kind for made in measured.generated}
+    predicted_ms = {
+        candidate.manifest.name: predicted(candidate, model, degrees, kinds)
+        for of_network in candidates.values()
+        for candidate in of_network
+    }
+    worth = promises(candidates, predicted_ms, measured.profile, least)
+    return worth, _says_worth(worth, rounds, model)
 
 
 def _says_worth(worth: Sequence[Promise], rounds: Collection[str], model: LatencyModel) -> str:

@@ -8,9 +8,9 @@ are, in this order: the most accurate of the variants that can answer what
 any of them can; the most accurate of all; then, one by one, the variant that adds most, as far as the budget goes and
 as long as it adds something.
 
-An accuracy counts as higher only where the validation nodes tell so, compared one by one: variants that they do not
-tell from a more accurate one count as accurate as it, so that the faster of them are kept. Otherwise one node of
-thousands would decide.
+An accuracy counts as higher only where the validation nodes tell so, compared one by one, as links are: variants that
+they do not tell from a more accurate one count as accurate as it, so that the faster of them are kept. Otherwise one
+node of thousands would decide.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from gnnserve_api.domination import beats
 from gnnserve_api.families import Capabilities, OfFamily, point_of
-from gnnserve_api.intervals import are_told_apart
+from gnnserve_api.intervals import are_told_apart, is_mean_told
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.search import SearchedVariant
 
@@ -36,7 +36,7 @@ LEAST_GAIN = 1e-3
 
 
 RightLabels = Mapping[str, np.ndarray]
-"""By variant, int64 [validation nodes]: how many labels of each node it got right (`scores.right_labels`)."""
+"""By variant: how right each item is that was judged, as `Judgement.right`."""
 NOT_COMPARED: RightLabels = MappingProxyType({})
 """No variants to compare node by node: their accuracies count as they were measured."""
 
@@ -79,8 +79,15 @@ def _is_tied(leader: VariantProfile, other: VariantProfile, right_labels: RightL
         return True
     if leader.name not in right_labels or other.name not in right_labels:
         return False
-    leads = right_labels[leader.name] - right_labels[other.name]
-    return not are_told_apart(int(np.count_nonzero(leads > 0)), int(np.count_nonzero(leads < 0)))
+    return not _is_told(right_labels[leader.name] - right_labels[other.name])
+
+
+def _is_told(leads: np.ndarray) -> bool:
+    """Whether the items tell that one of two variants is better. `leads`: how much more right the first one is of each;
+    labels are counted, shares averaged."""
+    if np.issubdtype(leads.dtype, np.integer):
+        return are_told_apart(int(np.count_nonzero(leads > 0)), int(np.count_nonzero(leads < 0)))
+    return is_mean_told(float(leads.mean()), float(leads.std()), len(leads))
 
 
 def _chosen(variants: Sequence[VariantProfile], required: Sequence[str], areas: Areas, most: int) -> set[str]:

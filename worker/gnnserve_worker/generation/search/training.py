@@ -11,12 +11,13 @@ that the least accurate may well be the one to keep.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.repository import NetworkKind
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.search.candidates import Candidate
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, work_of
@@ -45,10 +46,13 @@ def model_of(degrees: Degrees, generated: Sequence[GeneratedVariant], profile: P
     )
 
 
-def predicted(candidate: Candidate, model: LatencyModel, degrees: Degrees) -> dict[int, float]:
-    """Predicted medians in ms, by seeds."""
+def predicted(
+    candidate: Candidate, model: LatencyModel, degrees: Degrees, measured: Collection[NetworkKind] = tuple(NetworkKind)
+) -> dict[int, float]:
+    """Predicted medians in ms, by seeds. `measured`: kinds of networks that the model was fitted to. What a batch of
+    another kind costs, whatever it reads, is not known, and hoped to be nothing."""
     work = work_of(candidate.manifest, candidate.storage, is_product=candidate.is_product, degrees=degrees)
-    return model.p50_ms(work)
+    return model.p50_ms(work if candidate.manifest.network.kind in measured else replace(work, batches=0.0))
 
 
 def promises(

@@ -43,7 +43,16 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, metric_of, right_labels
-from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Judgement, OutputsOf, Verdict, Visible
+from gnnserve_worker.tasks.generated import (
+    Course,
+    DecoderTensors,
+    EmbeddingCourse,
+    Imported,
+    Judgement,
+    OutputsOf,
+    Verdict,
+    Visible,
+)
 
 # --- how sure scores are
 
@@ -211,6 +220,15 @@ class NodeLabels:
     def majority(self) -> Majority:
         return majority_of(self.labels, len(self.classes), self.splits, self.metric)
 
+    def whole(self, graph: GraphData) -> GraphData:
+        """The graph as it is: labels are held out, which it does not aggregate."""
+        return graph
+
+    @property
+    def least_score(self) -> float:
+        """That of always giving the most frequent class."""
+        return self.majority.score
+
     @property
     def expected(self) -> np.ndarray:
         """Labels of the validation nodes."""
@@ -331,9 +349,9 @@ class ClassifyNodes:
                 "label nodes as the model was trained, or export it with an output for each class",
             )  # fmt: skip
 
-    def given_decoder(self, weights: Path | None) -> None:
-        """None: outputs are scores of classes. The spec permits weights for links alone; those of a folder are left
-        unread."""
+    def given_decoder(self, weights: DecoderTensors) -> None:
+        """None: outputs are scores of classes. The spec permits weights for links alone; those of a program's folder
+        are left unread."""
 
     def check_plan(self) -> None:
         """Do nothing: classes are what is planned."""

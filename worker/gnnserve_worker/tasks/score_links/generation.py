@@ -16,7 +16,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
-    from gnnserve_worker.tasks.generated import GivenDecoder, Imported
+    from gnnserve_worker.tasks.generated import DecoderTensors, GivenDecoder, Imported
 
 
 class ScoreLinks:
@@ -38,7 +38,7 @@ class ScoreLinks:
     def graph_digest(self, source: str) -> str:
         spec = self._spec
         chosen = (
-            (spec.model.is_given, GraphOfLinks.WHOLE),
+            (spec.is_all_given, GraphOfLinks.WHOLE),
             (reads_products(spec), GraphOfLinks.TYPES),
             (keeps_types_of_rows(spec), GraphOfLinks.BARE_TYPES),
         )
@@ -62,7 +62,7 @@ class ScoreLinks:
                 f"is {self._links.dimensions}, and the model gives rows of {columns} columns", f"set it to {columns}",
             )  # fmt: skip
 
-    def given_decoder(self, weights: Path | None) -> GivenDecoder:
+    def given_decoder(self, weights: DecoderTensors) -> GivenDecoder:
         # Imported here: a start that finds its revision reads no weights.
         from gnnserve_worker.tasks.score_links.given_decoder import read_decoder  # noqa: PLC0415
 
@@ -88,7 +88,7 @@ class ScoreLinks:
         return hold_out_links(self._spec, self._links, graph)
 
     def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
-        if self._spec.model.is_given:
+        if self._spec.is_all_given:
             return self.pose(version)
         # Imported here: as above.
         from gnnserve_worker.tasks.score_links.held_out import hold_out_links  # noqa: PLC0415

@@ -3,53 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
-import safetensors.numpy
-from safetensors import SafetensorError
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.models.decoder import build_decoder
-from gnnserve_worker.tasks.generated import GivenDecoder
+from gnnserve_worker.tasks.generated import DecoderTensors, GivenDecoder
 
-_FIELD = "spec.model.program.decoder"
 _Tensors = Mapping[str, np.ndarray]
 
 
-def read_decoder(links: Links, path: Path | None) -> GivenDecoder:
-    """`path`: a safetensors file, under whatever keys. InputError: it has not the weights of the decoder."""
-    if path is None:
+def read_decoder(links: Links, given: DecoderTensors) -> GivenDecoder:
+    """InputError: they are not the weights of the decoder."""
+    tensors = given.tensors
+    if not tensors:
         if links.decoder is not Decoder.DOT:
             raise InputError(
-                _FIELD, f"is absent, also in the folder of the program, and task.links.decoder is {links.decoder}",
+                given.field, f"is absent, also in {given.within}, and task.links.decoder is {links.decoder}",
                 "name the file of its weights, or set task.links.decoder to Dot",
             )  # fmt: skip
         return GivenDecoder({}, build_decoder(links.decoder, {}, links.dimensions))
     if links.decoder is Decoder.DOT:
         raise InputError(
-            _FIELD, f"is {path.name} in the folder of the program, and task.links.decoder is Dot (the default), "
+            given.field, f"is {given.named} in {given.within}, and task.links.decoder is Dot (the default), "
             "which has no weights",
-            "set task.links.decoder to the one that they are of, DistMult or MLP, as the folder's manifest.yaml does; "
-            "for dot products describe the encoder again, without --decoder",
+            f"set task.links.decoder to the one that they are of, DistMult or MLP{given.without}",
         )  # fmt: skip
-    try:
-        tensors = {
-            name: tensor.astype(np.float32) for name, tensor in safetensors.numpy.load(path.read_bytes()).items()
-        }
-    except (OSError, SafetensorError, TypeError) as error:
-        problem, remedy = (
-            f"{path} cannot be read: {error}",
-            "write it with safetensors.torch.save_file(state_dict, PATH)",
-        )
-        raise InputError(_FIELD, problem, remedy) from error
     weights = _READERS[links.decoder](tensors, links.dimensions)
     if weights is None:
-        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items()) or "nothing"
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
         raise InputError(
-            _FIELD,
-            f"{path} has {shapes}, which are not the weights of {links.decoder} over {links.dimensions} columns",
+            given.field,
+            f"{given.named} has {shapes}, which are not the weights of {links.decoder} over {links.dimensions} columns",
             _WANTED[links.decoder].format(d=links.dimensions, both=2 * links.dimensions),
         )  # fmt: skip
     return GivenDecoder(weights, build_decoder(links.decoder, weights, links.dimensions))

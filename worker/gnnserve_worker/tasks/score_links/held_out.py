@@ -31,7 +31,7 @@ from gnnserve_worker.graph.sources.load import kind_of
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
 from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Visible
 from gnnserve_worker.tasks.score_links.judge import LinkJudge
-from gnnserve_worker.tasks.score_links.metrics import metric_of_links
+from gnnserve_worker.tasks.score_links.metrics import least_score, metric_of_links
 from gnnserve_worker.tasks.score_links.reach import check_ends_are_reached
 
 
@@ -46,6 +46,8 @@ class HeldOutLinks:
     """Relations of the graph with some of the links that are learnt from: bool [links]; None: all."""
     judged: Graph | None = None
     """Lists without held-out links, where those that are served have all; None: those that are served have none."""
+    source: GraphData | None = None
+    """The graph with held-out links; None: it is the one that is served, or is not asked for."""
     stored: GraphData | None = None
     """The graph over its relations, where embeddings of its nodes are learnt over one list of each; None: it is stored
     as it is learnt over."""
@@ -61,6 +63,13 @@ class HeldOutLinks:
     @property
     def metric(self) -> Metric:
         return metric_of_links(self.choice)
+
+    def whole(self, graph: GraphData) -> GraphData:
+        return graph if self.source is None else self.source
+
+    @property
+    def least_score(self) -> float:
+        return least_score(self.metric)
 
     def answered_types(self, graph: GraphSchema) -> tuple[int, ...]:
         """Types at the ends of links."""
@@ -96,7 +105,7 @@ def hold_out_links(
     be held out."""
     part_links = partial(kind_of(spec.graph.source).part_links, reads_features=not spec.model.learns_embeddings)
     parted = part_links(graph, settings)
-    if spec.model.is_given:
+    if spec.is_all_given:
         return _hold_out_while_judged(spec, settings, parted)
     if version is not None:
         before = HeldOut(parted.links.validation, parted.links.test)
@@ -107,7 +116,9 @@ def hold_out_links(
         data = _over_relations(spec, settings, parted)
         lists_of = partial(message_relations, data, parted.links)
     stored = _of_bare_types(settings, parted) if keeps_types_of_rows(spec) else None
-    problem = HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of, stored=stored)
+    # Expected scores of given variants are those over all links.
+    whole = replace(parted.imported, names=data.names) if spec.variants.given else None
+    problem = HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of, source=whole, stored=stored)
     return Imported(data, problem, parted.graph.findings)
 
 
@@ -122,6 +133,8 @@ def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: Parted
     """Links of a given model. Nothing learns from them here, so that the graph is served with all of its links, as the
     model was used; held-out ones are hidden while variants are judged, who would else be told the answer."""
     without, links, imported = parted
+    if reads_products(spec):
+        check_ends_are_reached(spec.model, settings, links, imported)
     data = replace(
         imported,
         digest=digest_of(imported, settings, GraphOfLinks.WHOLE),

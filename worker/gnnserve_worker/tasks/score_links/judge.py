@@ -46,7 +46,8 @@ class LinkJudge:
 
     def _judged(self, asked: Pairs, others: Pairs, outputs_of: OutputsOf) -> Judgement:
         found = judge_links(self.links, asked, others, self.decoder, outputs_of, self.settings.recall_at)
-        return Judgement(accuracy_of(found, self.metric), figures=found)
+        accuracy = accuracy_of(found.scores, self.metric)
+        return Judgement(accuracy, figures=found.scores, right=found.items.get(self.metric))
 
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         """The variant with the curve from its scores of links to probabilities."""
@@ -60,7 +61,7 @@ class LinkJudge:
     def misfits(
         self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]
     ) -> Sequence[LabelMisfit]:
-        """None: networks and decoder are trained together, so that no weights are given."""
+        """None: no order of columns is told from another by pairs."""
         return ()
 
     def sections(self, weights: str | None) -> Mapping[str, TaskSection]:

@@ -39,11 +39,26 @@ def metric_of_links(choice: MetricChoice) -> Metric:
     return _CHOSEN[choice]
 
 
+_BY_CHANCE: Mapping[Metric, float] = {"rocAuc": 0.5, "averagePrecision": 0.5}
+"""Scores of pairs that are drawn, beside as many pairs without a link; those of a ranking are hardly above 0."""
+
+
+def least_score(metric: Metric) -> float:
+    """Score of what knows nothing of links."""
+    return _BY_CHANCE.get(metric, 0.0)
+
+
 def roc_auc(of_links: np.ndarray, of_others: np.ndarray) -> float:
     """How often a link has a higher score than another pair; of equal scores half count."""
+    return float(_shares_below(of_links, of_others).mean())
+
+
+def _shares_below(of_links: np.ndarray, of_others: np.ndarray) -> np.ndarray:
+    """Share of the other pairs that score below each link, float64 [links]; of equal ones half count."""
     ordered = np.sort(of_others)
     below, up_to = (np.searchsorted(ordered, of_links, side) for side in ("left", "right"))
-    return float((below + up_to).mean() / 2 / len(ordered))
+    shares: np.ndarray = (below + up_to) / 2 / len(ordered)
+    return shares
 
 
 def average_precision(of_links: np.ndarray, of_others: np.ndarray) -> float:
@@ -53,15 +68,23 @@ def average_precision(of_links: np.ndarray, of_others: np.ndarray) -> float:
     return float(average_precision_score(truths, np.concatenate([of_links, of_others])))
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedLinks:
+    scores: LinkScores
+    items: Mapping[Metric, np.ndarray]
+    """Of each metric that is a mean over links or their first nodes: the shares of 1 that it is the mean of, float64,
+    in one order for all networks."""
+
+
 def judge_links(
     links: LinkSet, asked: Pairs, others: Pairs, decoder: LinkDecoder, embeddings_of: EmbeddingsOf, k: int
-) -> LinkScores:
+) -> JudgedLinks:
     """`asked`: held-out links; `others`: as many pairs without one."""
     of_links, of_others = (scores_of_pairs(decoder, embeddings_of, pairs) for pairs in (asked, others))
-    ranked = rank_links(links, asked, decoder, embeddings_of, k)
-    return LinkScores(
+    ranked, below = rank_links(links, asked, decoder, embeddings_of, k), _shares_below(of_links, of_others)
+    scores = LinkScores(
         links=len(asked),
-        roc_auc=roc_auc(of_links, of_others),
+        roc_auc=float(below.mean()),
         average_precision=average_precision(of_links, of_others),
         sources=ranked.sources,
         candidates=ranked.candidates,
@@ -70,6 +93,7 @@ def judge_links(
         ndcg_at_k=ranked.ndcg,
         k=k,
     )
+    return JudgedLinks(scores, {"rocAuc": below, "mrr": ranked.reciprocals, "recallAtK": ranked.recalls})
 
 
 def accuracy_of(scores: LinkScores, metric: Metric) -> float:
@@ -97,9 +121,19 @@ def scores_of_pairs(decoder: LinkDecoder, embeddings_of: EmbeddingsOf, pairs: Pa
 class Ranked:
     sources: int
     candidates: int
-    mrr: float
-    recall: float
+    reciprocals: np.ndarray
+    """Reciprocal rank of each link, float64 [links], first node after first node."""
+    recalls: np.ndarray
+    """Recall of each first node, float64 [sources]."""
     ndcg: float
+
+    @property
+    def mrr(self) -> float:
+        return float(self.reciprocals.mean())
+
+    @property
+    def recall(self) -> float:
+        return float(self.recalls.mean())
 
 
 def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of: EmbeddingsOf, k: int) -> Ranked:
@@ -114,7 +148,9 @@ def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of
     of_candidates, of_sources = embeddings_of(candidates), embeddings_of(sources)
     known, asked_keys = links.known_keys(), np.sort(pair_keys(wanted.first, wanted.second, links.nodes))
     gains = 1 / np.log2(np.arange(2, k + 2))
-    reciprocal = recall = ndcg = 0.0
+    reciprocals: list[np.ndarray] = []
+    recalls: list[float] = []
+    ndcg = 0.0
     for start in range(0, len(sources), _RANKED_AT_ONCE):
         block = slice(start, start + _RANKED_AT_ONCE)
         scores = score_all(decoder, of_sources[block], of_candidates)
@@ -125,12 +161,13 @@ def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of
                 left_out = np.concatenate([left_out, _places_of(np.array([source]), candidates)])
             of_hits = row[hits]
             row[left_out] = -np.inf
-            reciprocal += float((1 / _mean_ranks(of_hits, row)).sum())
+            reciprocals.append(1 / _mean_ranks(of_hits, row))
             row[hits] = of_hits
             best = np.isin(_top(row, min(k, len(row)), order), hits)
-            recall += float(best.sum()) / len(hits)
+            recalls.append(float(best.sum()) / len(hits))
             ndcg += float((gains[: len(best)] * best).sum() / gains[: min(len(hits), k)].sum())
-    return Ranked(len(sources), len(candidates), reciprocal / len(wanted), recall / len(sources), ndcg / len(sources))
+    each, of_sources_found = np.concatenate(reciprocals), np.array(recalls)
+    return Ranked(len(sources), len(candidates), each, of_sources_found, ndcg / len(sources))
 
 
 def _partners(source: int, keys: np.ndarray, nodes: int) -> np.ndarray:

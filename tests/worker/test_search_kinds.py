@@ -1,0 +1,169 @@
+"""A search looks at what can be made of a model, whatever its graph, its task and its network are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.support.hetero_pyg import HIDDEN, HeteroModel
+from tests.support.several_types import load_types, shop, typed_source, write_folder
+from tests.support.steps import HeardSteps
+from tests.worker.test_given_links import Sage, service
+from tests.worker.test_links import light_gcn, typed_folder
+from tests.worker.test_program_generation import Given, Models, contract
+
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.made_variants import search_space
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.generation.search import search
+from gnnserve_worker.generation.search.latency_model import Degrees
+from gnnserve_worker.generation.search.training import Promise
+from gnnserve_worker.graph.relation_lists import joined_lists
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+
+STORAGES = ("", "-float16", "-bfloat16", "-int8")
+
+
+@pytest.fixture(autouse=True)
+def short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0.02")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory)
+
+
+def searching(wanted: GNNService, **changed: Any) -> GNNService:
+    body = wanted.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    pruning = body["spec"].get("variants", {}).get("pruning", {})
+    body["spec"]["variants"] = {"search": "Auto", "pruning": pruning, **changed}
+    return GNNService.model_validate(body)
+
+
+def searched(folder: Path, wanted: GNNService) -> tuple[RevisionManifest, set[str]]:
+    """The revision, whose variants all answer, and all names that the search looked at."""
+    repository, heard = Repository(folder / "repository", "default", "tiny"), HeardSteps()
+    published = generate(wanted, repository, heard)
+    heard.check()
+    record = published.profile.search
+    assert record is not None
+    kept = [verdict.name for verdict in record.variants if verdict.is_kept]
+    assert {variant.name for variant in published.variants} == {*kept} and kept
+    names = {verdict.name for verdict in record.variants}
+    assert names <= {*wanted.spec.possible_variants()}
+    assert {*published.tables} == {table for variant in published.variants for table in variant.tables}
+    loaded = load_revision(repository, published.revision)
+    for name in kept:
+        scores = infer_batch(loaded, name, np.arange(10), 0, with_embeddings=False).scores
+        assert len(scores) == 10 and np.isfinite(scores).all()
+    for one in loaded.programs:
+        one.close()
+    return published, names
+
+
+def typed(folder: Path, **parts: Any) -> GNNService:
+    """A network over types whose weights are given."""
+    source = write_folder(folder / "shop", shop())
+    data = load_types(typed_source(source))
+    module = HeteroModel(data)
+    with torch.no_grad():
+        module(data)
+    save_file({key: value.contiguous() for key, value in module.state_dict().items()}, folder / "w.safetensors")
+    model = {"hidden": HIDDEN, "fanouts": [4, 2], "checkpoint": {"uri": (folder / "w.safetensors").as_uri()}}
+    spec = {"graph": {"source": {"typed": source}, "normalization": "Disabled"}, "model": model, **parts}
+    body = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "tiny"}, "spec": spec}
+    return GNNService.model_validate(body)
+
+
+def test_over_types_products_layers_storages_and_fanouts_are_tried(tmp_path: Path) -> None:
+    wanted = searching(typed(tmp_path))
+    _, names = searched(tmp_path, wanted)
+    expected = {f"projected{storage}{fewer}" for storage in STORAGES for fewer in ("", "-f2x1", "-f1x1")}
+    assert {*expected, "stored1-int8", "stored1-f2"} <= names
+    assert not any(name.startswith(("x", "mlp")) for name in names)
+
+
+def test_links_over_types_are_searched_with_the_rows_that_the_last_layer_gives(tmp_path: Path) -> None:
+    published, names = searched(
+        tmp_path, searching(typed(tmp_path, task={"links": {"dimensions": 2, "relation": "buys"}}))
+    )
+    assert {"projected-int8-f2x1", "stored1", "stored2", "stored2-int8"} <= names
+    assert published.profile.metric == "rocAuc"
+
+
+def test_links_are_searched_by_the_metric_of_the_task(tmp_path: Path) -> None:
+    checkpoint = {"checkpoint": {"uri": Sage().save(tmp_path / "weights.safetensors")}, "fanouts": [4, 4]}
+    wanted = searching(service(tmp_path, checkpoint), metric="MRR")
+    published, names = searched(tmp_path, wanted)
+    assert {"x1", "projected-f2x2", "stored1-bfloat16", "stored2-int8"} <= names
+    assert published.profile.metric == "mrr"
+    kept = published.profile.search
+    assert kept is not None and any("validation nodes tell" in verdict.why for verdict in kept.variants)
+
+
+def test_networks_of_fewer_columns_learn_links_where_they_are_promising(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "promises", lambda *_: (Promise("x2", 0.2),))
+    wanted = searching(service(tmp_path, {"fanouts": [4, 4], "training": {"epochs": 2}}))
+    published, names = searched(tmp_path, wanted)
+    assert {"x1", "x2", "x2-int8"} <= names
+    assert published.training is not None
+    assert [(run.name, run.learnt_from) for run in published.training.runs] == [("x1", "links"), ("x2", "links")]
+
+
+def test_of_embeddings_the_storages_are_tried(tmp_path: Path) -> None:
+    wanted = searching(light_gcn(typed_folder(shop(), tmp_path / "shop")))
+    _, names = searched(tmp_path, wanted)
+    assert names == {f"x1{storage}" for storage in STORAGES}
+
+
+def test_of_a_program_storages_fanouts_and_perceptrons_are_tried(
+    tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "promises", lambda *_: (Promise("mlp0", 0.2),))
+    made = Given(tmp_path, models, "SAGE", None)
+    wanted = searching(made.service(contract(), model={"training": {"epochs": 3}}))
+    _, names = searched(tmp_path, wanted)
+    programs = {f"x1{storage}{fewer}" for storage in STORAGES for fewer in ("", "-f16x16", "-f8x8")}
+    assert names == programs | {f"mlp0{storage}" for storage in STORAGES}
+
+
+def test_a_program_that_counts_edges_is_searched_without_fewer_neighbours(tmp_path: Path, models: Models) -> None:
+    made = Given(tmp_path, models, "GCN", None)
+    wanted = searching(made.service(contract(readsDegrees=True)), budget={"seconds": 1})
+    assert search_space(wanted.spec).fanouts == ()
+
+
+@pytest.mark.parametrize(
+    ("parts", "fanouts"),
+    [
+        pytest.param({"fanouts": [9, 4]}, {(4, 2), (2, 1)}, id="a half and a quarter"),
+        pytest.param({}, {(16, 16), (8, 8)}, id="of whole lists a number for each hop"),
+    ],
+)
+def test_fewer_neighbours_of_a_program(
+    tmp_path: Path, models: Models, parts: dict[str, Any], fanouts: set[tuple[int, ...]]
+) -> None:
+    made = Given(tmp_path, models, "SAGE", None)
+    assert {*search_space(searching(made.service(contract(**parts))).spec).fanouts} == fanouts
+
+
+def test_neighbours_of_all_relations_are_counted(tmp_path: Path) -> None:
+    data = load_types(typed_source(write_folder(tmp_path / "shop", shop())))
+    degrees = Degrees.of(joined_lists(data))
+    reads = {one.key: one.lists.edges / data.type_named(one.target).nodes for one in data.relations}
+    (first,) = degrees.drawn((-1,))
+    assert first == pytest.approx(sum(mean for key, mean in reads.items() if key.endswith(" user")))
+    (fewer,) = degrees.drawn((1,))
+    assert 0 < fewer < first
+    both = degrees.drawn((-1, -1))
+    assert both[0] == pytest.approx(first) and both[1] > 0
