@@ -159,7 +159,7 @@ class _RandomOneRows:
     features: Features
     runs: Sequence[Any] = ()
 
-    def teacher_of(self, master: Tensors | None) -> Any:
+    def teacher_of(self, master: Tensors | None, decoder: Mapping[str, np.ndarray]) -> Any:
         return master
 
     def one_row(self, hops: int, name: str, teacher: object) -> OneRowNetwork:

@@ -112,7 +112,14 @@ FEATURES = (
     Feature("one-row variants (`variants.oneRow`)", "variants.md", {"variants": {"oneRow": [{"hops": 0}]}}),
     Feature(
         "cascades (`variants.cascades`)", "variants.md",
-        {"variants": {"oneRow": [{"hops": 0}], "cascades": [{"first": "mlp0", "then": "x1"}]}},
+        # Of stages that there are for any graph, task and model.
+        {
+            "variants": {
+                "oneRow": [{"hops": 0}],
+                "storage": ["float32", "int8"],
+                "cascades": [{"first": "mlp0-int8", "then": "mlp0"}],
+            }
+        },
     ),
     Feature("search for variants (`variants.search`)", "variants.md", {"variants": {"search": "Auto"}}),
     Feature("thresholds per class (`variants.thresholds`)", "variants.md", {"variants": {"thresholds": "PerClass"}}),

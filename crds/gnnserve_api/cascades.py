@@ -13,11 +13,12 @@ class CascadeManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     name: str
     family: Family
     first: str
-    """The variant that every node goes through."""
+    """The variant that every node, or pair, goes through."""
     then: str
     """The variant that answers about what the first passes on."""
     temperature: float
-    """What scores of `first` are divided by before confidence is read off them; fitted on validation nodes."""
+    """What scores of `first` are divided by before confidence is read off them; fitted on validation nodes. 1 where
+    pairs are scored, whose calibration says how sure a score is."""
     threshold: float
-    """Least confidence, from 0 to 1, with which the answer of `first` stands: the probability of its likeliest class.
-    """
+    """Least confidence, from 0 to 1, with which the answer of `first` stands: the probability of its likeliest class;
+    of a pair, that of being a link, or of being none, whichever is larger."""

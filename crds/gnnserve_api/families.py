@@ -197,11 +197,17 @@ class VariantPoint:
         )
 
     @property
+    def runs_whole_model(self) -> bool:
+        """Whether its network is the model's over all columns, or what is left of it behind stored rows: outputs of all
+        such variants can be compared."""
+        has_all = self.channels is ChannelAxis.ALL and self.columns is ColumnAxis.ALL
+        return self.network is NetworkAxis.MODEL and has_all
+
+    @property
     def is_asked_for(self) -> bool:
         """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
         accurate and as fast."""
-        is_of_model = self.network is NetworkAxis.MODEL and self.channels is ChannelAxis.ALL
-        return self.rows is not RowAxis.PRODUCTS or not is_of_model
+        return self.rows is not RowAxis.PRODUCTS or not self.runs_whole_model
 
     @property
     def stores_product(self) -> bool:

@@ -21,6 +21,7 @@ from gnnserve_api.excerpts import printable, shown
 from gnnserve_api.manifest_problems import describe, is_said_elsewhere
 from gnnserve_api.manifest_yaml import FLATTEN, read_yaml
 from gnnserve_api.spec.cascade import unknown_stages
+from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder, PathBase
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceSpec
@@ -159,7 +160,7 @@ def parse_pool(given: Document) -> GNNWorkerPool:
 
 def _unknown_stages(spec: GNNServiceSpec) -> Iterator[str]:
     """Stages of cascades that are no variants, found before the graph is read. In a cluster generation tells them."""
-    names = spec.variants.stage_names()
+    names = made_variants(spec).stage_names()
     for field, stage in unknown_stages(spec.variants.cascades, names):
         yield f"{field}: {stage} is none of the variants that are made; choose from {', '.join(names)}"
 

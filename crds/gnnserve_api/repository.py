@@ -44,6 +44,9 @@ PAYLOAD_SCHEMA_VERSION = 6
 """Schema version of graphs whose edges have features or times."""
 PROGRAM_SCHEMA_VERSION = 7
 """Schema version of revisions with a program."""
+PAIRS_SCHEMA_VERSION = 8
+"""Schema version of revisions with cascades that decide about pairs, and of those with tables that have one row of each
+node beside tables that have one for each relation."""
 
 PROGRAM = "Program"
 """Architecture of a network that is a program, whatever is inside it."""
@@ -179,12 +182,21 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     are the model's."""
     by_relation: RowsByRelation | UnsetType = msgspec.field(default=UNSET, name="typed")
     """Absent: it has a row for each node."""
+    types: int | UnsetType = UNSET
+    """How many types, the first ones, it has a row of each node of. Absent: of features all; of products that stand for
+    a whole answer the first one alone."""
 
+    def types_with_rows(self, schema: GraphSchema) -> int:
+        """As `types`, of a table without `by_relation`."""
+        if self.types is not UNSET:
+            return self.types
+        return 1 if self.kind == "projected" else len(schema.types)
 
-def types_with_rows(kind: TableKind, schema: GraphSchema) -> int:
-    """How many types, the first ones, a table has rows of that has one row of each node: of products that stand for a
-    whole answer, those that are asked about alone."""
-    return 1 if kind == "projected" else len(schema.types)
+    def row_counts(self, schema: GraphSchema) -> tuple[int, int]:
+        """Rows that it has over a graph: of neighbours, and of nodes themselves."""
+        if self.by_relation is not UNSET:
+            return self.by_relation.rows, self.by_relation.own_rows
+        return (schema.first_nodes[self.types_with_rows(schema)],) * 2
 
 
 class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

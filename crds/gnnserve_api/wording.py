@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def in_words(items: Sequence[str]) -> str:
-    """`x1`, `x1 and x2`, `x1, x2 and x4`."""
+def in_words(items: Sequence[str], word: str = "and") -> str:
+    """`x1`, `x1 and x2`, `x1, x2 and x4`. `word`: before the last one."""
     if len(items) < 2:
         return "".join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"
+    return f"{', '.join(items[:-1])} {word} {items[-1]}"

@@ -123,8 +123,9 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "model": {"architecture": "SGC", "fanouts": [0]},
     },
-    "model.architecture LightGCN must not be given with variants.fanouts and channels and model.relationFanouts: what "
-    "is served are embeddings, a row for each node": {
+    "model.architecture LightGCN must not be given with variants.fanouts, channels, oneRow and cascades and "
+    "model.relationFanouts: what is served are embeddings that were learnt of the nodes, one row for each, and no "
+    "features are read that a cheaper network could answer from": {
         **MINIMAL,
         "task": {"links": {}},
         "model": {"architecture": "LightGCN", "fanouts": [0]},
@@ -162,11 +163,21 @@ BREAKS_RULE = {
         "task": {"links": {"decoder": "MLP"}},
         "variants": {"given": [GIVEN]},
     },
-    "variants.oneRow, cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they "
-    "are of classes of nodes": {
+    "hops of variants.oneRow must be 0 with task.links and a model that is given: its graph has the links that "
+    "variants are judged by, which rows of propagated features would hold": {
         **MINIMAL,
         "task": {"links": {}},
-        "variants": {"oneRow": [{"hops": 0}]},
+        "model": {
+            "program": {"uri": "file:///m.onnx", "hops": 1, "scores": {"name": "y", "columns": 64}},
+            "expected": {"uri": "file:///e.npz"},
+        },
+        "variants": {"oneRow": [{"hops": 1}]},
+    },
+    "variants.cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of "
+    "classes of nodes": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "variants": {"thresholds": "PerClass"},
     },
     "variants.metric must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; MRR and RecallAtK are "
     "for links alone": {**MINIMAL, "task": {"links": {}}, "variants": {"metric": "Accuracy"}},
@@ -444,8 +455,8 @@ BREAKS_RULE = {
         "model": {"architecture": "RGCN"},
     },
     "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
-    "variants.given, oneRow, channels, cascades and projection must be left out with graph.source.typed, whose "
-    "variants are projected or stored ones": {**TYPED, "variants": {"oneRow": [{"hops": 0}]}},
+    "variants.given, channels and projection must be left out with graph.source.typed, whose variants are projected or "
+    "stored ones": {**TYPED, "variants": {"projection": "Disabled"}},
     "model.training.batches must be left out without graph.source.typed: over one type training always samples": {
         **MINIMAL,
         "model": {"training": {"batches": "Sampled"}},

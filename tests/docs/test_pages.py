@@ -49,7 +49,7 @@ from gnnserve_api.protocol import (
     RequestOverlay,
     VariantsAnswer,
 )
-from gnnserve_api.repository import PROGRAM_SCHEMA_VERSION, SCHEMA_VERSION, FileEntry
+from gnnserve_api.repository import PAIRS_SCHEMA_VERSION, SCHEMA_VERSION, FileEntry
 from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import Kind
@@ -299,8 +299,8 @@ def test_every_file_of_the_repository_is_in_its_layout() -> None:
 
 def test_the_schema_version_in_the_table_of_errors_is_the_present_one() -> None:
     assert f"does not fit schemaVersion {SCHEMA_VERSION}`" in REPOSITORY
-    assert f"this gnnserve reads up to {PROGRAM_SCHEMA_VERSION}`" in REPOSITORY
-    assert f"this gnnserve reads 3 to {PROGRAM_SCHEMA_VERSION}`" in REPOSITORY
+    assert f"this gnnserve reads up to {PAIRS_SCHEMA_VERSION}`" in REPOSITORY
+    assert f"this gnnserve reads 3 to {PAIRS_SCHEMA_VERSION}`" in REPOSITORY
 
 
 def test_every_normalization_is_explained() -> None:

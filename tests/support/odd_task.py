@@ -50,6 +50,7 @@ from gnnserve_worker.tasks.generated import (
     Judgement,
     OutputsOf,
     Part,
+    Taught,
     Verdict,
     Visible,
 )
@@ -90,6 +91,9 @@ class TellOddClasses:
     @property
     def compared_with(self) -> ComparedWith:
         raise ValueError("no embeddings are learnt")
+
+    def one_row_sources(self, hops: int) -> tuple[Source, ...]:
+        return ()
 
     def graph_digest(self, source: str) -> str:
         return f"{source[:14]}0d"
@@ -161,7 +165,7 @@ class OddClasses:
     def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course:
         return OddCourse(self, visible)
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
+    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
         return iter(())
 
     def embedding_course(self) -> EmbeddingCourse:

@@ -264,7 +264,7 @@ def spec_of(**variants: Any) -> GNNServiceSpec:
 )
 def test_a_stage_must_be_a_variant_that_is_made(cascade: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check_cascades(spec_of(cascades=[cascade]).variants)
+        check_cascades(spec_of(cascades=[cascade]))
 
 
 def test_nodes_of_several_classes_have_no_one_confidence() -> None:

@@ -575,7 +575,6 @@ def test_a_graph_of_one_type_has_no_relation(tmp_path: Path) -> None:
             {"model": {"architecture": "SGC", "fanouts": [0]}},
             "task.links must not be given with model.architecture SGC",
         ),
-        ({"variants": {"oneRow": [{"hops": 0}]}}, "variants.oneRow must not be given with task.links"),
         ({"variants": {"search": "Auto"}}, "variants.search Auto must not be given with task.links"),
         ({"variants": {"metric": "Accuracy"}}, "variants.metric Accuracy must not be given with task.links"),
         ({"routing": {"shadowPermille": 5}}, "routing.shadowPermille must be 0 with task.links"),

@@ -338,7 +338,6 @@ def test_a_checkpoint_of_other_relations_is_refused_by_the_key(tmp_path: Path) -
     ("model", "variants", "said"),
     [
         ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE, GAT, RGCN, LightGCN with"),
-        ({}, {"oneRow": [{"hops": 0}]}, "variants.oneRow must be left out with graph.source.typed"),
         ({}, {"projection": "Disabled"}, "variants.projection must be left out with graph.source.typed"),
         ({}, {"stored": [2]}, "variants.stored 2 must be a layer before the last one"),
         ({"bases": 2}, {}, "bases 2 may be given with architecture RGCN only"),

@@ -22,7 +22,8 @@ from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.training import TrainingRun, says_learnt
 from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.learning import KeptNetworks, Resumption
-from gnnserve_worker.generation.one_row import TrainedOneRows
+from gnnserve_worker.generation.node_rows import NodeRows
+from gnnserve_worker.generation.one_row import MasterTeacher, TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.train import Trained, train
 from gnnserve_worker.generation.training_set import fit_normalization, model_rows, visible_nodes
@@ -174,12 +175,12 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
 
     monkeypatch.setattr(train_module, "train", noting)
     master = to_tensors(module_of("GraphSAGE", (3, 2), 12))
-    rows = model_rows(model, data, normalized).trained
+    rows = NodeRows(data, visible, 1, lambda one_row, _: model_rows(one_row, data, normalized))
     resumption = Resumption(KeptNetworks(folder, 0), {}, silent)
-    one_rows = TrainedOneRows(
-        model, data, lambda one_row: model_rows(one_row, data, normalized), rows, silent, CPU, resumption
-    )
-    one_rows.one_row(1, "mlp1", one_rows.teacher_of(master))
+    read = model_rows(model, data, normalized).trained
+    teacher = MasterTeacher(model, read, data.visible_graph, 3, CPU, master)
+    one_rows = TrainedOneRows(model, rows, lambda tensors, decoder: teacher, silent, CPU, resumption)
+    one_rows.one_row(1, "mlp1", one_rows.teacher_of(master, {}))
     return seen
 
 

@@ -14,6 +14,7 @@ import torch
 import torch_geometric.nn as pyg
 from msgspec import UNSET
 from tests.support.graphs import service_of
+from tests.support.learning import labels_of
 from tests.support.living import ROOM_BYTES, write_and_apply
 from tests.support.programs import export
 from tests.support.questions import question_of
@@ -46,9 +47,9 @@ from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
+from gnnserve_worker.generation.node_rows import node_rows
 from gnnserve_worker.generation.pipeline import find, generate
-from gnnserve_worker.generation.programs.prepared import learnt_of_lists
-from gnnserve_worker.generation.training_set import fit_normalization, rows_over_types, training_set
+from gnnserve_worker.generation.training_set import fit_normalization, training_set
 from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.batch import infer_batch, warm_up
@@ -58,6 +59,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.revision_files import RowLayout
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
@@ -532,8 +534,8 @@ def test_one_row_variants_and_cascades_stand_beside_it(
 def test_what_one_row_variants_read_are_means_of_each_type_by_walks(given: Given, hops: int) -> None:
     spec = given.service(contract()).spec
     data = load_source(spec.graph.source, given.repository.downloads)
-    subject = training_set(data, None, CLASSES, Scope.TRANSDUCTIVE, Normalization.DISABLED)  # type: ignore[arg-type]
-    rows = rows_over_types(spec.model.one_row(hops), subject)
+    subject = training_set(data, labels_of(data), CLASSES, Scope.TRANSDUCTIVE, Normalization.DISABLED)
+    rows = node_rows(subject, Scope.TRANSDUCTIVE, RowLayout.BY_TYPE).rows_of(spec.model.one_row(hops), {})
     np.testing.assert_allclose(rows.served, walks(hops), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(rows.served, rows.trained)
 
@@ -542,10 +544,10 @@ def test_one_row_variants_of_nodes_that_have_nothing_to_read_are_refused(given: 
     spec = given.service(contract()).spec
     data = load_source(spec.graph.source, given.repository.downloads)
     bare = replace(data, types=tuple(replace(kind, features=None) for kind in data.types))
-    subject = training_set(bare, None, CLASSES, Scope.TRANSDUCTIVE, Normalization.DISABLED)  # type: ignore[arg-type]
-    _, rows_of = learnt_of_lists(subject)
+    subject = training_set(bare, labels_of(bare), CLASSES, Scope.TRANSDUCTIVE, Normalization.DISABLED)
+    rows = node_rows(subject, Scope.TRANSDUCTIVE, RowLayout.BY_TYPE)
     with pytest.raises(InputError, match=r"spec\.variants\.oneRow: nodes of type 'user' have no features"):
-        rows_of(spec.model.one_row(1))
+        rows.rows_of(spec.model.one_row(1), {})
 
 
 class NormOfAll(Model):

@@ -21,15 +21,16 @@ StageName = Annotated[str, Field(min_length=1, max_length=MAX_STAGE_NAME)]
 
 class Cascade(ApiModel):
     first: StageName
-    """Name of the variant that every node goes through first, as in mlp2-int8: a cheap one."""
+    """Name of the variant that every node goes through first, as in mlp2-int8: a cheap one. With task.links every pair
+    does."""
     then: StageName
-    """Name of the variant that nodes are passed on to, as in x1. No cascade, and another one than first."""
+    """Name of the variant that nodes, or pairs, are passed on to, as in x1. No cascade, and another one than first."""
     pass_on_percents: Annotated[
         tuple[Annotated[int, Field(ge=1, le=99)], ...],
         Field(min_length=1, max_length=MAX_PERCENTS, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = _DEFAULT_PERCENTS
-    """Percent of the validation nodes that the first variant passes on, the least confident ones: a variant for each,
-    as mlp2-int8-then-x1-p5."""
+    """Percent of the validation nodes, or pairs, that the first variant passes on, the least confident ones: a variant
+    for each, as mlp2-int8-then-x1-p5."""
 
     @rule("self.first != self.then", "first and then must be two variants")
     def _stages_differ(self) -> bool | str:

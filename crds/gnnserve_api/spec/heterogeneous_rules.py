@@ -69,23 +69,20 @@ def _batches_are_of_types(spec: _Spec) -> bool | str:
 
 
 _EMPTY = " && ".join(
-    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)"
-    for name in ("given", "oneRow", "channels", "cascades")
+    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)" for name in ("given", "channels")
 )
 
 
 @SEVERAL_TYPES.rule(
     f"has(self.model.program) || ({_EMPTY} && self.variants.projection != 'Disabled')",
-    "variants.given, oneRow, channels, cascades and projection must be left out with graph.source.typed, whose "
-    "variants are projected or stored ones",
+    "variants.given, channels and projection must be left out with graph.source.typed, whose variants are projected or "
+    "stored ones",
 )
 def _variants_are_projected(spec: _Spec) -> bool | str:
     variants = spec.variants
     asked = {
         "given": variants.given,
-        "oneRow": variants.one_row,
         "channels": variants.channels,
-        "cascades": variants.cascades,
         "projection": variants.projection is Projection.DISABLED,
     }
     found = [name for name, value in asked.items() if value]

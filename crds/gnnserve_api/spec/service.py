@@ -274,6 +274,7 @@ class GNNServiceSpec(ApiModel):
     _decoders_have_weights = task_rules.decoders_have_weights
     _one_decoder_reads_all = task_rules.one_decoder_reads_all
     _links_have_no_classes = task_rules.links_have_no_classes
+    _propagated_rows_hold_no_held_out_links = task_rules.propagated_rows_hold_no_held_out_links
     _embeddings_follow_both_ways = task_rules.embeddings_follow_both_ways
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _metric_is_of_the_task = task_rules.metric_is_of_the_task

@@ -18,7 +18,7 @@ from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.heterogeneous import ReverseRelations
-from gnnserve_api.spec.model import Model, ScoreKind
+from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model, ScoreKind
 from gnnserve_api.spec.rules import Rule, rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.source_kinds import SEVERAL_TYPES, SourceKind
@@ -258,14 +258,17 @@ def light_gcn_compares(spec: _Spec, links: Links) -> bool:
 @rule(
     "self.model.architecture != 'LightGCN' || ((!has(self.variants.fanouts) || size(self.variants.fanouts) == 0) && "
     "(!has(self.variants.channels) || size(self.variants.channels) == 0) && "
+    "(!has(self.variants.oneRow) || size(self.variants.oneRow) == 0) && "
+    "(!has(self.variants.cascades) || size(self.variants.cascades) == 0) && "
     "(!has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0))",
-    "model.architecture LightGCN must not be given with variants.fanouts and channels and model.relationFanouts: what "
-    "is served are embeddings, a row for each node",
+    "model.architecture LightGCN must not be given with variants.fanouts, channels, oneRow and cascades and "
+    "model.relationFanouts: what is served are embeddings that were learnt of the nodes, one row for each, and no "
+    "features are read that a cheaper network could answer from",
 )
 def light_gcn_serves_rows(spec: _Spec) -> bool:
     variants = spec.variants
     return not spec.model.learns_embeddings or not (
-        variants.fanouts or variants.channels or spec.model.relation_fanouts
+        variants.fanouts or variants.channels or variants.one_row or variants.cascades or spec.model.relation_fanouts
     )
 
 
@@ -305,16 +308,14 @@ def one_decoder_reads_all(spec: _Spec, links: Links) -> bool:
 
 
 @_rule_of_links(
-    f"!{_HAS_LINKS} || !((has(self.variants.oneRow) && size(self.variants.oneRow) > 0) || "
-    "(has(self.variants.cascades) && size(self.variants.cascades) > 0) || self.variants.thresholds == 'PerClass' || "
-    "self.variants.pruning.stabilitySeeds > 0)",
-    "variants.oneRow, cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they "
-    "are of classes of nodes",
+    f"!{_HAS_LINKS} || !((has(self.variants.cascades) && size(self.variants.cascades) > 0) || "
+    "self.variants.thresholds == 'PerClass' || self.variants.pruning.stabilitySeeds > 0)",
+    "variants.cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of "
+    "classes of nodes",
 )
 def links_have_no_classes(spec: _Spec, links: Links) -> bool | str:
     variants = spec.variants
     given = {
-        "oneRow": variants.one_row,
         "cascades": variants.cascades,
         "thresholds PerClass": variants.thresholds is Thresholds.PER_CLASS,
         "pruning.stabilitySeeds": variants.pruning.stability_seeds,
@@ -323,6 +324,19 @@ def links_have_no_classes(spec: _Spec, links: Links) -> bool | str:
     if not found:
         return True
     return f"variants.{found[0]} must not be given with task.links, which is of pairs and has no classes: leave it out"
+
+
+@_rule_of_links(
+    f"!{_HAS_LINKS} || !{MODEL_IS_GIVEN} || !has(self.variants.oneRow) || self.variants.oneRow.all(one, one.hops == 0)",
+    "hops of variants.oneRow must be 0 with task.links and a model that is given: its graph has the links that "
+    "variants are judged by, which rows of propagated features would hold",
+)
+def propagated_rows_hold_no_held_out_links(spec: _Spec, links: Links) -> bool | str:
+    given = [one.hops for one in spec.variants.one_row if one.hops and spec.model.is_given]
+    return not given or (
+        f"hops {given[0]} of variants.oneRow must be 0 with task.links and a model that is given: its graph has the "
+        "links that variants are judged by, which rows of propagated features would hold"
+    )
 
 
 @rule(

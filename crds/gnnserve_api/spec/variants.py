@@ -112,8 +112,9 @@ class Variants(ApiModel):
     one_row: Annotated[tuple[OneRow, ...], Field(max_length=_MAX_ONE_ROW_HOPS + 1)] = ()
     """Perceptrons that answer from one small row per node and sample nothing, as in `[{hops: 0}, {hops: 2}]`: mlp0,
     mlp2, and mlp2-int8 from each storage. Each is trained from the labels, from the scores of the model, and from both;
-    the one with the best validation score is kept. All but mlp0 answer about nodes of the stored graph only. Empty:
-    none."""
+    the one with the best validation score is kept. With task.links they give embeddings, which the model's decoder
+    reads; over several types a row is a node's own, whatever its type. All but mlp0 answer about nodes of the stored
+    graph only. Empty: none."""
 
     stored: Annotated[
         tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...],
@@ -136,8 +137,8 @@ class Variants(ApiModel):
     embeddings. Empty: none."""
 
     cascades: Annotated[tuple[Cascade, ...], Field(max_length=MAX_CASCADES)] = ()
-    """Variants that consist of two others: the first answers where confident, and passes the rest on to the second.
-    Only for nodes of one class each. Empty: none."""
+    """Variants that consist of two others: the first answers where confident, and passes the rest on to the second. For
+    nodes of one class each, and for pairs of nodes (task.links). Empty: none."""
 
     def listed_names(self) -> tuple[str, ...]:
         """Variants that every revision has: a factor in a storage, a stored layer, a given one or one of channels, with

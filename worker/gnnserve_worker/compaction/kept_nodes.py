@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import TableManifest, types_with_rows
+from gnnserve_api.repository import TableManifest
 from gnnserve_worker.opening.spread_tables import laid_out, own_types
 
 
@@ -43,7 +43,7 @@ class KeptNodes:
         """`table`: the revision's, as it was published."""
         if not table.by_relation:  # it has a row for each node
             firsts = np.cumsum([0, *self.room]).tolist()
-            positions = self.positions[: types_with_rows(table.kind, self.schema)]
+            positions = self.positions[: table.types_with_rows(self.schema)]
             nodes = _joined([first + own for first, own in zip(firsts, positions, strict=False)])
             return CarriedRows(table, nodes, nodes)
         schema = self.schema

@@ -74,6 +74,42 @@ class ListBlocks:
         return block_of(self._sampler.sample(seeds, self._model.fanouts, key), self._features, self._device)
 
 
+class RowBlocks:
+    """A block for each batch, of rows of nodes that read none."""
+
+    reads_few: ClassVar[bool] = True
+    trained_by: ClassVar[TrainedBy | UnsetType] = UNSET
+
+    def __init__(self, model: Model, features: Features, device: torch.device) -> None:
+        self._model, self._features, self._device = model, features, device
+
+    def over(self, relations: Visible) -> RowBlocks:
+        """The same: whatever the lists are, none is read."""
+        return self
+
+    def steps(self, items: int, parts: int = 1) -> int:
+        """As of `ListBlocks`."""
+        return -(-items // self._model.training.batch_size)
+
+    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
+        size = _JUDGED_AT_ONCE if random is None else self._model.training.batch_size
+        return _parted(items, size, random)
+
+    def block(self, seeds: np.ndarray, key: int) -> Block:
+        count = len(seeds)
+        nothing = lists_of(np.zeros(count + 1, np.int64), np.zeros(0, np.int32), count, self._device)
+        layers = [BlockLayer([nothing], [count])] * len(self._model.fanouts)
+        places = torch.arange(count, device=self._device)
+        return Block([rows_of(self._features, seeds, self._device)], [None], layers, places)
+
+
+def blocks_over_rows(model: Model, features: Features, graph: Graph, device: torch.device) -> ListBlocks | RowBlocks:
+    """Those of networks over rows of nodes with one list of neighbours."""
+    if model.reads_one_row:
+        return RowBlocks(model, features, device)
+    return ListBlocks(model, features, graph, device)
+
+
 def block_of(subgraph: SampledSubgraph, features: Features, device: torch.device = CPU) -> Block:
     """The block of one type and relation that was sampled, with a layer for each hop. `features`: of all nodes."""
     layers = []

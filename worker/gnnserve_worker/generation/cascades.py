@@ -9,6 +9,8 @@ import numpy as np
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.cascade import unknown_stages
+from gnnserve_api.spec.made_variants import made_variants
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.families.family import PlannedCascade
 from gnnserve_worker.generation.profile import FittedCascade, scores_of
@@ -17,9 +19,9 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tasks.generated import Judge
 
 
-def check_cascades(variants: Variants) -> None:
+def check_cascades(spec: GNNServiceSpec) -> None:
     """Raises InputError where a stage is none of the variants that are made."""
-    check_stages(variants, variants.stage_names())
+    check_stages(spec.variants, made_variants(spec).stage_names())
 
 
 def check_stages(variants: Variants, existing: Collection[str]) -> None:

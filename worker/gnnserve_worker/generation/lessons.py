@@ -18,7 +18,7 @@ from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.repository import RankingRun
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.heterogeneous_rules import reads_products
-from gnnserve_api.spec.made_variants import search_space
+from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
@@ -45,8 +45,6 @@ TensorsAndRuns = tuple[Tensors, Sequence[TrainingRun]]
 """Weights, and what the revision records of their training."""
 ONE_NETWORK = "network"
 """Name of a network that is trained and is no variant itself."""
-_ONE_ROW_SOURCES = ("labels", "scores", "both")
-"""What each one-row network is trained from."""
 _IMPORT_S, _TORCH_S, _CHOICE_S, _PUBLISH_S, _RUN_S = 3.0, 5.0, 4.0, 0.5, 3.0
 
 
@@ -103,14 +101,23 @@ class OneNetwork:
 
 
 class Teacher(Protocol):
-    """A model whose scores other networks may learn."""
+    """A model whose outputs other networks may learn."""
 
     @property
     def digest(self) -> str:
-        """Digest of what scores depend on beside the graph."""
+        """Digest of what outputs depend on beside the graph."""
+
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        """Weights of what reads its outputs, and those of the networks that learn them; empty: it has none."""
+
+    @property
+    def embedded(self) -> Mapping[int, np.ndarray]:
+        """Embeddings that it has learnt of nodes without features, float32 [nodes, columns], by the place of their
+        type; empty: of none."""
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
-        """Scores of `nodes` (int64) over the lists that training may see, float32 [nodes, classes]."""
+        """Outputs of `nodes` (int64) over the lists that training may see, float32 [nodes, outputs]."""
 
 
 class OneRowModels(Protocol):
@@ -120,8 +127,9 @@ class OneRowModels(Protocol):
     def runs(self) -> Sequence[TrainingRun]:
         """How the networks so far were trained."""
 
-    def teacher_of(self, master: Tensors | None) -> Teacher:
-        """The model that they stand in for: the network with these weights; None: it is no network of layers."""
+    def teacher_of(self, master: Tensors | None, decoder: Mapping[str, np.ndarray]) -> Teacher:
+        """The model that they stand in for: the network with these weights; None: it is no network of layers.
+        `decoder`: weights of what reads its outputs, where the network is one of layers."""
 
     def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:
         """Train one over features of that many hops. `teacher`: the model whose scores it may learn from."""
@@ -339,17 +347,18 @@ def _one_row(spec: GNNServiceSpec, hops: int) -> Lesson:
 
     def steps(sizes: GraphSizes) -> tuple[Step, ...]:
         perceptron_s = network_s(spec.model.one_row(hops), sizes)
-        stages = (f"train {name} from {source}" for source in _ONE_ROW_SOURCES)
+        stages = (f"train {name} from {source}" for source in task_of(spec).one_row_sources(hops))
         return tuple(Step(stage, "train a perceptron", perceptron_s) for stage in stages)
 
     def learn(sources: WeightSources, learnt: LearntNetworks) -> LearntNetworks:
         if (one_rows := sources.one_rows) is None:
             raise ValueError(f"{name} is trained, and there is nothing that trains it")
-        made = one_rows.one_row(hops, name, one_rows.teacher_of(learnt.master))
+        made = one_rows.one_row(hops, name, one_rows.teacher_of(learnt.master, sources.decoder))
         return replace(learnt, one_rows={**learnt.one_rows, name: made})
 
     reads = "its own features" if hops == 0 else f"features within {hops} hops"
-    why = f"{_asked(spec, 'oneRow')}: it reads {reads} of a node, and learns labels, scores or both, as is best"
+    learns = in_words(task_of(spec).one_row_sources(hops), "or")
+    why = f"{_asked(spec, 'oneRow')}: it reads {reads} of a node, and learns {learns}, whichever is best"
     return Lesson(name, why, () if spec.model.program is not None else (_first_name(spec),), steps, learn)
 
 
@@ -365,7 +374,7 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     """What is learnt for a spec before variants are planned; what a search learns beside it is chosen later."""
     variants = spec.variants
     if reads_products(spec):
-        return (_first(spec),)
+        return (_first(spec), *networks_of(spec))
     if spec.model.program is not None:
         return networks_of(spec)
     if variants.are_all_given:
@@ -388,10 +397,8 @@ def _behind_choice(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
 
 def networks_of(spec: GNNServiceSpec, listed: Variants | None = None) -> tuple[Lesson, ...]:
     """Networks beside the first one that variants of the spec are made of. `listed`: other variants than the spec's."""
-    listed = spec.variants if listed is None else listed
+    listed = made_variants(spec) if listed is None else listed
     one_rows = tuple(_one_row(spec, one.hops) for one in listed.canonical().one_row)
-    if spec.model.program is not None:
-        return one_rows
     channels = {
         one.network_name: _fewer_channels(spec, one)
         for table in ChannelsTable

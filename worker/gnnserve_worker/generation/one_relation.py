@@ -66,7 +66,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.registry import Tensors, first_layer, spec_of, without_decoder
 from gnnserve_worker.progress import CHOOSE_FACTORS, Progress, ProgressListener
-from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
+from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
@@ -148,8 +148,7 @@ class OneRelation:
         wanted, spec, graph = self.wanted, self.wanted.spec, self.graph
         # Before training, since a metric may not fit the graph, and a variable may be no number.
         self.problem.check(spec.variants)
-        if spec.variants.cascades:
-            check_cascades(spec.variants)
+        check_cascades(spec)
         network = spec.network(len(graph.classes))
         data = training_set(graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec))
         check_range(data.normalized.features, () if spec.variants.is_searched else spec.variants.storage)
@@ -371,11 +370,29 @@ def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: Learni
 def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> OneRowsOf | None:
     if not spec.variants.one_row and not spec.variants.is_searched:
         return None
-    from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
+    from gnnserve_worker.generation.node_rows import node_rows, taught_over  # noqa: PLC0415
+    from gnnserve_worker.generation.one_row import MasterTeacher, TrainedOneRows, given_master  # noqa: PLC0415
 
-    return lambda data, rows: TrainedOneRows(
-        spec.model, data, lambda model: model_rows(model, data, data.normalized), rows.trained, progress, *learning
-    )
+    model = spec.model
+
+    def one_rows(data: TrainingSet, rows: ModelRows) -> OneRowModels:
+        return TrainedOneRows(
+            model,
+            node_rows(data, model.training.scope, RowLayout.BY_NODE),
+            lambda master, decoder: MasterTeacher(
+                model,
+                rows.trained,
+                taught_over(data, decoder)[0].lists,
+                data.classes,
+                learning.device,
+                given_master(master),
+                decoder,
+            ),
+            progress,
+            *learning,
+        )
+
+    return one_rows
 
 
 def _advise_scope(spec: GNNServiceSpec, data: TrainingSet, progress: ProgressListener) -> None:

@@ -1,14 +1,15 @@
 """Networks over the relations of a graph: prepared, learnt, and what variants are made of them.
 
-Every variant of them reads products of each relation; so one network is trained, whatever variants there are.
+Every variant of them reads products of each relation; so one network is trained, whatever variants of it there are. The
+networks of one-row variants stand beside it, and read none.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,17 +20,21 @@ from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
+from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, one_decoder, wanted_of
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.estimates import GraphSizes
-from gnnserve_worker.generation.families.family import FamilyPlan
-from gnnserve_worker.generation.families.relation_tables import States
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
+from gnnserve_worker.generation.families.registry import plan_beside
+from gnnserve_worker.generation.families.relation_tables import States, hidden_states
 from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.families.write import write_relation_row_source
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
     Lesson,
     OneNetwork,
+    OneRowModels,
+    Teacher,
     TensorsAndRuns,
     WeightSources,
     take_lessons,
@@ -44,16 +49,23 @@ from gnnserve_worker.generation.steps import (
     import_graph,
     report_assumptions,
 )
-from gnnserve_worker.generation.training_set import TrainingSet, normalization_of, training_set
+from gnnserve_worker.generation.training_set import (
+    TrainingSet,
+    means_by_relation,
+    normalization_of,
+    training_set,
+)
 from gnnserve_worker.graph.relation_lists import parted_lists
 from gnnserve_worker.graph.store import Graph, GraphData
-from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape
+from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, embedding_key
 from gnnserve_worker.models.registry import Tensors, relational_spec_of, with_decoder, without_decoder
-from gnnserve_worker.repository.revision_files import StagedRevision
+from gnnserve_worker.repository.revision_files import RowLayout, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import Learning
+
+_NO_LISTS = Graph(np.zeros(1, np.int64), np.zeros(0, np.int32))
 
 
 def prepare(wanted: Wanted) -> Relations:
@@ -63,6 +75,7 @@ def prepare(wanted: Wanted) -> Relations:
     spec, schema = task.settled(wanted.spec), data.schema
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     problem.check(spec.variants)
+    check_cascades(spec)
     fanouts_by_relation(spec.model, schema)
     architecture = relational_spec_of(spec.model.architecture)
     report_assumptions(spec, architecture, progress)
@@ -116,7 +129,8 @@ class Relations:
 
         # The columns of the first type, as its source has them.
         as_they_are = Ranking(np.arange(subject.schema.target.features or 0), {})
-        sources = WeightSources(OneNetwork(partial(self._weights, learning)))
+        one_rows = None if learning is None else self._one_rows(learning)
+        sources = WeightSources(OneNetwork(partial(self._weights, learning)), one_rows)
         started = time.monotonic()
         learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
         network_s = time.monotonic() - started
@@ -132,9 +146,23 @@ class Relations:
         return Networks(
             subject, sources, ranking, None, assumptions_of(spec, architecture), sources.decoder, made.plan,
             tuple,  # all are kept: none is added unasked beside others
-            lambda plans, variants, staged: write_relation_row_source(subject, states, layers[0], staged),
+            partial(write_relation_row_source, subject, states, layers[0]),
             made.search if spec.variants.is_searched else None,
         )  # fmt: skip
+
+    def _one_rows(self, learning: Learning) -> OneRowModels | None:
+        spec, subject = self.wanted.spec, self.subject
+        if not spec.variants.one_row:
+            return None
+        # Imported here: it trains, for which torch is needed.
+        from gnnserve_worker.generation.node_rows import node_rows  # noqa: PLC0415
+        from gnnserve_worker.generation.one_row import TrainedOneRows, given_master  # noqa: PLC0415
+
+        def teacher_of(master: Tensors | None, decoder: Mapping[str, np.ndarray]) -> Teacher:
+            return RelationTeacher(spec.model.architecture, self.shape, subject, given_master(master), decoder)
+
+        rows = node_rows(subject, spec.model.training.scope, RowLayout.BY_TYPE)
+        return TrainedOneRows(spec.model, rows, teacher_of, self.wanted.progress, *learning)
 
     def _weights(self, learning: Learning | None, name: str) -> TensorsAndRuns:
         """Weights of the network, and of a decoder beside it: given, those that an interrupted generation has learnt
@@ -193,7 +221,12 @@ class RelationNetworks:
             own = replace(data.data, relations=tuple(replace(one, lists=other) for one, other in relations))
             return plan(replace(data, data=own))
 
-        return [replace(plan(data), over=plan_over)]
+        # What stands beside the model's own variants is made of one-row networks alone.
+        made_from = Ingredients(
+            spec, network, _NO_LISTS, np.zeros((0, 0), np.float32), self.learnt.ranking, None,
+            one_rows=self.learnt.one_rows,
+        )  # fmt: skip
+        return plan_beside(made_from, replace(plan(data), over=plan_over))
 
     def after(self, lessons: Sequence[Lesson]) -> RelationNetworks:
         """With networks of further lessons."""
@@ -204,6 +237,44 @@ class RelationNetworks:
         from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
 
         return search(self, staged, measure)
+
+
+@dataclass(frozen=True, eq=False)
+class RelationTeacher:
+    """A `lessons.Teacher` with the weights of a network over relations, computed over whole neighbour lists."""
+
+    architecture: str
+    shape: RelationalShape
+    subject: TrainingSet
+    master: Tensors
+    decoder: Mapping[str, np.ndarray]
+
+    @cached_property
+    def digest(self) -> str:
+        # Imported here: what is kept of networks is needed where any is trained.
+        from gnnserve_worker.generation.learning import digest_of  # noqa: PLC0415
+
+        return digest_of(self.master)
+
+    @property
+    def embedded(self) -> Mapping[int, np.ndarray]:
+        """As `lessons.Teacher.embedded`."""
+        kinds = self.shape.graph.types
+        return {place: self.master[embedding_key(kinds[place].name)] for place in self.shape.embedded()}
+
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        """As `lessons.Teacher.scores`."""
+        # Imported here: it is needed where one-row networks are trained.
+        from gnnserve_worker.generation.node_rows import taught_over  # noqa: PLC0415
+
+        data = replace(self.subject.data, relations=tuple(taught_over(self.subject, self.decoder)))
+        layers = [as_arrays(layer) for layer in relational_spec_of(self.architecture).layers(self.master, self.shape)]
+        means = [means_by_relation(data, one) for one in data.relations if layers[0].heads is None]
+        states = states_of(self.subject, self.master)
+        for number, layer in enumerate(layers, start=1):
+            states = hidden_states(data, means, layer, states, is_last=number == len(layers))
+        outputs: np.ndarray = np.concatenate([np.asarray(one) for one in states])[nodes]
+        return outputs
 
 
 def _training_set(spec: GNNServiceSpec, data: GraphData, problem: LearningProblem) -> TrainingSet:

@@ -22,7 +22,7 @@ from torch import nn
 from gnnserve_api.spec.model import Model, Training
 from gnnserve_api.training import TrainedBy, TrainingRun
 from gnnserve_worker.generation.batches import batches_of, report_batches
-from gnnserve_worker.generation.blocks import ListBlocks, blocks_of
+from gnnserve_worker.generation.blocks import blocks_of, blocks_over_rows
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.epochs import EpochsRun, Report, learn_with_retries, run_epochs, schedule_of
 from gnnserve_worker.generation.layers import CPU, Block
@@ -284,7 +284,7 @@ def trainee_over_rows(
     """A module of torch_geometric over rows of nodes. `initial`: weights to begin with; None: drawn."""
     columns = features.shape[1]
     return Trainee(
-        ListBlocks(model, features, data.graph, device), device, spec_of(model.architecture).learning_rate,
+        blocks_over_rows(model, features, data.graph, device), device, spec_of(model.architecture).learning_rate,
         lambda _: network_over_rows(model, columns, data.classes, device, initial),
     )  # fmt: skip
 
@@ -318,7 +318,7 @@ def predict(
     """Scores of a module with these weights, float32 [nodes, classes], without dropout and with one fixed sample of
     neighbours."""
     network = network_over_rows(model, features.shape[1], classes, device, tensors)
-    return outputs_of(network, ListBlocks(model, features, graph, device), nodes)
+    return outputs_of(network, blocks_over_rows(model, features, graph, device), nodes)
 
 
 # --- all networks of a service

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import AS_LISTED, GraphSchema
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope, column_blocks
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -175,15 +175,6 @@ class TrainingSet:
         return features
 
 
-def of_target_alone(data: TrainingSet) -> TrainingSet:
-    """Its nodes of the first type alone, which read none: what networks over one row of a node are trained on."""
-    kind = data.data.target
-    none = Graph(np.zeros(kind.nodes + 1, np.int64), np.zeros(0, np.int32))
-    relations = (Relation(kind.name, "", kind.name, none, edge_rules=AS_LISTED),)
-    alone = replace(data.data, types=(kind,), relations=relations)
-    return replace(data, data=alone, visible=relations, features=data.features[:1])
-
-
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
     """Ids of the nodes whose features and edges training may see."""
     return np.arange(nodes) if scope == Scope.TRANSDUCTIVE else splits.train
@@ -264,69 +255,14 @@ def model_rows(model: Model, data: TrainingSet, normalized: Normalized) -> Model
     if data.visible is not data.data.relations:
         seen = _powers(data.visible_graph, normalized.features, network.hops or 0, keeps_all=keeps_all)
         nodes = data.splits.train
-        trained = [_with_rows(whole, part, nodes) for whole, part in zip(served, seen, strict=True)]
+        trained = [with_rows(whole, part, nodes) for whole, part in zip(served, seen, strict=True)]
     if keeps_all:
-        scales = [_scale_of(normalized.method, block, data) for block in trained[1:]]
+        scales = [scale_of(normalized.method, block, data.splits.train) for block in trained[1:]]
         served, trained = (
             [blocks[0], *(scale(block) for scale, block in zip(scales, blocks[1:], strict=True))]
             for blocks in (served, trained)
         )
-    return ModelRows(_beside(served), _beside(trained))
-
-
-def rows_over_types(model: Model, data: TrainingSet) -> ModelRows:
-    """What a one-row model of that many hops reads of nodes of the first type, over several types: their own features,
-    and for each hop those of each type, as walks of so many steps meet them: means of what each relation reads, and of
-    these over the relations."""
-    hops = model.network(data.classes).hops or 0
-    origins, served = _walks(data, data.data.relations, hops)
-    trained = served
-    if data.visible is not data.data.relations:
-        _, seen = _walks(data, data.visible, hops)
-        nodes = data.splits.train
-        trained = [_with_rows(whole, part, nodes) for whole, part in zip(served, seen, strict=True)]
-    if not origins:
-        none = np.zeros((data.data.target.nodes, 0), np.float32)
-        return ModelRows(none, none)
-    own = 0 if data.features[0] is None else 1
-    scales = [_scale_of(origin.method, block, data) for origin, block in zip(origins[own:], trained[own:], strict=True)]
-    served, trained = (
-        [*blocks[:own], *(scale(block) for scale, block in zip(scales, blocks[own:], strict=True))]
-        for blocks in (served, trained)
-    )
-    return ModelRows(_beside(served), _beside(trained))
-
-
-def _walks(data: TrainingSet, relations: Sequence[Relation], hops: int) -> tuple[list[Normalized], list[Features]]:
-    """What the first type meets, by hop and by the type that it is met of: whose features each block is made of, and
-    the blocks."""
-    known = zip(data.data.types, data.features, strict=True)
-    scaled = {kind.name: own for kind, own in known if own is not None}
-    means = [(one, means_by_relation(data.data, one)) for one in relations]
-    met: dict[str, dict[str, Features]] = {name: {name: own.features} for name, own in scaled.items()}
-    target = data.data.target.name
-    origins, blocks = [scaled[target]] if target in scaled else [], [*met.get(target, {}).values()]
-    for _ in range(hops):
-        read: dict[str, dict[str, list[Features]]] = {}
-        for relation, mean in means:
-            for origin, rows in met.get(relation.source, {}).items():
-                read.setdefault(relation.target, {}).setdefault(origin, []).append(mean @ rows)
-        met = {
-            kind: {origin: _mean_of(parts) for origin, parts in by_origin.items()} for kind, by_origin in read.items()
-        }
-        for name, own in scaled.items():
-            if name in met.get(target, {}):
-                origins.append(own)
-                blocks.append(met[target][name])
-    return origins, blocks
-
-
-def _mean_of(parts: Sequence[Features]) -> Features:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    mean = total / len(parts)
-    return mean if isinstance(mean, np.ndarray) else sp.csr_array(mean)
+    return ModelRows(beside(served), beside(trained))
 
 
 def _powers(graph: Graph, features: Features, hops: int, *, keeps_all: bool) -> list[Features]:
@@ -343,7 +279,7 @@ def _powers(graph: Graph, features: Features, hops: int, *, keeps_all: bool) -> 
     return powers
 
 
-def _with_rows(whole: Features, part: Features, nodes: np.ndarray) -> Features:
+def with_rows(whole: Features, part: Features, nodes: np.ndarray) -> Features:
     """`whole`, with those nodes' rows from `part`."""
     if part is whole:
         return whole
@@ -356,17 +292,18 @@ def _with_rows(whole: Features, part: Features, nodes: np.ndarray) -> Features:
     return sp.csr_array(sp.vstack([whole, part], format="csr")[rows])
 
 
-def _scale_of(method: Normalization, block: Features, data: TrainingSet) -> Callable[[Features], Features]:
-    """What scales propagated features as the features themselves were; `block`: those that training may see."""
+def scale_of(method: Normalization, block: Features, seen: np.ndarray) -> Callable[[Features], Features]:
+    """What scales propagated features as the features themselves were, by those of the nodes that training sees (int64)
+    in `block`."""
     if method is not Normalization.STANDARDIZE:
-        return lambda found: fit_normalization(found, method, data.splits.train).features
-    rows = np.asarray(block)[data.splits.train]
+        return lambda found: fit_normalization(found, method, seen).features
+    rows = np.asarray(block)[seen]
     mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     deviation = np.maximum(rows.std(axis=0, dtype=np.float64), _LEAST_DEVIATION).astype(np.float32)
     return lambda found: np.asarray((np.asarray(found) - mean) / deviation, dtype=np.float32)
 
 
-def _beside(blocks: Sequence[Features]) -> Features:
+def beside(blocks: Sequence[Features]) -> Features:
     if len(blocks) == 1:
         return blocks[0]
     dense = [block for block in blocks if isinstance(block, np.ndarray)]

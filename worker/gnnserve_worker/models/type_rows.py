@@ -1,24 +1,28 @@
-"""Rows of a table of features over several types, made of the features of nodes that the table has no row for.
+"""Rows of a table of features over several types, or of products of them, made of the features of nodes that the table
+has no row for.
 
-A node has one row, whichever relation reads it, with the columns of its own type first.
+A node has one row, whichever relation reads it, with the columns of its own type first; or a product with the part of a
+matrix that is its type's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.kernels.layout import type_of, unpack_layout
 from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.feature_products import FeatureProducts, ScaledColumns, Scaling
+from gnnserve_worker.models.feature_products import FeatureProducts, RowsOfFeatures, ScaledColumns, Scaling
 from gnnserve_worker.models.rows import RowMaker, RowPlaces
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.tables.table import Table
+from gnnserve_worker.tables.table import Rows, Table
 
 
 def type_row_maker(table: Table, layout: np.ndarray, scalings: Sequence[Scaling], widths: Sequence[int]) -> RowMaker:
@@ -38,16 +42,49 @@ def type_row_maker(table: Table, layout: np.ndarray, scalings: Sequence[Scaling]
 
 
 def asked_row_maker(
-    table: Table, layout: np.ndarray, scaling: Scaling, width: int, products: Sequence[Linear]
+    table: Table, layout: np.ndarray, scalings: Sequence[Scaling], widths: Sequence[int], product: Linear
 ) -> RowMaker:
-    """Makes rows of a table of products of the features of nodes of the first type alone, which has rows of no others.
-    `width`: features of such a node. ValueError: the product does not fit."""
-    found = [[product.inputs, product.outputs] for product in products]
-    if table.own is not table.rows or found != [[width, table.columns]]:
-        raise ValueError(f"the first layer's weights are {found}, expected {[[width, table.columns]]}")
-    first_nodes = unpack_layout(layout)[2][: layout[0]]
-    places = RowPlaces((0,), np.zeros(1, np.int64), first_nodes, partial(_name_by_type, layout))
-    return RowMaker(table, (FeatureProducts.build(scaling, width, products, [0]),), places)
+    """Makes rows of a table of products of the features of nodes of the first types, which has rows of no others.
+    `scalings`, `widths`: of each of these types. `product`: its inputs are the columns of the types, type after type.
+    ValueError: it does not fit."""
+    found = [product.inputs, product.outputs]
+    if table.own is not table.rows or found != [sum(widths), table.columns]:
+        raise ValueError(f"the first layer's weights are {found}, expected {[sum(widths), table.columns]}")
+    made_of, begin = list[RowsOfFeatures](), 0
+    for kind, (scaling, width) in enumerate(zip(scalings, widths, strict=True)):
+        made_of.append(_product_of_type(scaling, width, product.dense[begin : begin + width], kind))
+        begin += width
+    types, first_nodes = len(widths), unpack_layout(layout)[2][: layout[0]]
+    places = RowPlaces(tuple(range(types)), first_nodes[:types], first_nodes, partial(_name_by_type, layout))
+    return RowMaker(table, tuple(made_of), places)
+
+
+def _product_of_type(scaling: Scaling, width: int, weight: np.ndarray, kind: int) -> RowsOfFeatures:
+    if not width:
+        return _RowsOfNothing(scaling, weight.shape[1], (kind,))
+    product = Linear.build(weight, np.zeros(weight.shape[1], np.float32), relu=False, compute="float32")
+    return FeatureProducts.build(scaling, width, [product], [kind])
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsOfNothing:
+    """The `RowsOfFeatures` of a type without features, whose rows are 0."""
+
+    scaling: Scaling
+    outputs: int
+    numbers: tuple[int, ...]
+    products: tuple[Linear, ...] = ()
+
+    def columns_of(self, columns: int) -> np.ndarray:
+        return np.zeros(0, np.int64)
+
+    def keeps(self, rows: Rows, features: int) -> bool:
+        return False
+
+    def make(self, features: FeatureRows, made: list[np.ndarray], rows: Rows, columns: int) -> None:
+        """As `RowsOfFeatures.make`."""
+        (number,) = self.numbers
+        made[number] = np.zeros((len(made[number]), self.outputs), np.float32)
 
 
 def _name_by_type(

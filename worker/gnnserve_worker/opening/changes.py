@@ -42,6 +42,12 @@ class FollowedRows:
     layers: Sequence[Sequence[MakesLayer]]
     """Makers of stored layers, one of each table, the first layer's first."""
 
+    @staticmethod
+    def joined(parts: Sequence[FollowedRows]) -> FollowedRows:
+        """Those of tables of several layouts, of which one has stored layers at most."""
+        makers = tuple(maker for part in parts for maker in part.makers)
+        return FollowedRows(makers, tuple(layer for part in parts for layer in part.layers))
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedChanges:

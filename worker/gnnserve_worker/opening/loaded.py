@@ -86,6 +86,11 @@ class TypeRowRecipe:
     def features(self) -> int:
         return 0 if self.columns is None else self.columns.features
 
+    @property
+    def width(self) -> int:
+        """Columns that it comes with: its features, or those of what stands in their place."""
+        return self.features if self.default is None else len(self.default)
+
 
 @dataclass(frozen=True, slots=True)
 class GraphReading:

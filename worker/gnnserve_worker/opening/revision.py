@@ -1,7 +1,8 @@
 """Opening a revision, published or staged: its graph, what variants read and compute by, and what applies changes.
 
-Variants are put together from their files. How tables have rows of nodes decides how they are opened (`TableRows`): one
-of each node, of one type or of several, or one for each relation that reads a node.
+Variants are put together from their files. How a table has rows of nodes decides how it is opened (`TableRows`): one of
+each node, of one type or of several, or one for each relation that reads a node. A revision may have tables of both
+kinds over the same lists.
 """
 
 from __future__ import annotations
@@ -94,10 +95,13 @@ class OpenedVariants:
         self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
         """`inverse_roots` of the graph, where variants weigh neighbours."""
         self._networks = networks = VariantNetworks(revision, graph.seen.schema, build)
-        self._rows = _ROWS[revision.row_layout](revision, graph, networks, self.roots)
-        self.tables = self._rows.tables
-        self.type_rows = self._rows.type_rows
-        self.sample = self._rows.sample
+        self._rows = {
+            layout: _ROWS[layout](own, graph, networks, self.roots) for layout, own in revision.by_layout().items()
+        }
+        self.tables = {name: table for rows in self._rows.values() for name, table in rows.tables.items()}
+        # Nodes come with the same and have the same lists, whichever tables they are in.
+        first = next(iter(self._rows.values()))
+        self.type_rows, self.sample, self._mapped_nodes = first.type_rows, first.sample, first.mapped_nodes
 
     @property
     def programs(self) -> tuple[ProgramRunner, ...]:
@@ -108,7 +112,7 @@ class OpenedVariants:
         revision = self._revision
         path = revision.folder / variant.weights
         try:
-            network, rows = self._rows.open(variant)
+            network, rows = self._rows_of(variant.table).open(variant)
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             problem = f"does not hold the weights of {variant.name}: {error}"
             raise DamagedError(path, problem, revision.remedy) from error
@@ -118,22 +122,28 @@ class OpenedVariants:
 
     def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
         """What applies changes, once all variants are open."""
-        rows, names = self._rows, {id(table): name for name, table in self.tables.items()}
-        followed = rows.followed()
+        names = {id(table): name for name, table in self.tables.items()}
+        followed = FollowedRows.joined([rows.followed() for rows in self._rows.values()])
         stored: Sequence[MakesLayer] = [maker for layer in followed.layers for maker in layer]
         drafted = draft_of(
             draft,
             [maker.source for maker in stored],
             self.roots() if any(maker.weighs_neighbours for maker in stored) else None,
             # What no variant reads is not written either.
-            lambda table: rows.open_table(names[id(table)]) if id(table) in names else table,
+            lambda table: self._open_again(names[id(table)]) if id(table) in names else table,
         )
-        mapped = MappedItems(rows.mapped_nodes, self._mapped_entries)
+        mapped = MappedItems(self._mapped_nodes, self._mapped_entries)
         memory = DeltaMemory(draft, followed.makers, followed.layers, drafted.tables, mapped)
-        widths = [one.features for one in rows.type_rows]
+        widths = [one.features for one in self.type_rows]
         kept = (maker.kept_features(widths) for maker in followed.makers)
         features_of = next((one for one in kept if one is not None), None)
         return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, features_of)
+
+    def _rows_of(self, table: str) -> TableRows:
+        return self._rows[self._revision.layout_of(self._revision.tables[table])]
+
+    def _open_again(self, table: str) -> Table:
+        return self._rows_of(table).open_table(table)
 
 
 _Roots = Callable[[], np.ndarray]

@@ -1,6 +1,7 @@
 """Tables in which a node has one row, whichever relation reads it, of a graph of several types: features of nodes, for
 programs, and what makes such rows. A row is as wide as the widest type; a narrower type has its columns first. One-row
-variants beside them read products of nodes of the first type alone. Or rows are embeddings that were learnt of nodes.
+variants, beside programs and beside networks over relations, read products of nodes of the types that are asked about:
+each type has rows of its own in the matrix. Or rows are embeddings that were learnt of nodes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import FOLDED, point_of
 from gnnserve_api.repository import NetworkKind, VariantManifest
+from gnnserve_worker.models.architecture import default_key
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
 from gnnserve_worker.models.folding import build_folding
 from gnnserve_worker.models.network import VariantNetwork
@@ -32,7 +34,7 @@ from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.tables.table import Table
 
 _NO_DEFAULT = np.zeros(0, np.float32)
-"""What new nodes of a type without features begin with: no input of a program reads anything of it."""
+"""What new nodes of a type without features begin with, beside a program: none of its inputs reads anything of it."""
 
 
 class RowsByType:
@@ -47,7 +49,7 @@ class RowsByType:
         self._recipe = _open_recipe(revision, graph)
         self.type_rows: tuple[TypeRowRecipe, ...] = () if self._recipe is None else self._recipe.types
         self._widths = [kind.features or 0 for kind in networks.schema.types]
-        """Features of a node of each type."""
+        """Features of a node of each type, as programs read them."""
         self._makers: dict[str, RowMaker] = {}
         """Makers of rows, by table."""
 
@@ -56,8 +58,9 @@ class RowsByType:
         revision, stored, seen = self._revision, self._graph.stored, self._graph.seen
         if seen is stored:
             return open_table(revision, revision.tables[name])
-        table = open_table(replace(revision, room=None), revision.tables[name])
-        return spread_types(table, stored.schema, seen.schema)
+        described = revision.tables[name]
+        table = open_table(replace(revision, room=None), described)
+        return spread_types(table, described.types_with_rows(stored.schema), stored.schema, seen.schema)
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         table = self.tables[variant.table]
@@ -80,9 +83,12 @@ class RowsByType:
         return type_row_maker(table, self._graph.seen.layout, recipe.scalings, self._widths)
 
     def _of_products(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
-        prefix = self._revision.tables[variant.table].made_by
-        products = stored_products(variant, prefix, recipe.tensors)
-        return asked_row_maker(table, self._graph.seen.layout, recipe.scalings[0], self._widths[0], products)
+        described, schema = self._revision.tables[variant.table], self._graph.stored.schema
+        (product,) = stored_products(variant, described.made_by, recipe.tensors)
+        asked = slice(described.types_with_rows(schema))
+        return asked_row_maker(
+            table, self._graph.seen.layout, recipe.scalings[asked], [one.width for one in recipe.types[asked]], product
+        )
 
     def followed(self) -> FollowedRows:
         tables = {one.table for one in self._revision.variants if point_of(one) is FOLDED}
@@ -117,7 +123,9 @@ def _open_recipe(revision: RevisionFiles, graph: OpenedGraph) -> TypeRecipe | No
     path = revision.folder / (source.tensors or paths.REVISION_COMMIT)
     try:
         tensors = {} if source.tensors is None else read_tensors(revision, path)
-        return type_recipe(source, graph.stored.schema, tensors, lambda _place: _NO_DEFAULT)
+        return type_recipe(
+            source, graph.stored.schema, tensors, lambda place: tensors.get(default_key(place), _NO_DEFAULT)
+        )
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold what rows of its tables are made by: {error}"
         raise DamagedError(path, problem, revision.remedy) from error

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
-from gnnserve_api.repository import types_with_rows
 from gnnserve_worker.tables.growing import empty_growing, read_only
 from gnnserve_worker.tables.table import Rows, Table, WritableRows
 
@@ -46,9 +45,9 @@ def spread_table(table: Table, described: RowsByRelation, schema: GraphSchema, g
     return SpreadTable(spread, moved.first_rows)
 
 
-def spread_types(table: Table, schema: GraphSchema, grown: GraphSchema) -> Table:
-    """A copy of a table that has one row of each node, with room for those of new nodes behind each type."""
-    types = types_with_rows(table.kind, schema)
+def spread_types(table: Table, types: int, schema: GraphSchema, grown: GraphSchema) -> Table:
+    """A copy of a table that has one row of each node of so many types, the first ones, with room for those of new
+    nodes behind each type."""
     blocks = [
         (first, to, kind.nodes)
         for first, to, kind in zip(schema.first_nodes, grown.first_nodes, schema.types[:types], strict=False)

@@ -27,6 +27,7 @@ from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.profile import Profile
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import (
+    PAIRS_SCHEMA_VERSION,
     PROGRAM_SCHEMA_VERSION,
     SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
@@ -43,7 +44,6 @@ from gnnserve_api.repository import (
     VariantManifest,
     model_digest,
     sealed,
-    types_with_rows,
 )
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.training import TrainingManifest
@@ -116,12 +116,30 @@ class RevisionFiles:
 
     @property
     def row_layout(self) -> RowLayout:
+        """That of the tables by which the graph is opened."""
         if self.has_rows_by_relation:
             return RowLayout.BY_RELATION
         # Layers over several lists need rows by relation, which these tables do not say they have.
         has_program = any(variant.network.kind is NetworkKind.PROGRAM for variant in self.variants)
         reads_lists = any(any(variant.fanouts) for variant in self.variants)
         return RowLayout.of_nodes(self.graph.schema) if has_program or not reads_lists else RowLayout.BY_NODE
+
+    def layout_of(self, table: TableManifest) -> RowLayout:
+        """Beside tables by relation others have one row of each node, whose types these have."""
+        if table.by_relation:
+            return RowLayout.BY_RELATION
+        return RowLayout.BY_TYPE if self.has_rows_by_relation else self.row_layout
+
+    def by_layout(self) -> dict[RowLayout, RevisionFiles]:
+        """The revision with the tables of each layout alone, and the variants that read these; first that of
+        `row_layout`."""
+        found: dict[RowLayout, RevisionFiles] = {}
+        for layout in RowLayout:
+            tables = {name: table for name, table in self.tables.items() if self.layout_of(table) is layout}
+            if tables:
+                variants = [variant for variant in self.variants if variant.table in tables]
+                found[layout] = replace(self, tables=tables, variants=variants)
+        return found
 
     @property
     def makes_rows_by_type(self) -> bool:
@@ -147,12 +165,7 @@ def open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic]
 
 
 def open_table(revision: RevisionFiles, table: TableManifest) -> Table:
-    schema = revision.graph.schema
-    counts = (
-        (schema.first_nodes[types_with_rows(table.kind, schema)],) * 2
-        if table.by_relation is UNSET
-        else (table.by_relation.rows, table.by_relation.own_rows)
-    )
+    counts = table.row_counts(revision.graph.schema)
     rows = _open_rows(revision, table, table.rows, counts[0])
     own = rows if table.own is None else _open_rows(revision, table, table.own, counts[1])
     return Table(table.kind, table.columns, rows, own)
@@ -220,31 +233,33 @@ class StagedRevision:
         source_columns: tuple[int, ...] | None = None,
         made_by: str = "",
         by_relation: RowsByRelation | UnsetType = UNSET,
+        types: int | UnsetType = UNSET,
     ) -> TableManifest:
         """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them, or to
-        as many rows as `by_relation` says. `source_columns`, `made_by` and `by_relation`: as in the manifest.
+        as many rows as `by_relation` says. `source_columns`, `made_by`, `by_relation` and `types`: as in the manifest.
 
         Raises ValueError for a number that the storage cannot hold; then no file of the table is left.
         """
         written: list[str] = []
-        schema = self._graph.schema
-        counts = (
-            (schema.first_nodes[types_with_rows(kind, schema)],) * 2
-            if by_relation is UNSET
-            else (by_relation.rows, by_relation.own_rows)
+        nothing = RowsManifest(values="", scales=None)
+        table = TableManifest(
+            kind=kind,
+            storage=storage,
+            columns=columns,
+            rows=nothing,
+            source_columns=source_columns,
+            made_by=made_by,
+            by_relation=by_relation,
+            types=types,
         )
+        counts = table.row_counts(self._graph.schema)
         try:
-            table = TableManifest(
-                kind=kind,
-                storage=storage,
-                columns=columns,
+            table = msgspec.structs.replace(
+                table,
                 rows=self._write_rows(paths.rows_of(name), rows, counts[0], columns, storage, written),
                 own=None
                 if own is None
                 else self._write_rows(paths.own_rows_of(name), own, counts[1], columns, storage, written),
-                source_columns=source_columns,
-                made_by=made_by,
-                by_relation=by_relation,
             )
         except ValueError:
             self._remove(written)
@@ -392,11 +407,13 @@ class StagedRevision:
             rows=None if rows is None else replace(rows, tensors={**rows.tensors, **self._made_by}),
         )
 
-    def _schema_version(self, variants: Sequence[VariantManifest]) -> int:
+    def _schema_version(self, variants: Sequence[VariantManifest], *, decides_by_pairs: bool) -> int:
+        by_relation = {bool(table.by_relation) for table in self._tables.values()}
+        if decides_by_pairs or len(by_relation) > 1 or any(table.types for table in self._tables.values()):
+            return PAIRS_SCHEMA_VERSION
         if any(variant.network.kind is NetworkKind.PROGRAM for variant in variants):
             return PROGRAM_SCHEMA_VERSION
-        are_by_relation = any(table.by_relation for table in self._tables.values())
-        return TYPED_SCHEMA_VERSION if are_by_relation else SCHEMA_VERSION
+        return TYPED_SCHEMA_VERSION if True in by_relation else SCHEMA_VERSION
 
     def commit(
         self,
@@ -420,7 +437,7 @@ class StagedRevision:
         RFC 3339; revisions are ordered by it. `training`: None for given weights. `sections`: what the task
         has in the manifest, by its fields."""
         manifest = RevisionManifest(
-            schema_version=self._schema_version(variants),
+            schema_version=self._schema_version(variants, decides_by_pairs=bool(cascades and sections)),
             revision=self.revision,
             recipe=self._recipe,
             graph=self._graph.digest,

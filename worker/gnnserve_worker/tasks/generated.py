@@ -112,6 +112,21 @@ class Course(Protocol):
         """Whether each epoch is worth a line, however few steps it has."""
 
 
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What a network over one row of a node learns of the one that it stands in for."""
+
+    nodes: np.ndarray
+    """Ids of the nodes whose outputs it may learn, int64."""
+    outputs: np.ndarray
+    """The other's outputs of all nodes, float32 [nodes, outputs]; 0 of those that it may not learn."""
+    decoder: Mapping[str, np.ndarray]
+    """Weights of what reads the outputs of both; empty: they have none."""
+    seed: int
+    holds_neighbours: bool
+    """Whether its rows hold what neighbours have, and so tell which nodes are joined."""
+
+
 class EmbeddingCourse(Protocol):
     """What embeddings of all nodes are learnt on that are served as they are."""
 
@@ -253,9 +268,9 @@ class LearningProblem(Protocol):
         """What networks are trained on. `decoder`: weights that stay as they
         are; None: they are learnt."""
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
-        """Courses by which a network learns to stand in for another. `nodes`: ids of those that it learns. `taught`:
-        outputs of the other for all nodes, float32 [nodes, outputs]."""
+    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
+        """Courses by which a network over one row of a node learns to stand in for another, of which the best is kept:
+        those of `GenerationTask.one_row_sources`, in their order."""
 
     def embedding_course(self) -> EmbeddingCourse:
         """What embeddings of the nodes are learnt on. Raises ValueError where there is nothing."""
@@ -305,6 +320,9 @@ class GenerationTask(Protocol):
     @property
     def compared_with(self) -> ComparedWith:
         """What embeddings are learnt by. Raises ValueError where none are."""
+
+    def one_row_sources(self, hops: int) -> tuple[Source, ...]:
+        """Words for what networks over one row of features within so many hops learn from, each in turn."""
 
     def graph_digest(self, source: str) -> str:
         """Identity of the graph without what is held out, by that of the source's graph."""

@@ -41,6 +41,8 @@ class OneRowNetwork:
     tensors: Tensors
     product: np.ndarray
     """The first layer's product with the row of each node, float32 [nodes, hidden]."""
+    types: int = 1
+    """How many types of the graph have rows, the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class PlannedTable:
     """None: it stores features, or neighbours are in its rows, so that none are made for later nodes."""
     by_relation: RowsByRelation | UnsetType = UNSET
     """Where its rows are, of a graph of several types."""
+    types: int | UnsetType = UNSET
+    """As in its manifest."""
 
 
 Written = Callable[[str], Table]

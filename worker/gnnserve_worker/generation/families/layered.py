@@ -10,8 +10,8 @@
   the classes. The first layer's output is exact and not sampled. *Accelerating large scale real-time GNN inference
   using channel pruning* stores hidden features of nodes that were visited; here they are kept of all, as products.
 - *One row*: perceptrons that read one stored row per seed, the product of their first layer. A row is as wide as the
-  hidden layer, and what is left of the network is its last layer. Those over a node's own features can answer about
-  nodes that requests bring; those over propagated features cannot.
+  hidden layer, and what is left of the network is its last layer, the same for all types of nodes. Those over a node's
+  own features can answer about nodes that requests bring; those over propagated features cannot.
 - *Fewer hidden channels* (*Accelerating large scale real-time GNN inference using channel pruning*): each network is
   made of another one, whose channels are pruned (`generation/channels.py`) and which is then trained further. Over
   feature columns it has the model's hops and reads the table of pruned variants. Its products, and its first layer over
@@ -26,6 +26,7 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.families import FOLDED, ONE_ROW, PROJECTED, PRUNED, STORED, ChannelAxis, FollowAxis, VariantPoint
 from gnnserve_api.repository import (
@@ -417,6 +418,7 @@ def _plan_table(hops: int, made: OneRowNetwork, storage: Storage) -> PlannedTabl
         made.product.shape[1],
         rows=partial(_as_one_block, made.product),
         made_by=None if hops else MadeBy(f"{one_row_name(hops)}.", stored),
+        types=made.types if made.types > 1 else UNSET,
     )
 
 

@@ -15,7 +15,7 @@ sizes and at the manifest alone. It cannot tell a default list that a user wrote
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -109,15 +109,30 @@ _GROUPS: tuple[tuple[Planner, ...], ...] = (
 )
 """Planners in the order of the profile, which begins with the widest variant. Behind each group stand its variants
 with fewer neighbours."""
+_BESIDE = _GROUPS[2:]
+"""Those whose variants are of networks of their own, whatever the model's read."""
 PLANNERS = tuple(planner for group in _GROUPS for planner in group)
 
 
 def plan_families(made_from: Ingredients) -> list[FamilyPlan]:
     """What all planners make of a spec; a later one may build on what earlier ones planned."""
+    return _plan(_GROUPS, made_from, [])
+
+
+def plan_beside(made_from: Ingredients, model: FamilyPlan) -> list[FamilyPlan]:
+    """The same of a spec whose variants of the model are planned elsewhere: `model` and, behind it, variants of other
+    networks, and those that consist of any two of these."""
+    return [model, *_plan(_BESIDE, made_from, model.variants)]
+
+
+def _plan(
+    groups: Iterable[Sequence[Planner]], made_from: Ingredients, before: Sequence[PlannedVariant]
+) -> list[FamilyPlan]:
+    """`before`: what is planned already."""
     variants = made_from.spec.variants.canonical()
     plans: list[FamilyPlan] = []
-    planned: list[PlannedVariant] = []
-    for group in _GROUPS:
+    planned = [*before]
+    for group in groups:
         first = len(planned)
         for planner in group:
             plans.append(planner.plan(made_from, planned))

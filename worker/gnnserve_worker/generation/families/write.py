@@ -128,7 +128,7 @@ def _write(table: PlannedTable | DerivedTable, staged: StagedRevision, prefix: s
     staged.write_table(
         name, table.kind, table.storage, table.columns, table.rows(), None if table.own is None else table.own(),
         source_columns=table.source_columns, made_by="" if table.made_by is None else table.made_by.prefix,
-        by_relation=table.by_relation,
+        by_relation=table.by_relation, types=table.types,
     )  # fmt: skip
     if table.made_by is not None:
         staged.keep_maker(table.made_by.prefix, table.made_by.tensors)
@@ -201,11 +201,12 @@ def _source_columns(types: Sequence[NodeType]) -> Iterator[SourceColumn]:
 
 
 def write_relation_row_source(
-    subject: TrainingSet, states: States, first: RelationalLayer, staged: StagedRevision
-) -> RowSource:
+    subject: TrainingSet, states: States, first: RelationalLayer, plans: Sequence[FamilyPlan],
+    variants: Sequence[VariantManifest], staged: StagedRevision,
+) -> RowSource:  # fmt: skip
     """Write what is needed to make rows of new nodes of each type: how features were scaled, the mean of the embeddings
-    of types that have none, and the first layer."""
-    tensors = layer_tensors(0, first)
+    of types that have none, the first layer, and what products of other networks were made by."""
+    tensors = layer_tensors(0, first) | _products_of(plans, variants)
     kinds = []
     for place, (scaled, kind) in enumerate(zip(subject.features, subject.data.types, strict=True)):
         if scaled is None:

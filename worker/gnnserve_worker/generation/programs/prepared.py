@@ -19,7 +19,6 @@ from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.programs import ProgramManifest
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, program_network
 from gnnserve_api.spec.made_variants import search_space, variants_of_program
-from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -45,15 +44,7 @@ from gnnserve_worker.generation.programs.running import (
 )
 from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.generation.steps import Found, Measure, Networks, Wanted, WriteRowSource, import_graph
-from gnnserve_worker.generation.training_set import (
-    ModelRows,
-    TrainingSet,
-    model_rows,
-    normalization_of,
-    of_target_alone,
-    rows_over_types,
-    training_set,
-)
+from gnnserve_worker.generation.training_set import TrainingSet, normalization_of, training_set
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
@@ -163,8 +154,7 @@ class PreparedProgram:
     def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
         spec, given, graph = self.wanted.spec, self.given, self.graph
         self.problem.check(spec.variants)
-        if spec.variants.cascades:
-            check_cascades(spec.variants)
+        check_cascades(spec)
         network = program_network(given.contract, _program_of(spec).fanouts)
         data = training_set(
             graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec)
@@ -182,29 +172,38 @@ class PreparedProgram:
         made = ProgramNetworks(
             self.wanted, given, data, features, GraphSizes.of(graph, self.problem.items), sources, learnt
         )
-        decoder = {} if self.given_decoder is None else self.given_decoder.weights
         ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
         rows, write = _NEW_NODES[RowLayout.of_nodes(graph.schema)](data)
         # Nothing is assumed: a program says all that it computes.
         return Networks(
-            data, sources, ranking, rows, {}, decoder, made.plan, worth_keeping, write,
+            data, sources, ranking, rows, {}, self._decoder, made.plan, worth_keeping, write,
             made.search if spec.variants.is_searched else None,
         )  # fmt: skip
 
+    @property
+    def _decoder(self) -> Mapping[str, np.ndarray]:
+        return {} if self.given_decoder is None else self.given_decoder.weights
+
     def _teacher(self, data: TrainingSet) -> ProgramTeacher:
+        # Imported here: few programs have perceptrons beside them.
+        from gnnserve_worker.generation.node_rows import taught_over  # noqa: PLC0415
+
         spec, given = self.wanted.spec, self.given
         read = read_graph(spec, self.graph, given.columns)
-        read = replace(read, lists=joined_lists(replace(self.graph, relations=tuple(data.visible))))
-        return ProgramTeacher(given.digest, given.contract, read, given.file, _program_of(spec).fanouts)
+        seen = joined_lists(replace(self.graph, relations=tuple(taught_over(data, self._decoder))))
+        fanouts = _program_of(spec).fanouts
+        return ProgramTeacher(
+            given.digest, given.contract, replace(read, lists=seen), given.file, fanouts, self._decoder
+        )  # fmt: skip
 
     def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: Learning) -> OneRowModels:
         # Imported here: it trains, for which torch is needed.
+        from gnnserve_worker.generation.node_rows import node_rows  # noqa: PLC0415
         from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
 
-        subject, rows_of = _LEARNT[RowLayout.of_nodes(self.graph.schema)](data)
-        return TrainedOneRows(
-            self.wanted.spec.model, subject, rows_of, None, self.wanted.progress, *learning, teacher=teacher
-        )  # fmt: skip
+        model = self.wanted.spec.model
+        rows = node_rows(data, model.training.scope, RowLayout.of_nodes(self.graph.schema))
+        return TrainedOneRows(model, rows, lambda master, decoder: teacher, self.wanted.progress, *learning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,35 +250,6 @@ class ProgramNetworks:
         from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
 
         return search(self, staged, measure)
-
-
-def _learnt_of_one_type(data: TrainingSet) -> tuple[TrainingSet, Callable[[Model], ModelRows]]:
-    return data, lambda model: model_rows(model, data, data.normalized)
-
-
-def learnt_of_lists(data: TrainingSet) -> tuple[TrainingSet, Callable[[Model], ModelRows]]:
-    """Where nodes have lists by relation: networks over one row are trained on nodes of the first type alone, and what
-    they read was made of all relations before."""
-
-    def rows_of(model: Model) -> ModelRows:
-        rows = rows_over_types(model, data)
-        if not rows.served.shape[1]:
-            raise InputError(
-                "spec.variants.oneRow",
-                f"nodes of type {data.data.target.name!r} have no features, nor have those that they read within "
-                f"{model.hops} hops",
-                "leave it out, or give more hops",
-            )
-        return rows
-
-    return of_target_alone(data), rows_of
-
-
-_LEARNT: Mapping[RowLayout, Callable[[TrainingSet], tuple[TrainingSet, Callable[[Model], ModelRows]]]] = {
-    RowLayout.BY_NODE: _learnt_of_one_type,
-    RowLayout.BY_TYPE: learnt_of_lists,
-}
-"""What one-row networks are trained on, and what makes the rows that they read."""
 
 
 def _rows_by_node(data: TrainingSet) -> tuple[RowRecipe, WriteRowSource]:

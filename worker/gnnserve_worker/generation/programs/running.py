@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -238,6 +238,8 @@ class ProgramTeacher:
     file: Path
     """The program, of which a process runs while scores are computed."""
     fanouts: tuple[int, ...] | None
+    decoder: Mapping[str, np.ndarray]
+    embedded: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
         with closing(ProgramRunner(self.file, CHECKED_LANES, self.contract.limits)) as runner:

@@ -6,7 +6,7 @@ columns, fan-outs and tables are those of the variant that generation would make
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,10 +152,18 @@ class _ShapedOneRows:
     def digest(self) -> str:
         return ""
 
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        return {}
+
+    @property
+    def embedded(self) -> Mapping[int, np.ndarray]:
+        return {}
+
     def scores(self, nodes: np.ndarray) -> np.ndarray:
         return np.zeros((len(nodes), self.classes), np.float32)
 
-    def teacher_of(self, master: Tensors | None) -> Teacher:
+    def teacher_of(self, master: Tensors | None, decoder: Mapping[str, np.ndarray]) -> Teacher:
         return self
 
     def one_row(self, hops: int, name: str, teacher: Teacher) -> OneRowNetwork:

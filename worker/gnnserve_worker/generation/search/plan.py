@@ -93,8 +93,7 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
     """Given variants are left out, and cascades of them: their weights would have to be read."""
     data, problem, _ = task_of(spec).pose(data)
     problem.check(spec.variants)
-    if spec.variants.cascades:
-        check_cascades(spec.variants)
+    check_cascades(spec)
     source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, spec.model.row_columns(source_columns))

@@ -38,7 +38,7 @@ from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
-from gnnserve_api.training import Majority
+from gnnserve_api.training import Majority, Source
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import ProgressListener
@@ -50,6 +50,7 @@ from gnnserve_worker.tasks.generated import (
     Imported,
     Judgement,
     OutputsOf,
+    Taught,
     Verdict,
     Visible,
 )
@@ -255,10 +256,10 @@ class NodeLabels:
 
         return label_course(Truth(self.labels, self.splits, self.metric), visible)
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
-        from gnnserve_worker.tasks.classify_nodes.learning import Truth, distilled_courses  # noqa: PLC0415
+    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
+        from gnnserve_worker.tasks.classify_nodes.learning import Truth, one_row_courses  # noqa: PLC0415
 
-        return distilled_courses(Truth(self.labels, self.splits, self.metric), visible, nodes, taught)
+        return one_row_courses(Truth(self.labels, self.splits, self.metric), visible, taught.nodes, taught.outputs)
 
     def embedding_course(self) -> EmbeddingCourse:
         raise ValueError("embeddings are made for links")
@@ -332,6 +333,9 @@ class ClassifyNodes:
     @property
     def compared_with(self) -> ComparedWith:
         raise ValueError("embeddings are made for links")
+
+    def one_row_sources(self, hops: int) -> tuple[Source, ...]:
+        return "labels", "scores", "both"
 
     def graph_digest(self, source: str) -> str:
         return source

@@ -79,8 +79,10 @@ def label_course(truth: Truth, visible: Visible) -> NodeCourse:
     return NodeCourse(truth, visible, truth.splits.train, loss, "labels")
 
 
-def distilled_courses(truth: Truth, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[NodeCourse]:
-    """Scores of another network, as *Graph-less neural networks* (GLNN) distils them, and both these and labels."""
+def one_row_courses(truth: Truth, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[NodeCourse]:
+    """Labels; scores of another network (`taught`), as *Graph-less neural networks* (GLNN) distils them, of `nodes`;
+    and both."""
+    yield label_course(truth, visible)
     is_labelled = np.zeros(len(taught), dtype=bool)
     is_labelled[truth.splits.train] = True
 

@@ -15,7 +15,7 @@ from torch import nn
 from gnnserve_api.spec.task import Links
 from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet
-from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Visible
+from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Taught, Visible
 from gnnserve_worker.tasks.score_links.decoders import TrainedDecoder, make_decoder
 from gnnserve_worker.tasks.score_links.metrics import roc_auc
 
@@ -112,3 +112,73 @@ class LinkCourse:
 
     def says(self, score: float) -> str:
         return f"ROC-AUC of validation {score:.4f}"
+
+
+# --- what networks over one row of a node learn, which stand in for another
+
+
+_LEAST_VARIANCE = 1e-12
+
+
+class _Distance:
+    """Mean squared distance from another network's embeddings, of which their own variance is 1."""
+
+    def __init__(self, taught: Taught) -> None:
+        self._wanted = torch.from_numpy(taught.outputs)
+        known = taught.outputs[taught.nodes]
+        self._variance = max(float(known.var(axis=0, dtype=np.float64).mean()), _LEAST_VARIANCE)
+
+    def __call__(self, embeddings: torch.Tensor, nodes: np.ndarray) -> torch.Tensor:
+        wanted = self._wanted[torch.from_numpy(nodes)].to(embeddings.device)
+        return (embeddings - wanted).square().mean() / self._variance
+
+
+class EmbeddingsCourse(LinkCourse):
+    """Embeddings of another network. Links are what it is judged by alone."""
+
+    learnt_from: Source = "scores"
+    parts_per_epoch = 1
+
+    def __init__(
+        self, links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: Taught
+    ) -> None:
+        super().__init__(links, task, taught.seed, lists_of, taught.decoder)
+        self._nodes, self._distance = taught.nodes, _Distance(taught)
+
+    @property
+    def items(self) -> int:
+        return len(self._nodes)
+
+    def parts(self, epoch: int) -> Iterator[Part]:
+        yield Part(self._nodes, self._lists_of(None))
+
+    def batch(self, items: np.ndarray) -> Batch:
+        return Batch(items, lambda embeddings: self._distance(embeddings, items))
+
+
+class LinksAndEmbeddingsCourse(LinkCourse):
+    """Links, and embeddings of another network, both alike."""
+
+    learnt_from: Source = "both"
+
+    def __init__(
+        self, links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: Taught
+    ) -> None:
+        super().__init__(links, task, taught.seed, lists_of, taught.decoder)
+        self._distance = _Distance(taught)
+
+    def batch(self, items: np.ndarray) -> Batch:
+        seeds, of_links = super().batch(items)
+        return Batch(seeds, lambda embeddings: (of_links(embeddings) + self._distance(embeddings, seeds)) / 2)
+
+
+def one_row_courses(
+    links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: Taught
+) -> Iterator[LinkCourse]:
+    """Links, embeddings of another network, and both. A network whose rows tell which nodes are joined learns
+    embeddings alone: it would find the links there that it is to learn."""
+    if not taught.holds_neighbours:
+        yield LinkCourse(links, task, taught.seed, lists_of, taught.decoder)
+    yield EmbeddingsCourse(links, task, lists_of, taught)
+    if not taught.holds_neighbours:
+        yield LinksAndEmbeddingsCourse(links, task, lists_of, taught)

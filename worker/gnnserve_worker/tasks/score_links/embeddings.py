@@ -36,11 +36,11 @@ class EndsOfLinks:
         return has_layers and point_of(variant).capabilities.embeddings
 
     def is_preferred(self, variant: VariantManifest) -> bool:
-        """Where links join types, whether its rows are embeddings, of all neighbours: all variants are of one network,
-        so that any of them computes new nodes. Of one type, where only the variant itself computes what is searched
-        for, whether it takes new nodes."""
+        """Where links join types, whether its rows are embeddings, of all neighbours: other variants of the model are
+        of the same network, so that any of them computes new nodes. Of one type, where only the variant itself computes
+        what is searched for, whether it takes new nodes."""
         if self.links.first.type:
-            return not any(variant.fanouts)
+            return not any(variant.fanouts) and point_of(variant).runs_whole_model
         return point_of(variant).capabilities.overlay
 
     def columns(self, variant: VariantManifest) -> int:

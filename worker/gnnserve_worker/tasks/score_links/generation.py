@@ -10,6 +10,7 @@ from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_pro
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, Links
+from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import GraphOfLinks, links_digest
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
@@ -34,6 +35,10 @@ class ScoreLinks:
     @property
     def compared_with(self) -> ComparedWith:
         return self._links.compared_with
+
+    def one_row_sources(self, hops: int) -> tuple[Source, ...]:
+        """Rows of propagated features tell which nodes are joined: links that these hold are not learnt from."""
+        return ("scores",) if hops else ("links", "scores", "both")
 
     def graph_digest(self, source: str) -> str:
         spec = self._spec

@@ -29,7 +29,7 @@ from gnnserve_worker.graph.links import (
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import kind_of
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
-from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Visible
+from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Taught, Visible
 from gnnserve_worker.tasks.score_links.judge import LinkJudge
 from gnnserve_worker.tasks.score_links.metrics import least_score, metric_of_links
 from gnnserve_worker.tasks.score_links.reach import check_ends_are_reached
@@ -85,8 +85,11 @@ class HeldOutLinks:
 
         return LinkCourse(self.links, self.settings, seed, self.lists_of, decoder)
 
-    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course]:
-        raise ValueError("no network stands in for one that gives embeddings of links")
+    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
+        """`visible`: as of `course`."""
+        from gnnserve_worker.tasks.score_links.course import one_row_courses  # noqa: PLC0415
+
+        return one_row_courses(self.links, self.settings, self.lists_of, taught)
 
     def embedding_course(self) -> EmbeddingCourse:
         from gnnserve_worker.tasks.score_links.comparison import ComparedLinks  # noqa: PLC0415

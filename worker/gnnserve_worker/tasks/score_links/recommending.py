@@ -91,6 +91,8 @@ class BestPairsOfTypes(BestPairs):
     graph: ServedGraph
     overlays: Overlays
     folder: Folder
+    model_weights: frozenset[str]
+    """Digests of the weights of variants that run the whole model."""
 
     def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
         if overlay is None or self.overlays.takes_json:
@@ -115,8 +117,9 @@ class BestPairsOfTypes(BestPairs):
         return next(part for part in self.parts if part.type == other.type)
 
     def compares(self, weights: str, index_weights: str) -> bool:
-        """Links over types are scored by one network, whatever of it is stored."""
-        return self.overlays.takes_json or weights == index_weights
+        """Variants of the model are of one network over types, whatever of it is stored."""
+        is_alike = self.overlays.takes_json and {weights, index_weights} <= self.model_weights
+        return is_alike or weights == index_weights
 
     def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
         return answer.scores[:1] if folded is None else self.folder.embedding_of(folded, answer.scores)[np.newaxis]

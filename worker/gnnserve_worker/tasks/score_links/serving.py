@@ -15,6 +15,7 @@ import orjson
 from gnnserve_api import decoding
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import Direction
+from gnnserve_api.families import point_of
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_api.provenance import Provenance
@@ -203,8 +204,13 @@ def _recommending(parts: TaskParts, links: ServedLinks, standing: LinksManifest)
     folder = Folder(standing, graph, folding)
     return BestPairsOfTypes(
         standing, decoder, links.probabilities, reads_one_way, indexed, graph=graph, overlays=parts.overlays,
-        folder=folder,
+        folder=folder, model_weights=_weights_of_model(parts.manifest),
     )  # fmt: skip
+
+
+def _weights_of_model(manifest: RevisionManifest) -> frozenset[str]:
+    of_model = (variant.weights for variant in manifest.variants if point_of(variant).runs_whole_model)
+    return frozenset(manifest.files[name].sha256 for name in of_model)
 
 
 def _asked(manifest: RevisionManifest) -> AskedNodes:
