@@ -22,8 +22,8 @@ from benchmarks.verdicts import Verdict, below
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.queue import Request
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 WANTED_US = 50.0
 _SPAN_PERMILLE = 10 * (REDDIT.accuracy[0] - REDDIT.accuracy[-1])

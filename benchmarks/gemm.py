@@ -22,7 +22,8 @@ from numba import njit
 from benchmarks.bandwidth import fastest_round_s
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.dense import Linear, _call_library
+from gnnserve_worker.models.blas import call_library
+from gnnserve_worker.models.network import Linear
 from gnnserve_worker.tables.formats import FORMATS
 
 SIZE = 2048
@@ -90,7 +91,7 @@ def _multiply(
     times: int,
 ) -> None:  # fmt: skip
     for _ in range(times):
-        _call_library(address, rows, count, inputs, weight, outputs, out, inputs, outputs)
+        call_library(address, rows, count, inputs, weight, outputs, out, inputs, outputs)
 
 
 def _torch_gflop_per_s(dtype: Compute, threads: int, seconds: float) -> float:

@@ -24,10 +24,10 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import Message, Receive, Scope, Send
-from gnnserve_worker.serving.http.codec import Reply
 from gnnserve_worker.serving.http.codecs.registry import READ_HEADERS, read_head
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.requests import Reply
 from gnnserve_worker.serving.server import SWITCH_INTERVAL_S
 
 UVICORN, GRANIAN = "uvicorn", "granian"

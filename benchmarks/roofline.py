@@ -46,7 +46,7 @@ from benchmarks.shapes import FANOUTS, SHAPES, Shape, ShapeFiles, prepare
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import plan_chunks
-from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.blas import preferred_compute
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours

@@ -41,7 +41,7 @@ from gnnserve_worker.inference import batch as inference
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import thread_count
-from gnnserve_worker.sampling.distinct import distinct_share
+from gnnserve_worker.sampling.neighbours import distinct_share
 
 FEATURES, HIDDEN, CLASSES = 32, 64, 16
 """Narrow, so that the largest graph fits beside its page tables in 24 GiB."""

@@ -20,8 +20,8 @@ from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_api.variants import Storage
 from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.queue import Request
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 MAX_SEEDS = 1024
 MAX_QUEUED_SEEDS = 1 << 24

@@ -22,7 +22,7 @@ from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.gather import Aggregator, Own
+from gnnserve_worker.tables.table import Aggregator, Own
 
 _STREAM_BYTES = 2**28
 _TABLE_BYTES = 2**31

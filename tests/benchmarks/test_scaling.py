@@ -30,7 +30,7 @@ from benchmarks.scaling import (
 from gnnserve_worker.inference.batch import infer_batch, plan_chunks
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import thread_count
-from gnnserve_worker.sampling.distinct import distinct_share
+from gnnserve_worker.sampling.neighbours import distinct_share
 
 
 def test_hubs_have_their_degree_and_are_listed_by_many() -> None:

@@ -231,7 +231,7 @@ def all_metrics() -> ServingMetrics:
     """A worker's metrics, with a sample of each that there is."""
     metrics = ServingMetrics("digits")
     metrics.show_revision(revision_manifest(), load_s=0.5)
-    metrics.count_error("QueueFull")
+    metrics.counters.count_error("QueueFull")
     metrics.show_certificate(1_800_000_000)
     metrics.show_credentials(CredentialState("tls", is_usable=True))
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))

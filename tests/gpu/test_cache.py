@@ -26,7 +26,7 @@ from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceGraph, DeviceRow
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.tables.gather import Aggregator, Own
+from gnnserve_worker.tables.table import Aggregator, Own
 
 CPU = torch.device("cpu")
 NODES = 300

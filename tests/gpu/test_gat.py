@@ -12,7 +12,7 @@ from gnnserve_worker.gpu.arrays import DeviceAggregation
 from gnnserve_worker.gpu.buffers import plan_lane
 from gnnserve_worker.gpu.network import DeviceNetwork
 from gnnserve_worker.gpu.resident import weights_bytes
-from gnnserve_worker.tables.gather import Aggregator, Own
+from gnnserve_worker.tables.table import Aggregator, Own
 
 pytestmark = pytest.mark.usefixtures("chunks_of_4")
 

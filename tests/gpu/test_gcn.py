@@ -11,7 +11,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceAggregation
 from gnnserve_worker.gpu.placement import roots_bytes
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own
 
 pytestmark = pytest.mark.usefixtures("chunks_of_4")
 

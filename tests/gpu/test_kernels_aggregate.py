@@ -11,7 +11,7 @@ from gnnserve_worker.gpu.arrays import PADDING, DeviceAggregation, DeviceGraph, 
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, aggregate
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own, aggregate
 
 SEEDS = [*range(0, 80, 7), 14]
 

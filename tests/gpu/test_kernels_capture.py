@@ -13,7 +13,7 @@ from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceGraph, DeviceRow
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own
 
 
 @pytest.mark.gpu

@@ -42,7 +42,7 @@ from gnnserve_worker.gpu.kernels.attention import score_rows, share_out
 from gnnserve_worker.gpu.kernels.distinct import share_rows
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own
 
 AMPLE = 10**6
 

@@ -18,8 +18,7 @@ from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, gather
-from gnnserve_worker.tables.table import Rows, Table
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own, Rows, Table, gather
 
 Put = Callable[..., Tensor]
 NODES, WIDEST = 80, 300

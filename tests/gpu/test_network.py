@@ -10,7 +10,7 @@ from tests.support.gpu_revisions import revision
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.network import DeviceNetwork, DeviceProduct
 from gnnserve_worker.gpu.resident import weights_bytes
-from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.network import Linear
 from gnnserve_worker.tables.formats import FORMATS
 
 

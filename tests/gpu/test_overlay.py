@@ -46,7 +46,7 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
-from gnnserve_worker.tables.gather import Aggregator, Own
+from gnnserve_worker.tables.table import Aggregator, Own
 
 FANOUTS = (3, 2)
 CACHE_BYTES = 16_000

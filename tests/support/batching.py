@@ -10,9 +10,9 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 ADAPTIVE = RoutingTable(revision="r", recipe="r")
 

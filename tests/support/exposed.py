@@ -51,14 +51,14 @@ def watched() -> AccuracyWatch:
 def canary_sample(metrics: serving.ServingMetrics) -> CanarySample:
     """A second revision that has answered what these metrics have counted."""
     route = CanaryRoute("r2", 5, answers=True, accuracy=watched().observed(), updates=UpdatesState(9, 9, 0, 0.0))
-    return CanarySample(route, metrics.request_counts(), 0, 1.0, OF_PROGRAM)
+    return CanarySample(route, metrics.counters, 0, 1.0, OF_PROGRAM)
 
 
 def worker_metrics() -> bytes:
     metrics = serving.ServingMetrics("digits")
     manifest = revision_manifest()
     metrics.show_revision(manifest, load_s=0.5)
-    metrics.count_refused("QueueFull")
+    metrics.counters.count_refused("QueueFull")
     metrics.show_credentials(CredentialState("tokens", is_usable=True))
     route = Route(
         revision=manifest.revision,

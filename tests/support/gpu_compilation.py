@@ -163,7 +163,7 @@ def _cases() -> Iterator[tuple[str, Any]]:
     from gnnserve_worker.gpu.kernels.distinct import share_rows
     from gnnserve_worker.gpu.kernels.gather import gather_rows
     from gnnserve_worker.gpu.kernels.sample import sample_tree
-    from gnnserve_worker.tables.gather import Aggregator, Own
+    from gnnserve_worker.tables.table import Aggregator, Own
 
     host = torch.device("cpu")
     nodes, wide = 4, 640

@@ -35,8 +35,7 @@ from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
 from gnnserve_worker.sampling.batch_view import Part, view_of
-from gnnserve_worker.sampling.distinct import effective_nodes
-from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
+from gnnserve_worker.sampling.neighbours import Scratch, effective_nodes, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots
 
 NODES, FEATURES = 60, 20

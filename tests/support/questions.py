@@ -5,8 +5,8 @@ from __future__ import annotations
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.question import NO_WISHES, Question, Wishes
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Codec
 from gnnserve_worker.serving.http.predict import resolve
+from gnnserve_worker.serving.requests import Codec
 
 
 def question_of(

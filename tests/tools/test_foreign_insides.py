@@ -78,7 +78,7 @@ def test_a_use_of_insides_is_found(source: str, what: str) -> None:
         "import os\nos._exit(1)",
         "import sys\n'torch' in sys.modules and sys.modules['torch'].cat",
         "from __future__ import annotations",
-        "from gnnserve_worker.models import dense\ndense._mkl()",
+        "from gnnserve_worker.models import blas\nblas._pack()",
         "class Costs:\n    def __init__(self, before):\n        self._machine = before._machine",
         "class Folder(Base):\n    def name(self):\n        return self._name",
         "from typing import NamedTuple\ndef of(row):\n    return row._replace(a=1)",

@@ -35,7 +35,7 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 NODES, FEATURES = 300, 12
 ALL = (-1, -1, -1)

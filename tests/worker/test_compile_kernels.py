@@ -34,7 +34,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_types, publish_made_up, publish_made_up_types
 from gnnserve_worker.inference.rehearsal import Half
 from gnnserve_worker.kernel_cache import EVERYTHING, is_compiled, level, levels, watch_compiling
-from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.blas import preferred_compute
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.formats import FORMATS
 
@@ -138,7 +138,7 @@ def test_sums_of_rows_compile_for_other_levels_of_processors(tmp_path: Path, mon
     # A kind of machine may have one level alone.
     others = [name for name in levels() if name != level()] or levels()
     assert others
-    told = [("gnnserve_worker.tables.gather._gather", _gather_types(storage)) for storage in Storage]
+    told = [("gnnserve_worker.tables.table._gather", _gather_types(storage)) for storage in Storage]
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     for name in others:
         context = multiprocessing.get_context("spawn")

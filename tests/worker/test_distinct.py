@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gnnserve_worker.sampling.batch_view import Part, view_of
-from gnnserve_worker.sampling.distinct import LAST_GENERATION, DistinctScratch, find_distinct
+from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
+from gnnserve_worker.sampling.neighbours import LAST_GENERATION
 
 
 @pytest.mark.parametrize("seeds", [[5, 5], [3, 9, 3, 9, 3], [0, 0, 0], [2**31 - 1, 7, 2**31 - 1]], ids=str)

@@ -20,9 +20,9 @@ from tests.support.serving import profile, variant
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms, most_claimed_ms
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 LATENCY_MS, MAX_SEEDS = 100.0, 1024
 FIXED_MS, SEED_MS = 0.35, 0.0225

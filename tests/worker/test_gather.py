@@ -16,8 +16,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, aggregate, gather
-from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
+from gnnserve_worker.tables.table import NO_SCALES, Aggregation, Aggregator, Own, Rows, Table, aggregate, gather
 
 NODES, WIDEST = 60, 130
 NO_BIAS = np.zeros(0, dtype=np.float32)

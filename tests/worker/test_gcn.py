@@ -36,15 +36,15 @@ from gnnserve_worker.models.network import Activations
 from gnnserve_worker.models.registry import first_layer, without_first_product
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
+from gnnserve_worker.sampling.normalised import inverse_roots, weigh
 
 NODES, WIDTH = 70, 9
 
 
 def _sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: bool = False) -> NeighbourSample:
     sample = sample_of(graph, seeds, fanouts, share=share)
-    return weigh(sample, graph.indptr, inverse_roots(graph.indptr, graph.indices), WeightScratch())
+    return weigh(sample, graph.indptr, inverse_roots(graph.indptr, graph.indices), Scratch())
 
 
 def _pyg_self_loops(graph: Graph) -> np.ndarray:

@@ -18,9 +18,10 @@ from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import ADDED, MERGED, REMOVED, living_lists
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.growth import GrowingArray, enlarged, room_for, scratch_for
+from gnnserve_worker.growth import GrowingArray, enlarged
 from gnnserve_worker.inference.touched import Touched, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
+from gnnserve_worker.kernels.primitives import room_for, scratch_for
 from gnnserve_worker.models.pair_queries import Products
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.search import unit

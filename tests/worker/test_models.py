@@ -32,7 +32,7 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models import dense
+from gnnserve_worker.models import blas
 from gnnserve_worker.models.build import build_network, compute_for
 from gnnserve_worker.models.network import Activations, Layer, Network, take
 from gnnserve_worker.tables.formats import FORMATS
@@ -83,7 +83,7 @@ def _projected(tensors: Tensors, features: np.ndarray, storage: Storage) -> tupl
 @pytest.fixture(autouse=True)
 def _bfloat16_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the processor has no AMX, MKL does the same slowly."""
-    monkeypatch.setattr(dense, "_has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(blas, "has_fast_bfloat16", lambda: True)
 
 
 @MODELS
@@ -246,7 +246,7 @@ def test_scipys_blas_gives_the_same_scores(monkeypatch: pytest.MonkeyPatch, arch
         table, tensors = _projected(tensors, features, Storage.FLOAT32)
     expected, _ = infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
 
-    monkeypatch.setattr(dense, "_mkl", lambda: None)
+    monkeypatch.setattr(blas, "mkl", lambda: None)
     scores, _ = infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
 
     assert_close(scores, expected)
@@ -421,7 +421,7 @@ def test_an_unknown_architecture_is_refused() -> None:
 @pytest.mark.parametrize("storage", list(Storage))
 def test_gin_is_computed_in_float32_and_says_so(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
     """What a profile names is what was measured."""
-    monkeypatch.setattr(dense, "_has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(blas, "has_fast_bfloat16", lambda: True)
 
     assert compute_for(Architecture.GIN, storage) == "float32"
-    assert compute_for(Architecture.GRAPHSAGE, storage) == dense.preferred_compute(storage)
+    assert compute_for(Architecture.GRAPHSAGE, storage) == blas.preferred_compute(storage)

@@ -36,7 +36,6 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
-from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.sampling.relations import sample_relations
 
 
@@ -102,7 +101,7 @@ def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tm
         assert [variant.relation_fanouts[place] for place in (knows, bought)] == wanted
         others = {one for place, one in enumerate(variant.relation_fanouts) if place not in (knows, bought)}
         assert others == {variant.fanouts}
-        sample = draw_sample(loaded, variant, seeds, 3, None, Scratch(), WeightScratch(), share=False)
+        sample = draw_sample(loaded, variant, seeds, 3, None, Scratch(), share=False)
         drawn = np.diff(sample.segments)[: len(seeds) * int(graph.layout[1])].reshape(len(seeds), -1)
         for place, fanouts in zip((knows, bought), wanted, strict=True):
             degrees = np.diff(data.relations[place].lists.indptr)

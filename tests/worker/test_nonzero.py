@@ -13,8 +13,8 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.binary import BinaryRows
-from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.feature_products import FeatureProducts, Scaling
+from gnnserve_worker.models.network import Linear
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, pays
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 

@@ -32,7 +32,6 @@ from gnnserve_worker.programs.exported import contract_of_export, input_of
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch
-from gnnserve_worker.sampling.normalised import WeightScratch
 
 SEEDS, KEY = np.array([7, 3, 50, 81], np.int64), 3
 REVISIONS = {
@@ -69,7 +68,7 @@ def test_exports_are_served_again(kind: str, tmp_path: Path) -> None:
     runner = ProgramRunner(tmp_path / made.file, 1)
     network = ProgramNetwork(program, schema, runner, (variant.columns,))
     for share in (False, True):
-        sample = draw_sample(revision, variant, SEEDS, KEY, None, Scratch(), WeightScratch(), share=share)
+        sample = draw_sample(revision, variant, SEEDS, KEY, None, Scratch(), share=share)
         scores = np.empty((len(SEEDS), network.classes), np.float32)
         embeddings = np.empty((len(SEEDS), network.hidden), np.float32) if network.hidden else None
         gathered = network.gather(variant.table, sample, Activations())
@@ -87,7 +86,7 @@ def test_inputs_are_those_that_exporting_draws(kind: str) -> None:
     revision, name = REVISIONS[kind]()
     variant = revision.variants[name]
     program = contract_of(revision, name, kind.split(",", maxsplit=1)[0])
-    sample = draw_sample(revision, variant, SEEDS, KEY, None, Scratch(), WeightScratch(), share=False)
+    sample = draw_sample(revision, variant, SEEDS, KEY, None, Scratch(), share=False)
     network = ProgramNetwork(program, one_type(0, 0), ProgramRunner(Path("none"), 1), (variant.columns,))
     found = network.gather(variant.table, sample, Activations()).arrays
     expected = draw_inputs(revision, variant, SEEDS, KEY)

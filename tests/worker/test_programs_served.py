@@ -166,7 +166,7 @@ async def sharing(first: Any, second: Any) -> AsyncIterator[Client]:
         model = client.engine.add("second", metrics, 1.0)
         metrics.show_revision(revision.manifest, 0.5)
         model.switch(revision, service().spec.routing_table(revision.manifest.revision))
-        client.app.predict.canary = CanaryShare(client.app.predict, Predict("digits", model, metrics), 50)
+        client.app.predict.canary = CanaryShare(client.app.predict, Predict("digits", model, metrics.counters), 50)
         yield client
 
 

@@ -15,9 +15,9 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 MAX_SEEDS = 100
 MAX_QUEUED_SEEDS = 2000

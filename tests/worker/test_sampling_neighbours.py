@@ -18,8 +18,13 @@ from tests.support.statistics import is_uniform, joint_counts
 
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling import neighbours as neighbours_module
-from gnnserve_worker.sampling.distinct import distinct_share, effective_nodes
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.sampling.neighbours import (
+    NeighbourSample,
+    Scratch,
+    distinct_share,
+    effective_nodes,
+    sample_neighbours,
+)
 from gnnserve_worker.sampling.relations import sample_relations
 
 FANOUTS = pytest.mark.parametrize(

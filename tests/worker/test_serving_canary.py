@@ -68,7 +68,7 @@ async def sharing(percent: int, second: FakeWorker, first: FakeWorker | None = N
         model = client.engine.add("second", metrics, 1.0)
         metrics.show_revision(revision.manifest, 0.5)
         model.switch(revision, service().spec.routing_table(SECOND))
-        share = CanaryShare(client.app.predict, Predict("digits", model, metrics, second.updates), percent)
+        share = CanaryShare(client.app.predict, Predict("digits", model, metrics.counters, second.updates), percent)
         client.app.predict.canary = share
         yield Two(client, model, share)
 
@@ -516,7 +516,7 @@ def test_the_first_has_all_of_the_services_weight_while_the_second_gets_no_reque
     engine = Engine({"digits": metrics}, weights={"digits": 2.0})
     model = engine.models["digits"]
     model.switch(FakeWorker(FIRST).revision(), table)
-    first, revision = Predict("digits", model, metrics), slow_second().revision()
+    first, revision = Predict("digits", model, metrics.counters), slow_second().revision()
     canary = ServedCanary("digits", SECOND, engine, first, DirectCalls(), 2.0, STAYS, lambda _: None)
 
     def weights() -> list[float]:

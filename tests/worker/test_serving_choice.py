@@ -14,7 +14,8 @@ from gnnserve_api.batching import Batching
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.scheduling.choice import ChoiceReason, Pins, VariantChooser, decide_route
+from gnnserve_worker.scheduling.choice import ChoiceReason, Pins, choose, decide_route
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 # Accuracy in percent and latency in ms of 1x, 2x, 4x, 8x: Dynamic GNN inference as-a-service, table 3.
 PAPER_SAGE = {
@@ -39,8 +40,8 @@ PAPER_TOLERANCES = {
 def test_tolerances_give_paper_a_table(graph: str, points: int) -> None:
     rows = zip((1, 2, 4, 8), PAPER_SAGE[graph], strict=True)
     chooser = VariantChooser(profile(*(variant(f"x{k}", percent / 100, ms) for k, (percent, ms) in rows)), 1024)
-    chosen = chooser.choose(Objective(accuracy_tolerance_permille=points * 10), seeds=1024)
-    baseline = chooser.choose(NO_OBJECTIVE, seeds=1024)
+    chosen = choose(chooser, Objective(accuracy_tolerance_permille=points * 10), seeds=1024)
+    baseline = choose(chooser, NO_OBJECTIVE, seeds=1024)
     share = round(100 * chosen.expected_ms / baseline.expected_ms)
     assert (chosen.variant, share) == PAPER_TOLERANCES[graph][points]
 
@@ -65,24 +66,24 @@ def test_tolerances_give_paper_a_table(graph: str, points: int) -> None:
     ],
 )
 def test_objective_chooses(objective: Objective, expected: tuple[str, bool]) -> None:
-    choice = VariantChooser(TRADE_OFF, 100).choose(objective, seeds=1)
+    choice = choose(VariantChooser(TRADE_OFF, 100), objective, seeds=1)
     assert (choice.variant, choice.feasible) == expected
 
 
 def test_larger_requests_need_faster_variants() -> None:
     chooser = VariantChooser(TRADE_OFF, max_seeds=100)
-    assert [chooser.choose(Objective(latency_ms=12), seeds).variant for seeds in (1, 100, 150)] == ["x1", "x4", "x8"]
+    assert [choose(chooser, Objective(latency_ms=12), seeds).variant for seeds in (1, 100, 150)] == ["x1", "x4", "x8"]
 
 
 def test_equally_accurate_variants_are_decided_by_speed() -> None:
     twins = profile(variant("x1", 0.9, 10), variant("x2", 0.9, 5), variant("x4", 0.9, 7))
     chooser = VariantChooser(twins, 100)
-    assert [chooser.choose(o, 1).variant for o in (NO_OBJECTIVE, Objective(latency_ms=50))] == ["x2", "x2"]
+    assert [choose(chooser, o, 1).variant for o in (NO_OBJECTIVE, Objective(latency_ms=50))] == ["x2", "x2"]
 
 
 def test_equally_fast_variants_are_decided_by_accuracy() -> None:
     chooser = VariantChooser(profile(variant("x1", 0.88, 5), variant("x2", 0.9, 5)), 100)
-    assert chooser.choose(Objective(accuracy_tolerance_permille=50), 1).variant == "x2"
+    assert choose(chooser, Objective(accuracy_tolerance_permille=50), 1).variant == "x2"
 
 
 def test_tolerance_counts_from_the_most_accurate_variant_whichever_it_is() -> None:
@@ -105,7 +106,7 @@ def test_variant_that_another_beats_in_everything_is_never_chosen() -> None:
     # x8 is slower than x4 with one seed, and faster with a full batch.
     assert names_of(chooser) == ["x1", "x4", "x8"]
     assert names_of(chooser, tolerance=25) == ["x1", "x4"]
-    assert [chooser.choose(Objective(None, 30), seeds).variant for seeds in (1, 100)] == ["x4", "x8"]
+    assert [choose(chooser, Objective(None, 30), seeds).variant for seeds in (1, 100)] == ["x4", "x8"]
 
 
 def test_measured_costs_change_who_is_worth_choosing() -> None:
@@ -128,7 +129,7 @@ def test_measured_costs_change_who_is_worth_choosing() -> None:
     ],
 )
 def test_choice_explains_itself(objective: Objective, reason: ChoiceReason, message: str) -> None:
-    choice = VariantChooser(TRADE_OFF, 100).choose(objective, 1)
+    choice = choose(VariantChooser(TRADE_OFF, 100), objective, 1)
     assert choice.reason is reason
     assert message in choice.message
 
@@ -227,9 +228,9 @@ def test_embeddings_come_of_a_variant_that_has_them_though_it_is_slower() -> Non
     chooser = VariantChooser(profile(variant("x1", 0.9, 10), stored), 100)
     wanted = Capabilities(embeddings=True)
 
-    assert chooser.choose(Objective(), 1).variant == "stored1"
-    assert chooser.choose(Objective(), 1, wanted).variant == "x1"
-    choice = chooser.choose(Objective(accuracy_tolerance_permille=10), 2, wanted)
+    assert choose(chooser, Objective(), 1).variant == "stored1"
+    assert choose(chooser, Objective(), 1, wanted).variant == "x1"
+    choice = choose(chooser, Objective(accuracy_tolerance_permille=10), 2, wanted)
     assert (choice.variant, choice.feasible) == ("x1", False)
     assert choice.message == (
         "no variant among those within 10 permille of the most accurate can answer requests with embeddings; "
@@ -252,7 +253,7 @@ def test_no_choice_breaks_a_tolerance_or_claims_a_latency_it_misses(
     variants = [
         variant(f"x{i + 1}", a / 10_000, c) for i, (a, c) in enumerate(zip(ten_thousandths, costs, strict=False))
     ]
-    choice = VariantChooser(profile(*variants), 100).choose(Objective(latency, tolerance), 1)
+    choice = choose(VariantChooser(profile(*variants), 100), Objective(latency, tolerance), 1)
     index = int(choice.variant[1:]) - 1
     loss = max(ten_thousandths) - ten_thousandths[index]
     assert tolerance is None or loss <= tolerance * 10  # exact: integers

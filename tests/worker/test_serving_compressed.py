@@ -17,7 +17,7 @@ from tests.support.serving import Client, FakeWorker, running, service
 
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http import content_coding
-from gnnserve_worker.serving.http.codec import Coding, Encoded
+from gnnserve_worker.serving.http.codecs.registry import wanted_coding
 from gnnserve_worker.serving.http.content_coding import (
     CODINGS,
     DEFLATE,
@@ -25,9 +25,9 @@ from gnnserve_worker.serving.http.content_coding import (
     WORTH_BYTES,
     compress,
     decompress,
-    wanted_coding,
 )
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
+from gnnserve_worker.serving.requests import Coding, Encoded
 
 MANY = {"nodes": [number % 5 for number in range(3000)]}
 

@@ -8,7 +8,7 @@ from tests.support.serving import TRADE_OFF, variant
 
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.cost_terms import Overhead
-from gnnserve_worker.scheduling.costs import LEAST_MARGIN, CostModel
+from gnnserve_worker.scheduling.variants import LEAST_MARGIN, CostModel
 
 X1, X4, X8 = 0, 1, 2
 

@@ -14,7 +14,7 @@ from tests.support.waiting import WAIT_S
 from gnnserve_api.profile import Profile
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.sampling.batch_view import BatchView
-from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.variants import VariantChooser
 from gnnserve_worker.serving.accuracy.tally import Tally
 
 FAST: Profile = profile(

@@ -72,9 +72,9 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
     ).labels("digits")  # fmt: skip
     for number, seconds in enumerate(SECONDS):
         seeds, milliseconds = number + 1, seconds * 1000
-        metrics.offered_seeds += seeds
-        metrics.observe_answer(variant, milliseconds, 2 * milliseconds, None)
-        metrics.observe_batch(
+        metrics.counters.offered_seeds += seeds
+        metrics.counters.observe_answer(variant, milliseconds, 2 * milliseconds, None)
+        metrics.counters.observe_batch(
             variant, seeds, milliseconds, StageTimes(milliseconds, 2 * milliseconds, 3 * milliseconds), milliseconds
         )
         offered.inc(seeds)
@@ -101,8 +101,8 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
 def test_sizes_of_batches_are_counted_up_to_the_end_of_their_bucket(seeds: int) -> None:
     metrics = ServingMetrics("digits")
     metrics.show_revision(revision_manifest(), load_s=0.5)
-    metrics.observe_batch("x4", seeds, 2.5, StageTimes(1, 2, 3))
-    assert metrics.request_counts().variants["x4"].sizes.index(1) == bisect_left(SIZE_BUCKETS, seeds)
+    metrics.counters.observe_batch("x4", seeds, 2.5, StageTimes(1, 2, 3))
+    assert metrics.counters.variants["x4"].sizes.index(1) == bisect_left(SIZE_BUCKETS, seeds)
 
 
 def test_the_memory_of_variants_is_that_of_the_revision_that_answers() -> None:
@@ -126,11 +126,11 @@ def test_outcomes_are_counted_from_the_start_and_every_request_once() -> None:
     zeros = {("met",): 0, ("late",): 0, ("refused",): 0, ("unbounded",): 0}
     assert values_of(metrics, "gnnserve_requests_total") == zeros
     metrics.show_revision(revision_manifest(), load_s=0.5)
-    metrics.observe_answer("x1", 1.0, 5.0, 5.0)
-    metrics.observe_answer("x1", 1.0, 5.1, 5.0)
-    metrics.observe_answer("x1", 1.0, 5000.0, None)
-    metrics.count_refused("QueueFull")
-    metrics.count_error("UnknownNode")
+    metrics.counters.observe_answer("x1", 1.0, 5.0, 5.0)
+    metrics.counters.observe_answer("x1", 1.0, 5.1, 5.0)
+    metrics.counters.observe_answer("x1", 1.0, 5000.0, None)
+    metrics.counters.count_refused("QueueFull")
+    metrics.counters.count_error("UnknownNode")
     assert values_of(metrics, "gnnserve_requests_total") == dict.fromkeys(zeros, 1)
     assert values_of(metrics, "gnnserve_errors_total") == {("QueueFull",): 1, ("UnknownNode",): 1}
 
@@ -186,9 +186,9 @@ def test_a_device_is_told_as_it_is_at_the_scrape() -> None:
 def test_counters_of_the_slow_loop_are_those_that_prometheus_gets() -> None:
     metrics = ServingMetrics("digits")
     metrics.show_revision(revision_manifest(), load_s=0.5)
-    metrics.offered_seeds += 7
-    metrics.count_refused("QueueFull")
-    metrics.observe_batch("x4", 3, 2.5, StageTimes(1, 2, 3))
+    metrics.counters.offered_seeds += 7
+    metrics.counters.count_refused("QueueFull")
+    metrics.counters.observe_batch("x4", 3, 2.5, StageTimes(1, 2, 3))
     scraped = samples_of(metrics.render())
     counters = metrics.load_counters()
     for counter in counters:

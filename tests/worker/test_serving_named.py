@@ -20,9 +20,9 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 BINARY = {"content-type": "application/octet-stream"}
 X1, X4, X8 = range(3)

@@ -20,10 +20,10 @@ from gnnserve_api.profile import NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, RoutingTable
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
+from gnnserve_worker.scheduling.choice import choose, decide_route
 from gnnserve_worker.scheduling.cost_terms import BatchKind, OverlayWork
-from gnnserve_worker.scheduling.costs import LEAST_MARGIN, CostModel
 from gnnserve_worker.scheduling.queue import Request
+from gnnserve_worker.scheduling.variants import LEAST_MARGIN, CostModel, VariantChooser
 
 OVERLAY = Capabilities(overlay=True)
 X1, X4, X8 = 0, 1, 2
@@ -179,10 +179,10 @@ def test_of_a_mixed_batch_each_kind_is_corrected_by_its_part() -> None:
 def test_what_is_proven_makes_a_latency_feasible_that_the_profile_excludes() -> None:
     queue = Queue(UNLIKE)
     objective = Objective(latency_ms=8)
-    assert not queue.chooser.choose(objective, FULL, OVERLAY, FULL, FULL).feasible
+    assert not choose(queue.chooser, objective, FULL, OVERLAY, FULL, FULL).feasible
     for _ in range(60):
         queue.answer(FULL, new=True, takes_ms={"x1": 5, "x8": 40})
-    assert queue.chooser.choose(objective, FULL, OVERLAY, FULL, FULL).feasible
+    assert choose(queue.chooser, objective, FULL, OVERLAY, FULL, FULL).feasible
 
 
 def test_corrections_of_new_nodes_are_forgotten_as_others_are() -> None:
@@ -210,8 +210,8 @@ def test_each_kind_gets_the_variant_that_is_fast_for_it(objective: Objective) ->
     """Both are equally accurate."""
     queue = Queue(UNLIKE)
     assert [queue.answer(FULL, objective, new=new).variant for new in (False, True, False)] == ["x8", "x1", "x8"]
-    assert queue.chooser.choose(objective, FULL).variant == "x8"
-    assert queue.chooser.choose(objective, FULL, OVERLAY, FULL, FULL).variant == "x1"
+    assert choose(queue.chooser, objective, FULL).variant == "x8"
+    assert choose(queue.chooser, objective, FULL, OVERLAY, FULL, FULL).variant == "x1"
     assert {kind: len(kept) for kind, kept in queue.chooser.frontiers.items()} == dict.fromkeys(BatchKind, 1)
 
 
@@ -229,10 +229,10 @@ def test_without_a_profile_of_new_nodes_batches_show_which_variant_is_slow_for_t
 
 def test_a_request_with_an_overlay_is_not_promised_what_stored_nodes_take() -> None:
     queue = Queue(UNLIKE)
-    choice = queue.chooser.choose(Objective(latency_ms=5), FULL, OVERLAY, FULL, FULL)
+    choice = choose(queue.chooser, Objective(latency_ms=5), FULL, OVERLAY, FULL, FULL)
     assert (choice.variant, choice.feasible) == ("x1", False)
     assert "needs 12 ms" in choice.message
-    assert queue.chooser.choose(Objective(latency_ms=5), FULL).feasible
+    assert choose(queue.chooser, Objective(latency_ms=5), FULL).feasible
 
 
 def test_new_nodes_that_join_a_batch_are_expected_to_cost_more() -> None:

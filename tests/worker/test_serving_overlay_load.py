@@ -13,9 +13,9 @@ from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 # TRADE_OFF: 1 seed costs x1 10.1, x4 4.04, x8 2.02 ms; a full batch of 100 seeds 20, 8, 4 ms.
 OVERLAY = Capabilities(overlay=True)

@@ -16,9 +16,9 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import NewNodesLatency, Profile
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.cost_terms import overlay_load
 from gnnserve_worker.scheduling.queue import Request
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 NEW_NODES, STORED_NODES = 256, 32
 FEATURE_BYTES = 4 * 602

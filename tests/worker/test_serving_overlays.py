@@ -15,10 +15,11 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
-from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
+from gnnserve_worker.scheduling.choice import ChoiceReason, choose
 from gnnserve_worker.scheduling.cost_terms import BatchKind, load_of, overlay_load
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 # TRADE_OFF: 1 seed costs x1 10.1, x4 4.04, x8 2.02 ms; 100 seeds cost 20, 8, 4 ms; losses 0, 10, 30 permille.
 OVERLAY = Capabilities(overlay=True)
@@ -336,10 +337,10 @@ def test_a_tolerance_that_leaves_no_capable_variant_is_answered_by_the_nearest(
 
 def test_the_choice_for_a_lone_overlay_counts_its_load() -> None:
     chooser = VariantChooser(NO_X4, max_seeds=100)
-    assert chooser.choose(Objective(latency_ms=12), 1, OVERLAY).variant == "x1"
-    choice = chooser.choose(Objective(latency_ms=12), 1, OVERLAY, load=60)
+    assert choose(chooser, Objective(latency_ms=12), 1, OVERLAY).variant == "x1"
+    choice = choose(chooser, Objective(latency_ms=12), 1, OVERLAY, load=60)
     assert (choice.variant, choice.reason) == ("x8", ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY)
-    choice = chooser.choose(Objective(latency_ms=1), 1, OVERLAY)
+    choice = choose(chooser, Objective(latency_ms=1), 1, OVERLAY)
     assert "no variant answers 1 node with an overlay within 1 ms; the fastest, x8, needs 2.02 ms" in choice.message
 
 

@@ -19,7 +19,7 @@ from gnnserve_worker.generation.train import Trained, predict, train_on_rows
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 from gnnserve_worker.tasks.classify_nodes import learning
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 

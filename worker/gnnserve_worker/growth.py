@@ -1,7 +1,7 @@
-"""Arrays that grow as more comes: by how much, and what of them is kept.
+"""Arrays that grow as more comes and keep what they have.
 
-Every array of the worker that is replaced by a longer one is so here. Arrays over address space that was reserved for
-all that may ever come are `tables/growing.py`.
+Scratch memory, of which nothing is kept, is replaced by `kernels.primitives.scratch_for`. Arrays over address space
+that was reserved for all that may ever come are `tables/growing.py`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 _FEWEST = 64
-
-
-def room_for(count: int) -> int:
-    """The next power of two, so that what is as long is rarely allocated again."""
-    return 1 << max(_FEWEST.bit_length() - 1, (count - 1).bit_length())
-
-
-def scratch_for(array: np.ndarray, count: int) -> np.ndarray:
-    """The array, or where it has no room for `count` items another one that has, without its content."""
-    return array if len(array) >= count else np.empty((room_for(count), *array.shape[1:]), array.dtype)
 
 
 def enlarged(array: np.ndarray, used: int, count: int, most: int | None = None) -> np.ndarray:

@@ -17,7 +17,7 @@ from gnnserve_worker.programs.layered import (
     SCORES,
     TARGETS,
 )
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 _EDGES_MEAN = (
     "Edges that layer {number} aggregates: in the first row where each source is in {sources}, in the second which of "

@@ -21,9 +21,7 @@ from gnnserve_worker.programs.layered import (
     targets_of_layer,
 )
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
-from gnnserve_worker.sampling.normalised import WeightScratch
-from gnnserve_worker.tables.gather import Aggregator, is_attention, is_weighted
-from gnnserve_worker.tables.table import Rows
+from gnnserve_worker.tables.table import Aggregator, Rows, is_attention, is_weighted
 
 Inputs = Mapping[str, np.ndarray]
 """Arrays by the names of an exported program's inputs."""
@@ -31,7 +29,7 @@ Inputs = Mapping[str, np.ndarray]
 
 def draw_inputs(revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int) -> dict[str, np.ndarray]:
     """What `infer_batch` reads for these seeds (int64, each once) and this key."""
-    sample = draw_sample(revision, variant, seeds, key, None, Scratch(), WeightScratch(), share=False)
+    sample = draw_sample(revision, variant, seeds, key, None, Scratch(), share=False)
     own, columns = variant.table.own, variant.columns
     if variant.network.layers[0].aggregation.aggregator is Aggregator.NONE:
         return {ROWS: _decode(own, sample.nodes, columns)}

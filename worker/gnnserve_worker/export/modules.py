@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnserve_worker.models.dense import Linear, PerHead, Product
-from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.network import Layer, Linear, Network, PerHead, Product
 from gnnserve_worker.programs.layered import (
     EDGE_WEIGHTS,
     EDGES,
@@ -28,8 +27,7 @@ from gnnserve_worker.programs.layered import (
     SCORES,
     TARGETS,
 )
-from gnnserve_worker.tables.attention import Attention
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator, Attending
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ class _Attending(nn.Module):
         return weights.chunk(self.heads, dim=1) if self.is_stored else (weights,)
 
 
-def _attention_of(layer: Layer) -> Attention:
+def _attention_of(layer: Layer) -> Attending:
     if layer.aggregation.attention is None:
         raise ValueError("a layer that attends, without heads")
     return layer.aggregation.attention

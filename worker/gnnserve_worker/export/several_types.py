@@ -39,7 +39,6 @@ from gnnserve_worker.opening.type_recipe import type_recipe
 from gnnserve_worker.programs.contract import lay_out
 from gnnserve_worker.programs.layered import EMBEDDINGS, SCORES
 from gnnserve_worker.sampling.neighbours import Scratch
-from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.tables.formats import FLOAT32
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows
@@ -256,7 +255,7 @@ class _MadeUp:
 
     def ask(self, nodes: np.ndarray) -> Question:
         schema = self.revision.graph.schema
-        sample = draw_sample(self.revision, self.variant, nodes, _KEY, None, Scratch(), WeightScratch(), share=True)
+        sample = draw_sample(self.revision, self.variant, nodes, _KEY, None, Scratch(), share=True)
 
         def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
             return self.features[names, : schema.types[kind].features]

@@ -32,7 +32,7 @@ from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
-from gnnserve_worker.tables.gather import is_weighted
+from gnnserve_worker.tables.table import is_weighted
 from gnnserve_worker.tasks.generated import Visible
 
 _JUDGED_AT_ONCE = 4096

@@ -12,7 +12,7 @@ from gnnserve_worker.generation.checkpoint_layout import MisfitError
 from gnnserve_worker.models.architecture import Axis, key_of
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 _OWN_FIELDS = dict.fromkeys(name for one in ARCHITECTURES.values() for spec in one.specs for name in spec.own_fields)
 """Fields of spec.model that few architectures have."""

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.architecture import FirstLayer
 from gnnserve_worker.sampling.normalised import inverse_roots
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 # --- moments
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from gnnserve_api.variants import Storage
-from gnnserve_worker.sampling.distinct import most_by_hop
-from gnnserve_worker.tables.attention import Attention
+from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tables.formats import TableFormat
-from gnnserve_worker.tables.gather import (
+from gnnserve_worker.tables.table import (
     Aggregation,
     Aggregator,
+    Attending,
     Own,
     is_attention,
     is_mean,
@@ -323,7 +323,7 @@ class DeviceAttention:
     """float32 [2 · heads, columns] in GPU memory. None: rows end with the 2 · heads products."""
 
     @staticmethod
-    def of(attention: Attention, device: torch.device) -> DeviceAttention:
+    def of(attention: Attending, device: torch.device) -> DeviceAttention:
         vectors = None
         if not attention.stored:
             vectors = torch.tensor(attention.vectors.reshape(2 * attention.heads, -1), device=device)
@@ -366,7 +366,7 @@ class AttentionRoom:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAggregation:
-    """`tables.gather.Aggregation` with its bias where kernels can read it."""
+    """`tables.table.Aggregation` with its bias where kernels can read it."""
 
     aggregator: Aggregator
     own: Own

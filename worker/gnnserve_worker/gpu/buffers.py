@@ -17,7 +17,7 @@ from torch import Tensor
 from gnnserve_worker.gpu.arrays import AttentionRoom, DistinctRoom, PaddedTree, Shares, distinct_row_bytes
 from gnnserve_worker.gpu.behind import row_bytes_behind
 from gnnserve_worker.opening.loaded import LoadedVariant
-from gnnserve_worker.sampling.distinct import most_by_hop
+from gnnserve_worker.sampling.neighbours import most_by_hop
 
 LARGEST_BUCKET = 256
 """Seeds of a chunk at most. Four chunks are a batch of 1024, in which sampling, gathering and computing overlap; one

@@ -40,7 +40,7 @@ from gnnserve_worker.models.registry import OF_ONE_TYPE, spec_of
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 _NODES, _DEGREE, _CLASSES = 64, 4, 3
 _FEATURES: Final = 24

@@ -27,8 +27,7 @@ from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.attention import score_hidden, score_rows, share_out
 from gnnserve_worker.gpu.kernels.distinct import share_rows
 from gnnserve_worker.gpu.kernels.gather import gather_rows
-from gnnserve_worker.models.dense import Linear, PerHead, Product
-from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.network import Layer, Linear, Network, PerHead, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class DeviceProduct:
 
 @dataclass(frozen=True, slots=True)
 class DevicePerHead:
-    """`models.dense.PerHead`: a product of each head's part of a row."""
+    """`models.network.PerHead`: a product of each head's part of a row."""
 
     heads: tuple[DeviceProduct, ...]
 

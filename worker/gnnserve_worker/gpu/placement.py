@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.sampling.distinct import most_by_hop
+from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tables.table import Rows
 
 LINK_BYTES = 32

@@ -5,7 +5,7 @@ so a short measurement of the same variants at the same batch sizes takes its pl
 before anything is served: the batcher's costs are right from the first request on. Accuracies stay, since answers are
 the same.
 What is measured beside another revision that answers meanwhile comes out too slow, and is corrected by the batches that
-follow, as ever (`scheduling/costs.py`).
+follow, as ever (`scheduling/variants.py`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
-from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, pad_sample
 from gnnserve_worker.tables.table import RowsBehind
 
@@ -104,7 +103,6 @@ class _Workspace:
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self.weights = WeightScratch()
         self.padding = PadScratch()
 
 
@@ -126,9 +124,7 @@ class ViewSampler:
         def sample_piece(number: int) -> Piece:
             part, workspace = slices[number], self._workspaces[number]
             seen, begun = view.of_seeds(part), time.perf_counter()
-            sample = draw_sample(
-                loaded, variant, seeds[part], key, seen.sampling, workspace.scratch, workspace.weights, share=False
-            )
+            sample = draw_sample(loaded, variant, seeds[part], key, seen.sampling, workspace.scratch, share=False)
             sampled = time.perf_counter()
             # Its tree has one number for each node, whichever way it is read.
             behind = make_rows(variant, seen, sample, apart=False)

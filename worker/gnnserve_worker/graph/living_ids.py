@@ -14,9 +14,9 @@ import numpy as np
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.change_ids import FORM_OF_KIND, ChangeIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids, texts_of
-from gnnserve_worker.growth import GrowingArray, room_for
+from gnnserve_worker.growth import GrowingArray
 from gnnserve_worker.kernel_cache import brief_kernel
-from gnnserve_worker.kernels.primitives import mix
+from gnnserve_worker.kernels.primitives import mix, room_for
 
 _FEWEST_SLOTS = 1024
 

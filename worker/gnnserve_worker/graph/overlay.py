@@ -21,8 +21,8 @@ from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_worker.graph.relation_lists import TypePlaces
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.kernels.layout import list_begin, list_end, type_of, unpack_layout
-from gnnserve_worker.kernels.primitives import slot_of
+from gnnserve_worker.kernels.layout import type_of, unpack_layout
+from gnnserve_worker.kernels.primitives import list_begin, list_end, slot_of
 
 PACKED_HEADER = 5
 """Numbers that `Overlay.packed` begins with."""

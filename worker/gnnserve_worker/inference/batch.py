@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -30,9 +30,9 @@ from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
-from gnnserve_worker.sampling.distinct import DistinctScratch, distinct_share, find_distinct, most_by_hop
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
-from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop
+from gnnserve_worker.sampling.normalised import weigh
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.tables.table import RowsBehind
 
@@ -105,9 +105,12 @@ class _Workspace(threading.local):
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self.distinct = DistinctScratch()
-        self.weights = WeightScratch()
         self.activations = Activations()
+
+    @cached_property
+    def distinct(self) -> DistinctScratch:
+        """Made for the first batch of several seeds."""
+        return DistinctScratch()
 
 
 _workspace = _Workspace()
@@ -251,7 +254,7 @@ def _infer_chunk(
     network, activations = variant.network, _workspace.activations
     start = time.perf_counter()
     sampling = None if view is None else view.sampling
-    sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, _workspace.weights, share=share)
+    sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, share=share)
     if network.reads_payload:
         payload = gather_payload(revision.graph, revision.reading.payloads, sample, view)
         sample = msgspec.structs.replace(sample, payload=payload)
@@ -268,7 +271,7 @@ def _infer_chunk(
 
 def draw_sample(
     revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int, view: SampleView | None,
-    scratch: Scratch, weights: WeightScratch, *, share: bool,
+    scratch: Scratch, *, share: bool,
 ) -> NeighbourSample:  # fmt: skip
     """What the variant gathers for these seeds, with what neighbours weigh, and where edges stand, where its network
     reads that; in scratch."""
@@ -282,7 +285,7 @@ def draw_sample(
         view=view, names_leaves=names_leaves, names_positions=variant.network.reads_payload,
     )  # fmt: skip
     if variant.network.weighs_neighbours and reading.neighbour_roots is not None:
-        return weigh(sample, graph.indptr, reading.neighbour_roots, weights, view)
+        return weigh(sample, graph.indptr, reading.neighbour_roots, scratch, view)
     return sample
 
 

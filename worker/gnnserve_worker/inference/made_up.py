@@ -36,8 +36,7 @@ from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tables.gather import is_plain
-from gnnserve_worker.tables.table import feature_blocks
+from gnnserve_worker.tables.table import feature_blocks, is_plain
 
 _POINTS = {"features": PRUNED, "projected": PROJECTED, "stored": STORED}
 _PRODUCTS, _AGGREGATED = f"projected-{Storage.FLOAT32}", "aggregated1"

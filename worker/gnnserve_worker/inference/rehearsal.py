@@ -32,7 +32,7 @@ from gnnserve_worker.inference.made_up import (
     publish_made_up_types,
 )
 from gnnserve_worker.inference.opening import served_revision
-from gnnserve_worker.models import dense
+from gnnserve_worker.models import blas
 from gnnserve_worker.models.binary import warm_up_binary
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
 from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL, spec_of
@@ -43,7 +43,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights, Scratch, sample_neighbours
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
 _FANOUTS = ((3, 2), (3,), (FULL_NEIGHBOURHOOD, FULL_NEIGHBOURHOOD))
@@ -189,8 +189,8 @@ def _number_for_programs() -> None:
 
 def _compute_in_bfloat16_anywhere() -> None:
     """Compute in bfloat16 even on a processor that is slow at it: where the image serves it may be fast."""
-    has_mkl = dense._mkl() is not None
-    dense._has_fast_bfloat16 = lambda: has_mkl  # type: ignore[assignment]
+    has_mkl = blas.mkl() is not None
+    blas.has_fast_bfloat16 = lambda: has_mkl  # type: ignore[assignment]
 
 
 def _revisions(root: Path) -> Iterator[LoadedRevision]:

@@ -26,7 +26,7 @@ from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository.watched import WatchedFiles
-from gnnserve_worker.sampling.distinct import most_by_hop
+from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tasks.served import ServedTask
 
 

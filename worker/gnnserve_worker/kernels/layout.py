@@ -1,12 +1,9 @@
-"""Where neighbour lists begin and end, for kernels, and in a graph of several types, which list is which.
+"""Which list is which in a graph of several types, for kernels.
 
-A graph that stays as it is has its lists one behind the other: `indptr` is int64 [lists + 1]. One that changes has them
-anywhere in `indices`: `indptr` is then int64 [lists, 2], begin and end of each. Kernels are compiled for either, and
-what stands here under the other is left out of the code.
-
-Of several types nodes have one numbering, type after type. A node has a list for each relation that its type reads, one
+Nodes of several types have one numbering, type after type. A node has a list for each relation that its type reads, one
 behind the other, so that one cache line tells where all of them begin: list `first_list(type) + position · lists of the
-type + slot`, its slot being the place of the relation among those. All of that is one array.
+type + slot`, its slot being the place of the relation among those. All of that is one array. Where a list begins and
+ends is `primitives.py`.
 """
 
 from __future__ import annotations
@@ -16,40 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.kernels.primitives import prefetch
 
 _HEADER = 3
-
-
-@inlined
-def list_count(indptr: np.ndarray) -> int:
-    """How many lists there are; in a graph that changes, room for new nodes included."""
-    if indptr.ndim == 1:
-        return len(indptr) - 1
-    return len(indptr)
-
-
-@inlined
-def list_begin(indptr: np.ndarray, node: int) -> int:
-    if indptr.ndim == 1:
-        return int(indptr[node])
-    return int(indptr[node, 0])
-
-
-@inlined
-def list_end(indptr: np.ndarray, node: int) -> int:
-    if indptr.ndim == 1:
-        return int(indptr[node + 1])
-    return int(indptr[node, 1])
-
-
-@inlined
-def prefetch_bounds(indptr: np.ndarray, node: int) -> None:
-    """Prefetch where the node's list begins and ends. Any node is safe."""
-    if indptr.ndim == 1:
-        prefetch(indptr, node)
-    else:
-        prefetch(indptr, 2 * node)
 
 
 def pack_layout(nodes: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -1,5 +1,9 @@
-"""Helpers that kernels share: prefetching, random numbers at a nanosecond each, slots of a hash table, and distinct
-positions in a list.
+"""What kernels are written with: prefetching, bounds of neighbour lists, random numbers at a nanosecond each, slots of
+a hash table, distinct positions in a list, and scratch memory.
+
+A graph that stays as it is has its lists one behind the other: `indptr` is int64 [lists + 1]. One that changes has them
+anywhere in `indices`: `indptr` is then int64 [lists, 2], begin and end of each. Kernels are compiled for either, and
+what stands here under the other is left out of the code.
 
 Random numbers are counter-based (SplitMix64): a draw depends on the key, the depth and the node, never on which thread
 drew it. `kernel_cache.py` compiles kernels and keeps them on disk.
@@ -109,6 +113,38 @@ prefetch: Any = intrinsic(_prefetch)
 prefetch_row: Any = intrinsic(_prefetch_row)
 prefetch_rows: Any = intrinsic(_prefetch_rows)
 
+
+@inlined
+def list_count(indptr: np.ndarray) -> int:
+    """How many lists there are; in a graph that changes, room for new nodes included."""
+    if indptr.ndim == 1:
+        return len(indptr) - 1
+    return len(indptr)
+
+
+@inlined
+def list_begin(indptr: np.ndarray, node: int) -> int:
+    if indptr.ndim == 1:
+        return int(indptr[node])
+    return int(indptr[node, 0])
+
+
+@inlined
+def list_end(indptr: np.ndarray, node: int) -> int:
+    if indptr.ndim == 1:
+        return int(indptr[node + 1])
+    return int(indptr[node, 1])
+
+
+@inlined
+def prefetch_bounds(indptr: np.ndarray, node: int) -> None:
+    """Prefetch where the node's list begins and ends. Any node is safe."""
+    if indptr.ndim == 1:
+        prefetch(indptr, node)
+    else:
+        prefetch(indptr, 2 * node)
+
+
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
@@ -148,6 +184,8 @@ def below(bound: int, state: np.uint64) -> Any:
 
 
 _BITMAP_WORDS = 16
+_FEWEST_BITS = 6
+"""Scratch memory has room for 64 items at least."""
 
 
 @inlined
@@ -222,6 +260,19 @@ def _insert(table: np.ndarray, mask: int, value: int) -> bool:
     return True
 
 
+# Scratch memory
+
+
+def room_for(count: int) -> int:
+    """The next power of two, so that what is as long is rarely allocated again."""
+    return 1 << max(_FEWEST_BITS, (count - 1).bit_length())
+
+
+def scratch_for(array: np.ndarray, count: int) -> np.ndarray:
+    """The array, or where it has no room for `count` items another one that has, without its content."""
+    return array if len(array) >= count else np.empty((room_for(count), *array.shape[1:]), array.dtype)
+
+
 def scratch_table(fanout: int) -> np.ndarray:
     """The `table` of `choose_positions`: int64, all -1."""
     size = 1 << max(1, 2 * max(1, fanout) - 1).bit_length()
@@ -231,3 +282,21 @@ def scratch_table(fanout: int) -> np.ndarray:
 def scratch_bitmap() -> np.ndarray:
     """The `bitmap` of `choose_positions`: uint64."""
     return np.zeros(_BITMAP_WORDS, dtype=np.uint64)
+
+
+BLOCK = 32
+"""Nodes whose positions are drawn before the first of their neighbours is read."""
+
+
+@inlined
+def scratch_needed(count: int, fanouts: np.ndarray, depth: int, rows: int) -> int:
+    """Scratch for the whole sample where fan-outs bound it, so that it grows once and not hop by hop."""
+    total = 0
+    width = rows
+    for d in range(depth, len(fanouts)):
+        if fanouts[d] < 0:
+            return 2 * count
+        width *= fanouts[d]
+        total += width
+    # Fan-outs may be far above the degrees: do not trust the bound alone.
+    return max(count, min(rows + total, 64 * count))

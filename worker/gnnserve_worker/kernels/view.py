@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.kernels.layout import list_begin, list_count, list_end
-from gnnserve_worker.kernels.primitives import GOLDEN
+from gnnserve_worker.kernels.primitives import GOLDEN, list_begin, list_count, list_end
 
 HEADER = 6
 HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES = 1, 2, 4

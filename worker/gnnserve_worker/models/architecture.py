@@ -40,7 +40,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, take
 from gnnserve_worker.models.plain import PlainGraph, Reading
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 # --- over any graph
 

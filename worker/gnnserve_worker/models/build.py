@@ -14,8 +14,7 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import Axis, LayerWeights, RelationalLayer, RelationalShape, layer_of
-from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Layer, Network, NetworkLayer
+from gnnserve_worker.models.network import Layer, Linear, Network, NetworkLayer
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.relation_attention import RelationAttention
 from gnnserve_worker.models.relation_means import RelationMeans

@@ -18,14 +18,14 @@ import numpy as np
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.layout import list_begin, list_end, type_of, unpack_layout
+from gnnserve_worker.kernels.layout import type_of, unpack_layout
+from gnnserve_worker.kernels.primitives import list_begin, list_end
 from gnnserve_worker.models.folding import Folding
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import encode_to_write, write_rows
 from gnnserve_worker.models.stored_layers import MadeRows, parts_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, gather
-from gnnserve_worker.tables.table import Rows, Table
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own, Rows, Table, gather
 
 _NO_BIAS, _NO_CHILDREN = np.zeros(0, np.float32), np.zeros(0, np.int32)
 _SUM = Aggregation(Aggregator.SUM, Own.ADDED, 0.0, _NO_BIAS, relu=False)

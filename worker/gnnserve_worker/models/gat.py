@@ -47,12 +47,12 @@ from gnnserve_worker.models.architecture import (
     key_of,
     relation_key,
 )
-from gnnserve_worker.models.dense import Linear, PerHead, Product, preferred_compute
+from gnnserve_worker.models.blas import preferred_compute
 from gnnserve_worker.models.layer_kind import LayerKind
-from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.network import Layer, Linear, PerHead, Product, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading, attended
 from gnnserve_worker.tables.attention import Attention
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own
 
 _WEIGHT, _SOURCE, _TARGET, _BIAS = "lin.weight", "att_src", "att_dst", "bias"
 _KEY = re.compile(r"^(?P<layer>.+)\.(?P<weight>lin\.weight|lin_src\.weight|att_src|att_dst|bias)$")

@@ -20,11 +20,10 @@ from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import Axis, FirstLayer, LayerKey, LayerWeights, OneTypeSpec, key_of
-from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.layer_kind import LayerKind, Shapes
-from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.network import Layer, Linear, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own
 
 _FIRST, _FIRST_BIAS, _SECOND, _SECOND_BIAS = (
     f"nn.lins.{product}.{weight}" for product in (0, 1) for weight in ("weight", "bias")

@@ -41,11 +41,11 @@ from gnnserve_worker.models.architecture import (
     key_of,
     relation_key,
 )
-from gnnserve_worker.models.dense import Linear, preferred_compute
+from gnnserve_worker.models.blas import preferred_compute
 from gnnserve_worker.models.layer_kind import LayerKind
-from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.network import Layer, Linear, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own
 
 _NEIGHBOURS, _OWN, _BIAS = "lin_l.weight", "lin_r.weight", "lin_l.bias"
 _KEY = re.compile(r"^(?P<layer>.+)\.(?P<weight>lin_l\.weight|lin_l\.bias|lin_r\.weight)$")

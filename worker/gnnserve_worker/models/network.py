@@ -1,10 +1,10 @@
 """Inference through a network: scores of a sampled batch, without torch.
 
-A network is a list of layers; a layer aggregates each row's neighbours and the row itself (`tables/gather.py`) and
-multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. `Layer` does so over one
-relation; over several, where each has weights of its own, `relation_means.py` and `relation_attention.py` do. One file
-per architecture beside this one says what its layers compute, `registry.py` finds it, `build.py` builds. Training is
-`generation/networks.py`.
+A network is a list of layers; a layer aggregates each row's neighbours and the row itself (`tables/table.py`) and
+multiplies what comes out, by the library of `blas.py`. The first one reads a table, the others hidden states. `Layer`
+does so over one relation; over several, where each has weights of its own, `relation_means.py` and
+`relation_attention.py` do. One file per architecture beside this one says what its layers compute, `registry.py` finds
+it, `build.py` builds. Training is `generation/networks.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,120 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from gnnserve_worker.growth import scratch_for
+from gnnserve_api.profile import Compute
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.models.dense import Product
+from gnnserve_worker.kernels.primitives import scratch_for
+from gnnserve_worker.models.blas import call_library, pack_weights
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.tables.gather import Aggregation, aggregate, gather
-from gnnserve_worker.tables.table import RowsBehind, Table
+from gnnserve_worker.tables.table import Aggregation, RowsBehind, Table, aggregate, gather
 
 Memory = TypeVar("Memory")
 AnyLayer_co = TypeVar("AnyLayer_co", bound="NetworkLayer", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x · W + b, with or without ReLU, its weights packed for the library. `apply` reads rows of `input_dtype`."""
+
+    inputs: int
+    outputs: int
+    weight: np.ndarray
+    """The weights as MKL packs them, in bytes; or float32 [inputs, outputs] for scipy's BLAS."""
+    dense: np.ndarray
+    """The weights unpacked, float32 [inputs, outputs], for GPUs (`gpu/network.py`)."""
+    bias: np.ndarray
+    relu: bool
+    compute: Compute
+    address: int
+    """Address of the library's function."""
+    apply: Callable[[np.ndarray, int, np.ndarray], None] = field(init=False, repr=False, compare=False)
+    """Compute `count` rows: `apply(rows, count, out)`. `rows` is flat, [count · inputs] of `input_dtype`; `out` is flat
+    float32, at least [count · outputs]. A field, since a method would be one more call for every batch."""
+
+    def __post_init__(self) -> None:
+        known = (self.address, self.inputs, self.weight, self.outputs, self.bias, self.relu)
+        object.__setattr__(self, "apply", partial(_linear, *known))
+
+    @staticmethod
+    def build(weight: np.ndarray, bias: np.ndarray, *, relu: bool, compute: Compute) -> Linear:
+        """Pack the weights. `weight` is float32 [inputs, outputs]: rows multiply from the left. `bias` is float32
+        [outputs]."""
+        weight, bias = (np.ascontiguousarray(array, dtype=np.float32) for array in (weight, bias))
+        inputs, outputs = weight.shape
+        packed = pack_weights(weight, compute)
+        return Linear(inputs, outputs, packed.weight, weight, bias, relu, packed.compute, packed.address)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The products of single matrices that this one consists of."""
+        return (self,)
+
+    @property
+    def input_dtype(self) -> type[np.generic]:
+        """Type of the rows that `apply` reads; uint16 stands for the bits of bfloat16."""
+        return np.uint16 if self.compute == "bfloat16" else np.float32
+
+
+@dataclass(frozen=True, slots=True)
+class PerHead:
+    """A product for each head, which reads its part of a row and writes its part of the output row."""
+
+    heads: tuple[Linear, ...]
+    """One product per head, all of the same size and precision."""
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self.heads
+
+    @property
+    def inputs(self) -> int:
+        return sum(head.inputs for head in self.heads)
+
+    @property
+    def outputs(self) -> int:
+        return sum(head.outputs for head in self.heads)
+
+    @property
+    def input_dtype(self) -> type[np.generic]:
+        return self.heads[0].input_dtype
+
+    def apply(self, rows: np.ndarray, count: int, out: np.ndarray) -> None:
+        """Compute `count` rows, with arguments as for `Linear.apply`."""
+        read, written = self.inputs, self.outputs
+        for number, head in enumerate(self.heads):
+            _linear_of_head(
+                head.address, rows[number * head.inputs :], count, head.inputs, head.weight, head.outputs, head.bias,
+                head.relu, out[number * head.outputs :], read, written,
+            )  # fmt: skip
+
+
+Product = Linear | PerHead
+
+
+@kernel
+def _linear(
+    address: int, inputs: int, weight: np.ndarray, outputs: int, bias: np.ndarray, relu: bool,
+    rows: np.ndarray, count: int, out: np.ndarray,
+) -> None:  # fmt: skip
+    call_library(address, rows, count, inputs, weight, outputs, out, inputs, outputs)
+    for row in range(count):
+        line = out[row * outputs : (row + 1) * outputs]
+        for column in range(outputs):
+            value = line[column] + bias[column]
+            line[column] = max(value, np.float32(0.0)) if relu else value
+
+
+@kernel
+def _linear_of_head(
+    address: int, rows: np.ndarray, count: int, inputs: int, weight: np.ndarray, outputs: int,
+    bias: np.ndarray, relu: bool, out: np.ndarray, row_stride: int, out_stride: int,
+) -> None:  # fmt: skip
+    call_library(address, rows, count, inputs, weight, outputs, out, row_stride, out_stride)
+    for row in range(count):
+        line = out[row * out_stride : row * out_stride + outputs]
+        for column in range(outputs):
+            value = line[column] + bias[column]
+            line[column] = max(value, np.float32(0.0)) if relu else value
 
 
 class Gather(Protocol):

@@ -14,8 +14,7 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.models.architecture import Heads
-from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Activations, no_bias
+from gnnserve_worker.models.network import Activations, Linear, no_bias
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.attention import exponential, leaky

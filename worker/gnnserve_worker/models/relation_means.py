@@ -16,12 +16,10 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Activations, no_bias
+from gnnserve_worker.models.network import Activations, Linear, no_bias
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, gather
-from gnnserve_worker.tables.table import NO_SCALES, RowsBehind, Table
+from gnnserve_worker.tables.table import NO_SCALES, Aggregation, Aggregator, Own, RowsBehind, Table, gather
 from gnnserve_worker.tables.vectors import sum_rows
 
 

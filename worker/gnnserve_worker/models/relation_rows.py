@@ -15,8 +15,8 @@ from gnnserve_worker.kernel_cache import brief_kernel
 from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.architecture import RelationalLayer
-from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.feature_products import FeatureProducts, Scaling
+from gnnserve_worker.models.network import Linear
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.rows import RowMaker, RowPlaces
 from gnnserve_worker.sampling.batch_view import BatchView

@@ -13,9 +13,9 @@ import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.growth import room_for, scratch_for
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.layout import unpack_layout
+from gnnserve_worker.kernels.primitives import room_for, scratch_for
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 

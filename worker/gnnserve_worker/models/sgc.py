@@ -19,7 +19,7 @@ from gnnserve_worker.models.architecture import Axis, LayerKey
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.models.single_product import WEIGHT, SingleProductSpec
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 _BIAS = "lin.bias"
 _KEY = re.compile(r"^(?P<layer>.+)\.(?P<weight>lin\.weight|lin\.bias)$")

@@ -21,7 +21,7 @@ from gnnserve_worker.models.architecture import Axis, LayerKey
 from gnnserve_worker.models.layer_kind import LINEAR
 from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.models.single_product import SingleProductSpec
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.table import Aggregator
 
 _WEIGHT, _BIAS = "weight", "bias"
 _KEY = re.compile(r"^(?P<layer>lins\.[0-9]+)\.(?P<weight>weight|bias)$")

@@ -11,10 +11,10 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import Axis, FirstLayer, LayerWeights, OneTypeSpec, key_of
-from gnnserve_worker.models.dense import Linear, preferred_compute
-from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.blas import preferred_compute
+from gnnserve_worker.models.network import Layer, Linear, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading
-from gnnserve_worker.tables.gather import Aggregation, Own
+from gnnserve_worker.tables.table import Aggregation, Own
 
 WEIGHT = "lin.weight"
 """PyG's name of W in its convolutions."""

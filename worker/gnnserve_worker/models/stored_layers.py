@@ -15,10 +15,9 @@ import numpy as np
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.layout import unpack_layout
-from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.feature_products import product_of
 from gnnserve_worker.models.living_sums import LivingSums
-from gnnserve_worker.models.network import Layer, NetworkLayer, copy_of_seeds, finish_aggregation, linear_part
+from gnnserve_worker.models.network import Layer, Linear, NetworkLayer, copy_of_seeds, finish_aggregation, linear_part
 from gnnserve_worker.models.rows import RenewedRows, RowMaker, encode_to_write, write_rows
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel

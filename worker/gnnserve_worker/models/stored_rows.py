@@ -17,8 +17,7 @@ import numpy as np
 
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.kernels.layout import list_begin, list_count, list_end
-from gnnserve_worker.kernels.primitives import prefetch_row, slot_of
+from gnnserve_worker.kernels.primitives import list_begin, list_count, list_end, prefetch_row, slot_of
 from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
 from gnnserve_worker.models.feature_products import RowsOfFeatures
 from gnnserve_worker.models.rows import FeaturesOf, RowMaker, multiplied

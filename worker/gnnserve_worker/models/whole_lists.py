@@ -11,7 +11,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.normalised import weigh
 from gnnserve_worker.sampling.relations import sample_relations
 
 _WHOLE_LISTS = (-1,)
@@ -23,7 +23,6 @@ class LayerScratch(threading.local):
     def __init__(self) -> None:
         self.activations = Activations()
         self._scratch = Scratch()
-        self._weights = WeightScratch()
 
     def sample(
         self, graph: Graph, nodes: np.ndarray, roots: np.ndarray | None, view: SampleView | None = None
@@ -34,7 +33,7 @@ class LayerScratch(threading.local):
             graph.indptr, graph.indices, nodes, _WHOLE_LISTS, 0, self._scratch, share=False, view=view,
             names_leaves=view is not None,
         )  # fmt: skip
-        return sample if roots is None else weigh(sample, graph.indptr, roots, self._weights, view)
+        return sample if roots is None else weigh(sample, graph.indptr, roots, self._scratch, view)
 
     def sample_relations(self, graph: Graph, nodes: np.ndarray) -> NeighbourSample:
         """All neighbours of these nodes (int64) by all relations."""

@@ -24,8 +24,7 @@ from gnnserve_worker.models.network import Layer, Network, VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.opening.changes import OpenedChanges
 from gnnserve_worker.repository.watched import WatchedFiles
-from gnnserve_worker.sampling.distinct import effective_nodes
-from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours
+from gnnserve_worker.sampling.neighbours import Sampler, effective_nodes, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.table import Table
 
@@ -97,7 +96,7 @@ class GraphReading:
     """How predictions read a graph."""
 
     effective_nodes: float
-    """`sampling.distinct.effective_nodes` of the graph: how soon draws meet the same node again."""
+    """`sampling.neighbours.effective_nodes` of the graph: how soon draws meet the same node again."""
     sample: Sampler = sample_neighbours
     """Draws neighbours."""
     neighbour_roots: np.ndarray | None = None

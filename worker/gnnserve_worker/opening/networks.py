@@ -17,8 +17,7 @@ from gnnserve_api.families import point_of
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import CorrectionManifest, FollowedManifest, NetworkKind, VariantManifest
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Layer, Network, VariantNetwork
+from gnnserve_worker.models.network import Layer, Linear, Network, VariantNetwork
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import first_products
 from gnnserve_worker.models.stored_layers import StoredLayerMaker

@@ -42,8 +42,7 @@ from gnnserve_worker.opening.rows_by_node import RowsByNode
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowLayout, open_graph_array
-from gnnserve_worker.sampling.distinct import effective_nodes
-from gnnserve_worker.sampling.neighbours import Sampler
+from gnnserve_worker.sampling.neighbours import Sampler, effective_nodes
 from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gnnserve_api import decoding
 from gnnserve_api.programs import ProgramLimits, ProgramOutput
-from gnnserve_worker.growth import room_for
+from gnnserve_worker.kernels.primitives import room_for
 from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer
 from gnnserve_worker.programs.messages import Answer, Question, Start, end_of, place, receive, send

@@ -11,43 +11,37 @@ prefetched a block of nodes ahead. All arrays are reused scratch memory (`Scratc
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
-from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.layout import list_begin, list_count, list_end, prefetch_bounds
 from gnnserve_worker.kernels.primitives import (
+    BLOCK,
     choose_positions,
+    list_begin,
+    list_end,
+    mix,
     prefetch,
+    prefetch_bounds,
+    room_for,
     scratch_bitmap,
+    scratch_for,
+    scratch_needed,
     scratch_table,
     stream,
 )
-from gnnserve_worker.kernels.view import (
-    HAS_KEY,
-    HAS_OVERLAY,
-    HAS_OVERRIDES,
-    SampleView,
-    drawn_by,
-    read_whole_list,
-    seen_as,
-    unpack,
-)
-from gnnserve_worker.sampling.distinct import (
-    LAST_GENERATION,
-    KnownNodes,
-    place_seeds,
-    place_seeds_seen,
-    row_in_view,
-    row_of,
-)
+from gnnserve_worker.kernels.view import SampleView
+from gnnserve_worker.sampling.seen import sample_seen
 
-BLOCK = 32
-"""Nodes whose positions are drawn before the first of their neighbours is read."""
+LAST_GENERATION = 2**31 - 64
+"""Largest generation KnownNodes can store (32 bits). Each hop takes one; at the limit the table is cleared."""
 
 
 class SampleWeights(msgspec.Struct, frozen=True):
@@ -101,6 +95,26 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     """Features and times of its edges by each relation, where a network reads them; None: the relation has none."""
 
 
+class KnownNodes:
+    """A hash table for kernels (`row_of`): the row of each node met in the current generation."""
+
+    def __init__(self) -> None:
+        self.entries = np.zeros(0, dtype=np.int64)
+        """Open-addressed; a word holds generation and node of an entry. An older generation counts as an empty
+        entry."""
+        self.rows = np.empty(0, dtype=np.int32)
+        self.generation = np.zeros(1, dtype=np.int64)
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` different nodes."""
+        if len(self.entries) < 2 * count:
+            self.entries = np.zeros(2 * room_for(count), dtype=np.int64)
+            self.rows = np.empty(len(self.entries), dtype=np.int32)
+        elif self.generation[0] > LAST_GENERATION:
+            self.entries.fill(0)
+            self.generation[0] = 0
+
+
 class Scratch:
     """Scratch memory that one thread samples into. It grows to the largest sample seen."""
 
@@ -116,6 +130,9 @@ class Scratch:
         self.seed_rows = np.empty(0, dtype=np.int32)
         self.views = np.empty(0, dtype=np.int32)
         """View of each row, where there is any."""
+        self.edge_weights = np.empty(0, dtype=np.float32)
+        """Weight of each neighbour, where samples have weights."""
+        self.row_weights = np.empty(0, dtype=np.float32)
         self.ends = np.zeros(0, dtype=np.int64)
         self.offsets = np.empty(0, dtype=np.int64)
         self.bitmap = scratch_bitmap()
@@ -164,6 +181,11 @@ class Scratch:
         if len(self.positions) < len(self.neighbours):
             self.positions = np.empty(len(self.neighbours), dtype=np.int64)
         return self.positions
+
+    def reserve_weights(self, rows: int, edges: int) -> None:
+        if len(self.edge_weights) < edges or len(self.row_weights) < rows:
+            self.edge_weights = scratch_for(self.edge_weights, edges)
+            self.row_weights = scratch_for(self.row_weights, rows)
 
     def reserve_types(self, lists: int, type_ends: int) -> None:
         """Make room for what samples of several relations have beside, as much as was reserved of the rest."""
@@ -227,14 +249,17 @@ def sample_neighbours(
         scratch.reserve(count, count, 1, most, hops, has_views=has_views)
     while True:
         positions = scratch.reserve_positions() if names_positions else None
-        overlay = None if view is None else (scratch.views, view.packed, view.first_seed, names_leaves)
         scratch.seeds[:count] = seeds
-        rows, edges = _sample(
-            indptr, indices, scratch.seeds[:count], counts, key, share,
-            scratch.nodes, scratch.starts, scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends,
-            scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, overlay,
-            positions,
-        )  # fmt: skip
+        if view is None:
+            rows, edges = _sample(
+                indptr, indices, scratch.seeds[:count], counts, key, share,
+                scratch.nodes, scratch.starts, scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends,
+                scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, positions,
+            )  # fmt: skip
+        else:
+            rows, edges = _sample_seen(
+                indptr, indices, count, counts, key, scratch, positions, view, share=share, names_leaves=names_leaves
+            )
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
         scratch.reserve(count, rows, edges, most, hops, has_views=has_views)
@@ -244,6 +269,21 @@ def sample_neighbours(
         scratch.seed_rows[:count] if share else None, starts, ends,
         None, None if view is None else scratch.views[:rows], None if positions is None else positions[:edges],
     )  # fmt: skip
+
+
+def _sample_seen(
+    indptr: np.ndarray, indices: np.ndarray, seeds: int, counts: np.ndarray, key: int, scratch: Scratch,
+    positions: np.ndarray | None, view: SampleView, *, share: bool, names_leaves: bool,
+) -> tuple[int, int]:  # fmt: skip
+    """As `_sample`, in the views that the seeds of `scratch` belong to."""
+    known = scratch.known
+    rows, edges = sample_seen(
+        indptr, indices, scratch.seeds[:seeds], counts, key, share,
+        scratch.nodes, scratch.starts, scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends,
+        scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, positions,
+        scratch.views, view.packed, view.first_seed, names_leaves,
+    )  # fmt: skip
+    return int(rows), int(edges)
 
 
 def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch, *, names_positions: bool) -> NeighbourSample:
@@ -278,23 +318,15 @@ def _sample(
     indptr: np.ndarray, indices: np.ndarray, seeds: np.ndarray, fanouts: np.ndarray, key: int, share: bool,
     nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, children: np.ndarray, seed_rows: np.ndarray,
     ends: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
-    known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
-    overlay: tuple[np.ndarray, np.ndarray, int, bool] | None, positions: np.ndarray | None,
+    known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray, positions: np.ndarray | None,
 ) -> tuple[int, int]:  # fmt: skip
     """Rows and edges that were sampled; where scratch is too small, a lower bound of those needed.
 
-    What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round; so
-    it is with `positions`.
+    What stands under `positions is None` is left out of the compiled code where there are some, and the other way
+    round.
     """
-    if overlay is None:
-        rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
-        _prefetch_lists(indptr, nodes, 0, min(rows, BLOCK))
-    else:
-        views, packed, first_seed, names_leaves = overlay
-        rows = place_seeds_seen(
-            seeds, share, nodes, seed_rows, known, known_rows, generation, views, unpack(packed)[0], first_seed
-        )
-        _prefetch_lists_seen(indptr, nodes, 0, min(rows, BLOCK), list_count(indptr), unpack(packed)[4])
+    rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
+    _prefetch_lists(indptr, nodes, 0, min(rows, BLOCK))
     starts[0] = 0
     begin = 0
     edges = 0
@@ -302,21 +334,49 @@ def _sample(
         end = rows
         ends[depth] = end
         generation[0] += 1
-        if overlay is None:
-            rows, edges = _sample_hop(
-                indptr, indices, fanouts, depth, begin, end, rows, edges, key, share, nodes, starts, neighbours,
-                children, offsets, bitmap, table, known, known_rows, generation[0], positions,
-            )  # fmt: skip
-        else:
-            rows, edges = _sample_hop_seen(
-                indptr, indices, fanouts, depth, begin, end, rows, edges, key, share, nodes, starts, neighbours,
-                children, offsets, bitmap, table, known, known_rows, generation[0], positions,
-                views, packed, names_leaves,
-            )  # fmt: skip
+        rows, edges = _sample_hop(
+            indptr, indices, fanouts, depth, begin, end, rows, edges, key, share, nodes, starts, neighbours,
+            children, offsets, bitmap, table, known, known_rows, generation[0], positions,
+        )  # fmt: skip
         if rows > len(nodes) or edges > len(neighbours):
             return rows, edges
         begin = end
     return rows, edges
+
+
+@inlined
+def place_seeds(
+    seeds: np.ndarray, share: bool, nodes: np.ndarray, seed_rows: np.ndarray,
+    known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
+) -> int:  # fmt: skip
+    if not share:
+        for i in range(len(seeds)):
+            nodes[i] = seeds[i]
+        return len(seeds)
+    generation[0] += 1
+    rows = 0
+    for i in range(len(seeds)):
+        row = row_of(seeds[i], rows, known, known_rows, generation[0])
+        if row == rows:
+            nodes[rows] = seeds[i]
+            rows += 1
+        seed_rows[i] = row
+    return rows
+
+
+@inlined
+def row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
+    """The node's row in this generation; a node met for the first time gets row `rows`."""
+    mask = len(known) - 1
+    word = (np.int64(generation) << np.int64(32)) | np.int64(node)
+    slot = np.int64(mix(np.uint64(node))) & mask
+    while known[slot] >> np.int64(32) == generation:
+        if known[slot] == word:
+            return int(known_rows[slot])
+        slot = (slot + 1) & mask
+    known[slot] = word
+    known_rows[slot] = rows
+    return rows
 
 
 @inlined
@@ -351,7 +411,7 @@ def _sample_hop(
                 edges += degree
             starts[row + 1] = edges
         if edges > len(neighbours):
-            return rows, _at_least(edges, fanouts, depth, end)
+            return rows, scratch_needed(edges, fanouts, depth, end)
         for row in range(block, stop if fanout < 0 else block):
             first = list_begin(indptr, nodes[row]) - starts[row]
             for edge in range(starts[row], starts[row + 1]):
@@ -365,7 +425,7 @@ def _sample_hop(
         if depth < len(fanouts) - 1:
             needed = rows + edges - first_edge
             if needed > len(nodes):
-                return needed if share else _at_least(needed, fanouts, depth, end), edges
+                return needed if share else scratch_needed(needed, fanouts, depth, end), edges
             rows = _add_rows(
                 indptr, neighbours, first_edge, edges, share, nodes, children, rows, known, known_rows, generation
             )  # fmt: skip
@@ -373,125 +433,9 @@ def _sample_hop(
 
 
 @inlined
-def _sample_hop_seen(
-    indptr: np.ndarray, indices: np.ndarray, fanouts: np.ndarray, depth: int, begin: int, end: int,
-    rows: int, edges: int, key: int, share: bool, nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
-    children: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
-    known: np.ndarray, known_rows: np.ndarray, generation: int, positions: np.ndarray | None,
-    views: np.ndarray, packed: np.ndarray, names_leaves: bool,
-) -> tuple[int, int]:  # fmt: skip
-    _, keys, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
-    fanout, stored, last = fanouts[depth], list_count(indptr), len(fanouts) - 1
-    for block in range(begin, end, BLOCK):
-        stop, first_edge = min(block + BLOCK, end), edges
-        _prefetch_lists_seen(indptr, nodes, stop, min(stop + BLOCK, end), stored, origins)
-        edges = _draw_seen(
-            indptr, indices, nodes, block, stop, edges, depth, fanout, key, offsets, bitmap, table, starts,
-            views, stored, keys, flags, origins, streams, extra_starts,
-        )  # fmt: skip
-        if edges > len(neighbours):
-            return rows, _at_least(edges, fanouts, depth, end)
-        _read_seen(
-            indptr, indices, nodes, block, stop, fanout, offsets, starts, neighbours, positions, views, stored, flags,
-            first_slots, origins, extra_starts, extra, slots, depth < last or names_leaves,
-        )  # fmt: skip
-        if depth < last:
-            needed = rows + edges - first_edge
-            if needed > len(nodes):
-                return needed if share else _at_least(needed, fanouts, depth, end), edges
-            rows = _add_rows_seen(
-                indptr, neighbours, block, stop, starts, share, nodes, children, rows, known, known_rows, generation,
-                views, stored, origins,
-            )  # fmt: skip
-    return rows, edges
-
-
-# What ends in `_seen` does the same in the views of requests.
-
-
-@inlined
 def _prefetch_lists(indptr: np.ndarray, nodes: np.ndarray, begin: int, end: int) -> None:
     for row in range(begin, end):
         prefetch_bounds(indptr, nodes[row])
-
-
-@inlined
-def _prefetch_lists_seen(
-    indptr: np.ndarray, nodes: np.ndarray, begin: int, end: int, stored: int, origins: np.ndarray
-) -> None:
-    for row in range(begin, end):
-        prefetch_bounds(indptr, _stored_list(nodes[row], stored, origins))
-
-
-@inlined
-def _draw_seen(
-    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, edges: int, depth: int,
-    fanout: int, key: int, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray, starts: np.ndarray,
-    views: np.ndarray, stored: int, keys: np.ndarray, flags: np.ndarray, origins: np.ndarray, streams: np.ndarray,
-    extra_starts: np.ndarray,
-) -> int:  # fmt: skip
-    """Draw for rows block to stop - 1 and prefetch what was drawn, whose places `offsets` gets where lists are not read
-    whole; how many edges there are then."""
-    first_edge = edges
-    for row in range(block, stop):
-        node = nodes[row]
-        stands_for = _stored_list(node, stored, origins)
-        first = 0
-        listed = 0
-        if stands_for >= 0:
-            first = list_begin(indptr, stands_for)
-            listed = list_end(indptr, stands_for) - first
-        degree = listed
-        extra_first = 0
-        drawn_as = int(node)
-        if node >= stored:
-            extra_first = int(extra_starts[node - stored])
-            degree += int(extra_starts[node - stored + 1]) - extra_first
-            drawn_as = drawn_by(node, stored, origins, streams)
-        chosen = edges - first_edge
-        if fanout >= 0 and fanout < degree:
-            view_key = keys[views[row]] if flags[views[row]] & HAS_KEY else key
-            choose_positions(degree, fanout, stream(view_key, depth, drawn_as), offsets, chosen, bitmap, table)
-            for i in range(chosen, chosen + fanout):
-                offsets[i] = _offset_in_view(offsets[i], first, listed, extra_first)
-                prefetch(indices, offsets[i])
-            edges += fanout
-        else:
-            prefetch(indices, first)
-            if fanout >= 0:
-                for i in range(degree):
-                    offsets[chosen + i] = _offset_in_view(i, first, listed, extra_first)
-            edges += degree
-        starts[row + 1] = edges
-    return edges
-
-
-@inlined
-def _read_seen(
-    indptr: np.ndarray, indices: np.ndarray, nodes: np.ndarray, block: int, stop: int, fanout: int,
-    offsets: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, positions: np.ndarray | None,
-    views: np.ndarray, stored: int, flags: np.ndarray, first_slots: np.ndarray, origins: np.ndarray,
-    extra_starts: np.ndarray, extra: np.ndarray, slots: np.ndarray, names_all: bool,
-) -> None:  # fmt: skip
-    """Read what was drawn for rows block to stop - 1. `names_all`: whether nodes that only gain neighbours get the
-    names that they have in the view, too."""
-    first_edge = starts[block]
-    for row in range(block, stop):
-        view = views[row]
-        if fanout < 0:
-            read_whole_list(
-                nodes[row], indptr, indices, origins, extra_starts, extra, starts[row], neighbours, positions
-            )
-        else:
-            for edge in range(starts[row], starts[row + 1]):
-                offset = offsets[edge - first_edge]
-                neighbours[edge] = indices[offset] if offset >= 0 else extra[-1 - offset]
-                if positions is not None:
-                    positions[edge] = offset if offset >= 0 else len(indices) - 1 - offset
-        if flags[view] & (HAS_OVERLAY if names_all else HAS_OVERRIDES):
-            for edge in range(starts[row], starts[row + 1]):
-                if neighbours[edge] < stored:
-                    neighbours[edge] = seen_as(neighbours[edge], view, stored, first_slots, slots, origins)
 
 
 @inlined
@@ -518,51 +462,31 @@ def _add_rows(
     return rows
 
 
-@inlined
-def _add_rows_seen(
-    indptr: np.ndarray, neighbours: np.ndarray, begin: int, end: int, starts: np.ndarray, share: bool,
-    nodes: np.ndarray, children: np.ndarray, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int,
-    views: np.ndarray, stored: int, origins: np.ndarray,
-) -> int:  # fmt: skip
-    """Add rows for the neighbours of rows begin to end - 1, in the views of these; how many rows there are then."""
-    for row in range(begin, end):
-        view = views[row]
-        for edge in range(starts[row], starts[row + 1]):
-            node = neighbours[edge]
-            child = rows
-            if share:
-                child = row_in_view(node, view, rows, known, known_rows, views, generation)
-            children[edge] = child
-            if child == rows:
-                prefetch_bounds(indptr, _stored_list(node, stored, origins))
-                nodes[rows] = node
-                views[rows] = view
-                rows += 1
-    return rows
+# How many nodes samples will have
 
 
-@inlined
-def _stored_list(node: int, stored: int, origins: np.ndarray) -> int:
-    """The stored node whose list a node has; -1: it is a new one."""
-    return int(node) if node < stored else int(origins[node - stored])
+def most_by_hop(fanouts: Sequence[int], seeds: int = 1) -> list[int]:
+    """Most nodes that a sample has in each hop, seeds first. No fan-out is -1."""
+    return list(accumulate(fanouts, operator.mul, initial=seeds))
 
 
-@inlined
-def _offset_in_view(position: int, first: int, listed: int, extra_first: int) -> int:
-    """Where the neighbour at that position of a node's list is: in the stored list from `first` on, which has `listed`
-    entries, or, as -1 - its place, among those that lists gain."""
-    return first + position if position < listed else -1 - (extra_first + position - listed)
+def effective_nodes(indptr: np.ndarray) -> float:
+    """Number of equally likely nodes that would collide as often as the ends of random edges do: 1 / Σ p²."""
+    edges = int(indptr[-1])
+    return edges * (edges / _sum_of_squares(indptr)) if edges else math.inf
 
 
-@inlined
-def _at_least(count: int, fanouts: np.ndarray, depth: int, rows: int) -> int:
-    """Scratch for the whole sample where fan-outs bound it, so that it grows once and not hop by hop."""
-    total = 0
-    width = rows
-    for d in range(depth, len(fanouts)):
-        if fanouts[d] < 0:
-            return 2 * count
-        width *= fanouts[d]
-        total += width
-    # Fan-outs may be far above the degrees: do not trust the bound alone.
-    return max(count, min(rows + total, 64 * count))
+def distinct_share(draws: int, nodes: float) -> float:
+    """Expected share of `draws` out of `nodes` equally likely ones that are distinct."""
+    if not draws or math.isinf(nodes):
+        return 1.0
+    return nodes * -math.expm1(-draws / nodes) / draws
+
+
+@kernel
+def _sum_of_squares(indptr: np.ndarray) -> float:
+    total = 0.0
+    for node in range(len(indptr) - 1):
+        degree = np.float64(indptr[node + 1] - indptr[node])
+        total += degree * degree
+    return total

@@ -13,12 +13,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.layout import list_begin, list_end
-from gnnserve_worker.kernels.primitives import prefetch
+from gnnserve_worker.kernels.primitives import list_begin, list_end, prefetch
 from gnnserve_worker.kernels.view import SampleView, unpack
-from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights, Scratch
 
 _EDGES_AHEAD = 32
 """How many neighbours before their turn their roots are requested."""
@@ -36,31 +34,22 @@ def renew_inverse_roots(bounds: np.ndarray, indices: np.ndarray, nodes: np.ndarr
     _renew_inverse_roots(bounds, indices, nodes, roots)
 
 
-class WeightScratch:
-    """What one thread computes a sample's weights in. Grows to the largest sample it has seen."""
-
-    def __init__(self) -> None:
-        self.edges = np.empty(0, dtype=np.float32)
-        self.rows = np.empty(0, dtype=np.float32)
-
-    def reserve(self, rows: int, edges: int) -> None:
-        if len(self.edges) < edges or len(self.rows) < rows:
-            self.edges, self.rows = scratch_for(self.edges, edges), scratch_for(self.rows, rows)
-
-
 def weigh(
     sample: NeighbourSample,
     indptr: np.ndarray,
     roots: np.ndarray,
-    scratch: WeightScratch,
+    scratch: Scratch,
     view: SampleView | None = None,
 ) -> NeighbourSample:
     """The sample with its weights, in scratch. `roots`: `inverse_roots` of the graph; `view`: as it was sampled in.
     Overlay nodes have the degrees that they have there."""
-    scratch.reserve(len(sample.nodes), len(sample.neighbours))
+    scratch.reserve_weights(len(sample.nodes), len(sample.neighbours))
+    weights = SampleWeights(scratch.edge_weights, scratch.row_weights)
     packed = None if view is None else view.packed
-    _weigh(indptr, roots, sample.nodes, sample.starts, sample.neighbours, scratch.edges, scratch.rows, packed)
-    return msgspec.structs.replace(sample, weights=SampleWeights(scratch.edges, scratch.rows))
+    _weigh(
+        indptr, roots, sample.nodes, sample.starts, sample.neighbours, weights.of_neighbours, weights.of_itself, packed
+    )
+    return msgspec.structs.replace(sample, weights=weights)
 
 
 @kernel

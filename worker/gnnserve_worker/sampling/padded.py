@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.primitives import scratch_for
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 
 

@@ -16,11 +16,19 @@ from functools import lru_cache
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.layout import list_begin, list_end, prefetch_bounds, type_of, unpack_layout
-from gnnserve_worker.kernels.primitives import choose_positions, prefetch, stream
+from gnnserve_worker.kernels.layout import type_of, unpack_layout
+from gnnserve_worker.kernels.primitives import (
+    BLOCK,
+    choose_positions,
+    list_begin,
+    list_end,
+    prefetch,
+    prefetch_bounds,
+    stream,
+)
 from gnnserve_worker.kernels.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, drawn_by, seen_as, unpack
-from gnnserve_worker.sampling.distinct import row_in_view, row_of
-from gnnserve_worker.sampling.neighbours import BLOCK, NeighbourSample, Scratch
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, row_of
+from gnnserve_worker.sampling.seen import row_in_view
 
 Fanouts = tuple[int, ...] | tuple[tuple[int, ...], ...]
 """Fan-outs of each layer, or those of each relation."""
@@ -44,7 +52,7 @@ def sample_relations(
 ) -> NeighbourSample:
     """Sample up to as many distinct neighbours of every row of a hop by each relation; -1 takes all of them.
 
-    `indptr`: int64 [lists + 1], or [lists, 2] (`kernels/layout.py`). `indices`: numbers of nodes, int32. `seeds`:
+    `indptr`: int64 [lists + 1], or [lists, 2] (`kernels/primitives.py`). `indices`: numbers of nodes, int32. `seeds`:
     numbers of nodes of any types, int64. `fanouts`: of each layer, the same by every relation; or of each relation, its
     layers. `layout`: `layout.pack_layout` of the graph. `share` gives a node that a hop meets twice one row. Equal keys
     draw the same sample. `names_leaves`, `names_positions`: as of `sample_neighbours`; leaves are named in any case.

@@ -26,7 +26,7 @@ from gnnserve_api.families import STORED_GRAPH
 from gnnserve_api.objective import Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import RoutingTable
-from gnnserve_worker.scheduling.choice import Pins, VariantChooser
+from gnnserve_worker.scheduling.choice import Pins
 from gnnserve_worker.scheduling.cost_terms import NO_OVERLAYS, OverlayWork, load_of, overlay_part
 from gnnserve_worker.scheduling.decision import BatchPlan, Decider, expects_late, sums_of
 from gnnserve_worker.scheduling.queue import SOFT_DEADLINE_MS, Group, Queue, Request, Traits, last_of, order_of
@@ -42,6 +42,7 @@ from gnnserve_worker.scheduling.refusal import (
     refuse_unreachable,
     retry_after_s,
 )
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 
 class AdmissionControl:

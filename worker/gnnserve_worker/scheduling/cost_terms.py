@@ -1,4 +1,4 @@
-"""Terms of the cost model (`costs.py`): what a request counts as, how times follow sizes, and what comes on top.
+"""Terms of the cost model (`variants.py`): what a request counts as, how times follow sizes, and what comes on top.
 
 A request about the stored graph counts as its seeds: that is its load. One with an overlay counts as more: each batch
 that it takes part in arranges its nodes and edges, and makes rows of those new features that its seeds draw. So the
@@ -17,10 +17,10 @@ variant v, as if it were a batch, is
     machine · alike · own[v] · curve[v](k)     where the profile has such medians
     own[v] · what k stored nodes take          where it has none: the first guess
 
-- `machine`: as in `costs.py`. New nodes never correct it: requests bring other features and edges than those that were
-  profiled, which says nothing about the machine.
+- `machine`: as in `variants.py`. New nodes never correct it: requests bring other features and edges than those that
+  were profiled, which says nothing about the machine.
 - `alike`: how what requests bring compares with what was profiled, for all variants whose curve was measured.
-- `own`: the variant's own correction beyond that; it returns to 1 while the variant is not used, as in `costs.py`.
+- `own`: the variant's own correction beyond that; it returns to 1 while the variant is not used, as in `variants.py`.
 """
 
 from __future__ import annotations

@@ -22,10 +22,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.cost_terms import overlay_part
-from gnnserve_worker.scheduling.costs import CostModel
 from gnnserve_worker.scheduling.queue import Group, Request, order_of
+from gnnserve_worker.scheduling.variants import CostModel, VariantChooser
 
 SOFT_SHARE = 0.25
 """Largest share of the worker's time for requests that yield, and whose turn makes others late."""

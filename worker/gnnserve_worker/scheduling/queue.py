@@ -19,8 +19,8 @@ import msgspec
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
-from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.cost_terms import BatchKind
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 RATE_MEMORY_MS = 400.0
 """Memory of the arrival rate; values from 50 to 6000 make no difference in simulation."""

@@ -8,9 +8,10 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.objective import Objective
-from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
+from gnnserve_worker.scheduling.choice import ChoiceReason, choose
 from gnnserve_worker.scheduling.cost_terms import overlay_part
 from gnnserve_worker.scheduling.queue import Group, Request
+from gnnserve_worker.scheduling.variants import VariantChooser
 
 
 class RefusalReason(StrEnum):
@@ -135,7 +136,7 @@ def refuse_infeasible(chooser: VariantChooser, group: Group, request: Request, l
         return refuse_named(chooser, request, load)
     remedy = "allow more time or a larger tolerance, send fewer nodes, or leave out strict"
     overlay = overlay_part(load, request.seeds, request.changed_seeds)
-    choice = chooser.choose(request.objective, request.seeds, request.needs, load, overlay)
+    choice = choose(chooser, request.objective, request.seeds, request.needs, load, overlay)
     message = choice.message
     if choice.reason is ChoiceReason.TOLERANCE_OUT_OF_REACH:
         remedy = f"allow a larger tolerance, leave out {request.needs.in_words('the')}, or leave out strict"
@@ -159,7 +160,7 @@ def refuse_named(chooser: VariantChooser, request: Request, load: int) -> Refusa
         remedy = "allow a larger tolerance, name no variant, or leave out strict"
     else:
         overlay = overlay_part(load, request.seeds, request.changed_seeds)
-        nodes = chooser.choose(objective, request.seeds, request.needs, load, overlay).nodes
+        nodes = choose(chooser, objective, request.seeds, request.needs, load, overlay).nodes
         needed_ms = chooser.costs.batch_ms(variant, load, 1, overlay)
         why = f"which needs {needed_ms:.3g} ms for {nodes}, more than {objective.latency_ms:g} ms"
         remedy = "allow more time, send fewer nodes, name no variant, or leave out strict"

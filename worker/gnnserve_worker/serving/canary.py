@@ -85,7 +85,7 @@ class ServedCanary:
 
     def sample(self) -> CanarySample:
         passed_on = 0 if self._share is None else self._share.passed_on
-        return CanarySample(self.route(), self._metrics.request_counts(), passed_on, self._created_s, self._programs())
+        return CanarySample(self.route(), self._metrics.counters, passed_on, self._created_s, self._programs())
 
     def _programs(self) -> ProgramStats | None:
         model = self._engine.models.get(self._name)
@@ -146,7 +146,7 @@ class ServedCanary:
         def begin() -> None:
             model = self._engine.add(self._name, self._metrics, self._weight, self._service)
             model.tracer = self._engine.models[self._service].tracer
-            canary = Predict(self._service, model, self._metrics, self._log.updates)
+            canary = Predict(self._service, model, self._metrics.counters, self._log.updates)
             self._log.start()
             if self._log.updates is not None:
                 self._log.updates.on_followed = self._look_at_log

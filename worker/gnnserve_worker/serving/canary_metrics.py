@@ -13,7 +13,7 @@ from gnnserve_api.routing import CanaryRoute
 from gnnserve_api.updates import UpdatesState
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import add_share
-from gnnserve_worker.serving.counters import RequestCounts, add_histogram
+from gnnserve_worker.serving.counters import RequestCounters, add_histogram
 from gnnserve_worker.serving.state_metrics import SECOND, collect_programs
 
 _LABELS = ("service", "revision")
@@ -24,7 +24,7 @@ class CanarySample:
     """A second revision at the moment of a scrape."""
 
     route: CanaryRoute
-    counts: RequestCounts
+    counts: RequestCounters
     passed_on: int
     """Requests of its share that the first revision had to answer."""
     created_s: float
@@ -44,7 +44,7 @@ def collect_canary(sample: CanarySample, service: str) -> Iterator[Metric]:
         "gnnserve_canary_requests", "Requests that the second revision answered, or refused, by outcome.",
         labels=(*_LABELS, "outcome"),
     )  # fmt: skip
-    for outcome, count in sample.counts.outcomes:
+    for outcome, count in sample.counts.outcomes.counts():
         requests.add_metric((*labels, outcome), count, created=sample.created_s)
     yield requests
     passed_on = CounterMetricFamily(

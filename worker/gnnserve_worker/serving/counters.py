@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
+
+from gnnserve_worker.inference.batch import StageTimes
 
 LATENCY_BUCKETS_S = (
     0.0001, 0.00025, 0.0005,
@@ -124,15 +126,6 @@ class VariantCounters:
         return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds, self.wait_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCounts:
-    """What became of requests."""
-
-    outcomes: tuple[tuple[str, int], ...]
-    """Answered in time, late, without a latency, and refused."""
-    variants: Mapping[str, VariantCounters]
-
-
 _COUNTERS = {
     "gnnserve_overlay_requests": "Requests with an overlay that were well-formed, or refused before they were read.",
     "gnnserve_overlay_new_nodes": "New nodes of requests that were read.",
@@ -165,3 +158,98 @@ class OverlayCounts:
         )
         add_histogram(admission, {"service": service}, self.admission, created_s)
         yield admission
+
+
+@dataclass(slots=True)
+class OutcomeCounts:
+    """Requests, by what became of them."""
+
+    met: int = 0
+    late: int = 0
+    refused: int = 0
+    unbounded: int = 0
+
+    def counts(self) -> Iterator[tuple[str, int]]:
+        for outcome in fields(self):
+            yield outcome.name, getattr(self, outcome.name)
+
+
+@dataclass(slots=True)
+class ErrorCount:
+    count: int = 0
+    created_s: float = field(default_factory=time.time)
+
+
+class RequestCounters:
+    """What is counted of a service's requests and batches. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.variants: dict[str, VariantCounters] = {}
+        self.offered_seeds = 0
+        """Load of well-formed requests, refused ones included, in seeds; kept by those who submit them."""
+        self.outcomes = OutcomeCounts()
+        self.overlays = OverlayCounts()
+        self.errors: dict[str, ErrorCount] = {}
+        """Errors that happened, by reason."""
+
+    def count_overlay(self, new_nodes: int, edges: int, admission_ms: float) -> None:
+        """Count a request with an overlay. `admission_ms`: reading it, from its arrival until it can be queued."""
+        self.overlays.count(new_nodes, edges, admission_ms)
+
+    def count_unread_overlay(self) -> None:
+        """Count a request with an overlay that is refused before it is read."""
+        self.overlays.requests += 1
+
+    def count_error(self, reason: str) -> None:
+        errors = self.errors.get(reason)
+        if errors is None:
+            errors = self.errors[reason] = ErrorCount()
+        errors.count += 1
+
+    def observe_batch(
+        self, variant: str, seeds: int, duration_ms: float, times: StageTimes, waited_ms: float = 0.0
+    ) -> None:
+        """`seeds`: the batch's load (`scheduling/cost_terms.py`), by which its cost is fitted; `waited_ms`: how long it
+        waited before for turns of other models."""
+        of = self.variants[variant]
+        seconds = duration_ms / 1000
+        of.last_s = time.time()
+        of.batches += 1
+        of.seeds += seeds
+        # Half of the bits of what is below it, rounded up: the least power of four that is not below it.
+        of.sizes[min(((seeds - 1).bit_length() + 1) >> 1, len(SIZE_BUCKETS))] += 1
+        of.seconds += seconds
+        of.seeds_squared += seeds * seeds
+        of.seed_seconds += seeds * seconds
+        of.wait_seconds += waited_ms / 1000
+        observe_each((of.sample, times.sample_ms), (of.gather, times.gather_ms), (of.compute, times.compute_ms))
+        if times.overlay_ms:
+            of.overlay.observe(times.overlay_ms / 1000)
+
+    def count_refused(self, reason: str) -> None:
+        """Count a request that got 429."""
+        self.outcomes.refused += 1
+        self.count_error(reason)
+
+    def observe_answer(self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None) -> None:
+        """Count an answer. `latency_ms`: the objective's latency, if it has one."""
+        of = self.variants[variant]
+        observe_each((of.queue, queue_ms), (of.request, total_ms))
+        if latency_ms is None:
+            self.outcomes.unbounded += 1
+        elif total_ms <= latency_ms:
+            self.outcomes.met += 1
+        else:
+            self.outcomes.late += 1
+
+    def show_example(self, variant: str, total_ms: float, trace_id: int) -> None:
+        """Show an answer that `observe_answer` has counted, and its trace, as an example of its latency."""
+        self.variants[variant].request.show_example(total_ms / 1000, trace_id)
+
+    @property
+    def answered(self) -> int:
+        """Requests that were answered."""
+        return sum([sum(of.request.counts) for of in self.variants.values()])
+
+    def usage_of(self, variant: str) -> VariantUsage:
+        return self.variants[variant].usage

@@ -449,7 +449,7 @@ class Engine:
         seeds, load = batch.seeds, batch.load
         if load != seeds:
             load = lane.batcher.count_load(batch, times.overlay_ms)
-        model.metrics.observe_batch(batch.variant, load, occupied_ms, times, waited_ms)
+        model.metrics.counters.observe_batch(batch.variant, load, occupied_ms, times, waited_ms)
         compute_ms = computed.finished_ms - computed.started_ms
         lane.batcher.observe(batch, compute_ms, total_ms, now_ms, times.overlay_ms, waited_ms)
 

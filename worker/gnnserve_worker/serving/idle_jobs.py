@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from gnnserve_worker.inference.batch import Inference
-from gnnserve_worker.scheduling.costs import CostModel
+from gnnserve_worker.scheduling.variants import CostModel
 from gnnserve_worker.serving.requests import Lane
 
 JOB_MS = 0.5

@@ -1,16 +1,16 @@
 """Prometheus metrics of a worker. Their names are an interface: dashboards, alerts and the operator query them.
 
 Each worker has its own registry, so that two workers in one process (in tests) do not collide. Observations per request
-or batch are counted as plain numbers, by the event loop alone, and converted when scraped: the client library's own
-objects take a lock and walk through the buckets each time. Counters of a replaced revision's variants stay, as counters
-must; gauges that describe the revision are removed with it.
+or batch are counted as plain numbers (`counters.py`), by the event loop alone, and converted here when scraped: the
+client library's own objects take a lock and walk through the buckets each time. Counters of a replaced revision's
+variants stay, as counters must; gauges that describe the revision are removed with it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import CredentialState
 from gnnserve_worker.changes.updates import Updates
-from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.stats import ProgramStats
@@ -28,16 +27,7 @@ from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.canary_metrics import CanarySample, collect_canary
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
-from gnnserve_worker.serving.counters import (
-    SIZE_BUCKETS,
-    OverlayCounts,
-    RequestCounts,
-    VariantCounters,
-    VariantUsage,
-    add_histogram,
-    add_sizes,
-    observe_each,
-)
+from gnnserve_worker.serving.counters import RequestCounters, VariantCounters, add_histogram, add_sizes
 from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.state_metrics import (
     FIRST,
@@ -72,39 +62,13 @@ class CounterValue:
     value: float
 
 
-@dataclass(slots=True)
-class _Outcomes:
-    """Requests, by what became of them."""
-
-    met: int = 0
-    late: int = 0
-    refused: int = 0
-    unbounded: int = 0
-
-    def counts(self) -> Iterator[tuple[str, int]]:
-        for outcome in fields(self):
-            yield outcome.name, getattr(self, outcome.name)
-
-
-@dataclass(slots=True)
-class _Errors:
-    count: int = 0
-    created_s: float = field(default_factory=time.time)
-
-
 class ServingMetrics:
     """Belongs to the event loop's thread."""
 
     def __init__(self, service: str) -> None:
         self.registry = CollectorRegistry()
         self._service = service
-        self._variants: dict[str, VariantCounters] = {}
-        self.offered_seeds = 0
-        """Load of well-formed requests, refused ones included, in seeds; kept by those who submit them."""
-        self._outcomes = _Outcomes()
-        self._overlays = OverlayCounts()
-        self._errors: dict[str, _Errors] = {}
-        """Errors that happened, by reason."""
+        self.counters = RequestCounters()
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
         self._programs: Callable[[], ProgramStats | None] = lambda: None
@@ -170,8 +134,8 @@ class ServingMetrics:
             self._memory.labels(service, variant.name).set(variant.memory_bytes)
             if variant.test_accuracy is not None:
                 self._accuracy.labels(service, variant.name, "test").set(variant.test_accuracy)
-            if variant.name not in self._variants:
-                self._variants[variant.name] = VariantCounters()
+            if variant.name not in self.counters.variants:
+                self.counters.variants[variant.name] = VariantCounters()
         self._revision.labels(service).info(
             {"revision": manifest.revision, "recipe": manifest.recipe, "graph": manifest.graph}
         )
@@ -231,81 +195,15 @@ class ServingMetrics:
         """Sets where the spans of traces are counted."""
         self._spans = sink
 
-    def count_overlay(self, new_nodes: int, edges: int, admission_ms: float) -> None:
-        """Count a request with an overlay. `admission_ms`: reading it, from its arrival until it can be queued."""
-        self._overlays.count(new_nodes, edges, admission_ms)
-
-    def count_unread_overlay(self) -> None:
-        """Count a request with an overlay that is refused before it is read."""
-        self._overlays.requests += 1
-
-    def count_error(self, reason: str) -> None:
-        errors = self._errors.get(reason)
-        if errors is None:
-            errors = self._errors[reason] = _Errors()
-        errors.count += 1
-
-    def observe_batch(
-        self, variant: str, seeds: int, duration_ms: float, times: StageTimes, waited_ms: float = 0.0
-    ) -> None:
-        """`seeds`: the batch's load (`scheduling/cost_terms.py`), by which its cost is fitted; `waited_ms`: how long it
-        waited before for turns of other models."""
-        of = self._variants[variant]
-        seconds = duration_ms / 1000
-        of.last_s = time.time()
-        of.batches += 1
-        of.seeds += seeds
-        # Half of the bits of what is below it, rounded up: the least power of four that is not below it.
-        of.sizes[min(((seeds - 1).bit_length() + 1) >> 1, len(SIZE_BUCKETS))] += 1
-        of.seconds += seconds
-        of.seeds_squared += seeds * seeds
-        of.seed_seconds += seeds * seconds
-        of.wait_seconds += waited_ms / 1000
-        observe_each((of.sample, times.sample_ms), (of.gather, times.gather_ms), (of.compute, times.compute_ms))
-        if times.overlay_ms:
-            of.overlay.observe(times.overlay_ms / 1000)
-
-    def count_refused(self, reason: str) -> None:
-        """Count a request that got 429."""
-        self._outcomes.refused += 1
-        self.count_error(reason)
-
-    def observe_answer(self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None) -> None:
-        """Count an answer. `latency_ms`: the objective's latency, if it has one."""
-        of = self._variants[variant]
-        of.queue.observe(queue_ms / 1000)
-        of.request.observe(total_ms / 1000)
-        if latency_ms is None:
-            self._outcomes.unbounded += 1
-        elif total_ms <= latency_ms:
-            self._outcomes.met += 1
-        else:
-            self._outcomes.late += 1
-
-    def show_example(self, variant: str, total_ms: float, trace_id: int) -> None:
-        """Show an answer that `observe_answer` has counted, and its trace, as an example of its latency."""
-        self._variants[variant].request.show_example(total_ms / 1000, trace_id)
-
     def load_counters(self) -> tuple[CounterValue, ...]:
         """Present values of the counters from which load and costs of variants are derived."""
-        found = [CounterValue(f"{_OFFERED}_total", None, self.offered_seeds)]
-        for outcome, count in self._outcomes.counts():
+        found = [CounterValue(f"{_OFFERED}_total", None, self.counters.offered_seeds)]
+        for outcome, count in self.counters.outcomes.counts():
             found.append(CounterValue(f"{_REQUESTS}_total", ("outcome", outcome), count))
-        for variant, of in self._variants.items():
+        for variant, of in self.counters.variants.items():
             for name, value in zip(_BATCH_COUNTERS, of.sums, strict=True):
                 found.append(CounterValue(f"{name}_total", ("variant", variant), value))
         return tuple(found)
-
-    def request_counts(self) -> RequestCounts:
-        return RequestCounts(tuple(self._outcomes.counts()), self._variants)
-
-    @property
-    def answered(self) -> int:
-        """Requests that were answered."""
-        return sum([sum(of.request.counts) for of in self._variants.values()])
-
-    def usage_of(self, variant: str) -> VariantUsage:
-        return self._variants[variant].usage
 
     def render(self) -> bytes:
         """Prometheus' own text format."""
@@ -331,7 +229,7 @@ class ServingMetrics:
         )
         sizes = HistogramMetricFamily("gnnserve_batch_size", "Seeds of a batch.", labels=labels)
         counters = [CounterMetricFamily(name, text, labels=labels) for name, text in _BATCH_COUNTERS.items()]
-        for name, of in self._variants.items():
+        for name, of in self.counters.variants.items():
             values = {"service": self._service, "variant": name}
             add_histogram(request, values, of.request, of.created_s)
             for stage_name, durations in (
@@ -347,19 +245,19 @@ class ServingMetrics:
         offered = CounterMetricFamily(
             _OFFERED, "Seeds of well-formed requests, refused ones included.", labels=("service",)
         )
-        offered.add_metric((self._service,), self.offered_seeds, created=self._created_s)
+        offered.add_metric((self._service,), self.counters.offered_seeds, created=self._created_s)
         yield offered
-        yield from self._overlays.collect(self._service, self._created_s)
+        yield from self.counters.overlays.collect(self._service, self._created_s)
         outcomes = CounterMetricFamily(
             _REQUESTS, "Requests answered, or refused with 429, by outcome.", labels=("service", "outcome")
         )
-        for outcome, count in self._outcomes.counts():
+        for outcome, count in self.counters.outcomes.counts():
             outcomes.add_metric((self._service, outcome), count, created=self._created_s)
         yield outcomes
         errors = CounterMetricFamily(
             "gnnserve_errors", "Requests that got no answer, by reason.", labels=("service", "reason")
         )
-        for reason, of_reason in self._errors.items():
+        for reason, of_reason in self.counters.errors.items():
             errors.add_metric((self._service, reason), of_reason.count, created=of_reason.created_s)
         yield errors
         if (routing := self._routing()) is not None:

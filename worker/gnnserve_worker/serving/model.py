@@ -24,10 +24,11 @@ from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.batcher import Batch
-from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
+from gnnserve_worker.scheduling.choice import decide_route
 from gnnserve_worker.scheduling.cost_terms import load_of, overlay_parts, round_load
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.scheduling.variants import VariantChooser
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.answer_health import AnswerHealth
 from gnnserve_worker.serving.idle_jobs import AnyWork, Task
@@ -202,13 +203,13 @@ class ServedModel:
 
     def note_failure(self) -> None:
         """Note a request that failed by an error of the worker."""
-        self._health.note_failure(self._clock_ms() / 1000, self.metrics.answered)
+        self._health.note_failure(self._clock_ms() / 1000, self.metrics.counters.answered)
 
     def why_failing(self) -> str:
         """Why no requests should be sent here though there is a revision to answer from; empty: they should."""
         if self.state is not ModelState.READY:
             return ""
-        return self._health.why_failing(self._clock_ms() / 1000, self.metrics.answered)
+        return self._health.why_failing(self._clock_ms() / 1000, self.metrics.counters.answered)
 
     def route(self) -> Route:
         """The routing in effect. There must be a lane."""
@@ -254,7 +255,7 @@ class ServedModel:
         wants_embeddings = "embeddings" in question.outputs
         request = _request_of(next(self._request_keys), lane, question, arrived_ms, wants_embeddings)
         seeds, extra, batcher = request.seeds, request.overlay_load, lane.batcher
-        self.metrics.offered_seeds += load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds
+        self.metrics.counters.offered_seeds += load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds
         if self.state is not ModelState.READY:
             return self.refuse()
         if lane is not self.lane and all(lane is not one for one in self._lanes):

@@ -19,11 +19,9 @@ import numpy as np
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.kernels.primitives import prefetch_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.tables.table import NO_SCALES, RowsBehind, Table
+from gnnserve_worker.tables.table import NO_SCALES, ROWS_AHEAD, RowsBehind, Table
 from gnnserve_worker.tables.vectors import dot_row, number_of, sum_weighted_columns
 
-ROWS_AHEAD = 2
-"""Rows by which gathering prefetches ahead. Further ahead, rows are evicted again before they are read."""
 _LEAST_EXPONENT = np.float32(-87.0)
 """Below it exp is 0 in float32, but for numbers without full precision."""
 _LOG2_E = np.float32(1.4426950408889634)
@@ -51,33 +49,28 @@ class Attention:
         """Columns that one head sums, of rows of `columns`."""
         return columns // self.heads - 2 if self.stored else columns
 
+    def gather(
+        self, table: Table, columns: int, sample: NeighbourSample, bias: np.ndarray, relu: bool, out: np.ndarray,
+        behind: RowsBehind,
+    ) -> None:  # fmt: skip
+        """For each row of `sample` the heads' sums beside each other, [rows, heads · head_columns], from the table and
+        the rows behind it."""
+        rows, own = table.rows, table.own
+        _gather(
+            rows.values, rows.scales, own.values, own.scales, *behind, columns,
+            sample.nodes, sample.starts, sample.neighbours,
+            self.heads, self.head_columns(columns), self.stored, self.vectors, self.negative_slope, bias, relu, out,
+        )  # fmt: skip
 
-def gather_attending(
-    table: Table, columns: int, sample: NeighbourSample, attention: Attention, bias: np.ndarray, relu: bool,
-    out: np.ndarray, behind: RowsBehind,
-) -> None:  # fmt: skip
-    """For each row of `sample` the heads' sums beside each other, [rows, heads · head_columns], from the table and the
-    rows behind it."""
-    rows, own = table.rows, table.own
-    _gather(
-        rows.values, rows.scales, own.values, own.scales, *behind, columns,
-        sample.nodes, sample.starts, sample.neighbours,
-        attention.heads, attention.head_columns(columns), attention.stored, attention.vectors,
-        attention.negative_slope, bias, relu, out,
-    )  # fmt: skip
-
-
-def aggregate_attending(
-    hidden: np.ndarray, sample: NeighbourSample, rows: int, attention: Attention, bias: np.ndarray, relu: bool,
-    out: np.ndarray,
-) -> None:  # fmt: skip
-    """The same from hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
-    columns = hidden.shape[1]
-    _aggregate(
-        hidden, NO_SCALES, columns, rows, sample.nodes, sample.starts, sample.neighbours, sample.children,
-        attention.heads, attention.head_columns(columns), attention.stored, attention.vectors,
-        attention.negative_slope, bias, relu, out,
-    )  # fmt: skip
+    def aggregate(
+        self, hidden: np.ndarray, sample: NeighbourSample, rows: int, bias: np.ndarray, relu: bool, out: np.ndarray
+    ) -> None:
+        """The same from hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
+        columns = hidden.shape[1]
+        _aggregate(
+            hidden, NO_SCALES, columns, rows, sample.nodes, sample.starts, sample.neighbours, sample.children,
+            self.heads, self.head_columns(columns), self.stored, self.vectors, self.negative_slope, bias, relu, out,
+        )  # fmt: skip
 
 
 @kernel

@@ -25,7 +25,7 @@ from gnnserve_worker.generation.families.registry import with_fewer_neighbours
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
 from gnnserve_worker.models.architecture import RelationalLayer, embedding_key, layer_tensors
-from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.blas import preferred_compute
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.opening.loaded import CORRECTION

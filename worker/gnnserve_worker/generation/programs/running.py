@@ -28,7 +28,7 @@ from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RowLayout
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch, sample_neighbours
-from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
+from gnnserve_worker.sampling.normalised import inverse_roots, weigh
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
 
@@ -96,7 +96,7 @@ class ProgramScores:
         self._contract, self._graph, self._runner, self._called = contract, graph, runner, called
         self._columns = contract.scores.columns
         self._fanouts = (FULL_NEIGHBOURHOOD,) * contract.sampled_hops or NO_NEIGHBOURS if fanouts is None else fanouts
-        self._scratch, self._weights = Scratch(), WeightScratch()
+        self._scratch = Scratch()
         self._roots = (
             inverse_roots(graph.lists.indptr, graph.lists.indices) if contract.weighs_neighbours else np.zeros(0)
         )
@@ -152,7 +152,7 @@ class ProgramScores:
             lists.indptr, lists.indices, nodes.astype(np.int64), self._fanouts, 0, self._scratch, share=True,
             names_leaves=True, names_positions=contract.reads_payload,
         )  # fmt: skip
-        return weigh(sample, lists.indptr, self._roots, self._weights) if contract.weighs_neighbours else sample
+        return weigh(sample, lists.indptr, self._roots, self._scratch) if contract.weighs_neighbours else sample
 
     def check_repeats(self, nodes: np.ndarray) -> None:
         """Run a batch of thousands of rows twenty times. InputError: runs differ."""

@@ -1,4 +1,4 @@
-"""Helpers of kernels that read rows: widening numbers, and `tables.gather.Aggregation` on a tile of columns."""
+"""Helpers of kernels that read rows: widening numbers, and `tables.table.Aggregation` on a tile of columns."""
 
 from __future__ import annotations
 

@@ -28,7 +28,6 @@ from gnnserve_worker.asking.tensors import (
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.grpc.known_messages import LONGEST_KNOWN, KnownMessages
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse, encode_length
-from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.recommending.found import recommend
 from gnnserve_worker.serving.http.codecs.recommending.tensors import (
     RECOMMENDS,
@@ -54,7 +53,7 @@ from gnnserve_worker.serving.http.tensors.request import (
     read_request,
 )
 from gnnserve_worker.serving.http.tensors.served import OVERLAY, read_by
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Ask, Encoded
 from gnnserve_worker.tasks.served import AnswerTensors
 
 _LISTS = {Datatype.INT64: "int64_contents", Datatype.FP32: "fp32_contents", Datatype.BYTES: "bytes_contents"}

@@ -32,12 +32,11 @@ from gnnserve_worker.serving.grpc.messages import (
 )
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.codec import Head, Reply
 from gnnserve_worker.serving.http.codecs.recommending.tensors import RECOMMENDS
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
 from gnnserve_worker.serving.model import STOPPING, monotonic_ms
-from gnnserve_worker.serving.requests import Pending
+from gnnserve_worker.serving.requests import Head, Pending, Reply
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
 _PARENT = PARENT_HEADER.decode()

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from gnnserve_worker.serving.http.codec import Reply
+from gnnserve_worker.serving.requests import Reply
 
 OK = 200
 _STATUS = {

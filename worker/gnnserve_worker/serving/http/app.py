@@ -46,7 +46,6 @@ from gnnserve_worker.serving.http.asgi_predict import (
 )
 from gnnserve_worker.serving.http.changes import description
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH, ChangesEndpoint
-from gnnserve_worker.serving.http.codec import ErrorForm, Reply
 from gnnserve_worker.serving.http.codecs.json import encode_error, encode_json_error
 from gnnserve_worker.serving.http.codecs.open_inference_paths import is_open_inference
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, is_prediction
@@ -63,7 +62,7 @@ from gnnserve_worker.serving.http.replies import error_reply, refusal_reply
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
-from gnnserve_worker.serving.requests import Lane
+from gnnserve_worker.serving.requests import ErrorForm, Lane, Reply
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
 from gnnserve_worker.serving.state_metrics import RoutingSample
 
@@ -100,7 +99,7 @@ class ServingApp:
         self.canary: SecondRevision | None = None
         """None: one revision answers all requests."""
         model = engine.models[service]
-        self.predict = Predict(service, model, metrics, updates)
+        self.predict = Predict(service, model, metrics.counters, updates)
         self.models = ServedModels(service, engine, metrics, lambda: self.leaving)
         self._open_inference = OpenInference(self.models, self.predict)
         self.changes = ChangesEndpoint(model, self.predict, metrics.changes, updates)
@@ -285,7 +284,7 @@ def _add_labels(app: FastAPI, serving: ServingApp, model: ServedModel, metrics: 
             serving.predict.count_gone()
             return Response()
         if isinstance(answer, Refusal):
-            metrics.count_error(answer.reason)
+            metrics.counters.count_error(answer.reason)
             return _as_response(refusal_reply(answer))
         return Response(_json(answer), media_type="application/json")
 

@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError, wrong_method
-from gnnserve_worker.serving.http.codec import Reply
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, read_head
 from gnnserve_worker.serving.http.content_coding import decompress, sent_coding
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict
-from gnnserve_worker.serving.requests import Pending
+from gnnserve_worker.serving.requests import Pending, Reply
 
 _WATCH_AFTER_S = 0.05
 """A client is watched for leaving only when its answer takes longer: a watcher costs as much as a short answer."""

@@ -1,4 +1,4 @@
-"""Compressed bodies: what clients send by `Content-Encoding`, and answers where `Accept-Encoding` asks for them.
+"""Compressed bodies: what clients send by `Content-Encoding`, and answers of those who accept them.
 
 Both in steps, with other clients in between, and neither ever holds more than a body may have: a few bytes that would
 become gigabytes are refused once they are over the limit.
@@ -7,16 +7,13 @@ become gigabytes are refused once they are over the limit.
 from __future__ import annotations
 
 import asyncio
-import functools
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
-from gnnserve_worker.serving.http.codec import Coding, Encoded
+from gnnserve_worker.serving.requests import Coding, Encoded
 
 CONTENT_ENCODING = b"content-encoding"
-ACCEPT_ENCODING = b"accept-encoding"
 WORTH_BYTES = 4096
 """Shortest body that is compressed. It takes 12 to 20 ns for each byte that it spares of JSON, which is sooner sent by
 a network of 1 Gbit/s, and later by one of 400 Mbit/s; a shorter body has at most three packets."""
@@ -26,26 +23,11 @@ _AT_ONCE_BYTES = 64 * 1024
 """Bytes that are compressed or decompressed in one go: at most a millisecond."""
 _WORTH_RATIO = 0.85
 """Scores and embeddings as arrays stay above it, and take 50 times as long for each byte that is spared."""
-_ITEM = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
-
 
 GZIP = Coding(b"gzip", 31)
 DEFLATE = Coding(b"deflate", 15)
 CODINGS = {"gzip": GZIP, "x-gzip": GZIP, "deflate": DEFLATE}
 """By their names; the first is preferred."""
-
-
-@functools.lru_cache(256)
-def wanted_coding(accepted: bytes) -> Coding | None:
-    """The coding of the answer that a client asks for by name; None: it is sent as it is. What cannot be read asks for
-    nothing."""
-    weights: dict[str, float] = {}
-    for item in accepted.decode("latin-1").lower().split(","):
-        found = _ITEM.fullmatch(item)
-        if found is not None:
-            weights[found[1]] = 1.0 if found[2] is None else float(found[2])
-    best = max(CODINGS, key=lambda name: weights.get(name, 0.0))
-    return CODINGS[best] if weights.get(best, 0.0) > 0 else None
 
 
 def sent_coding(headers: Sequence[tuple[bytes, bytes]]) -> Coding | None:

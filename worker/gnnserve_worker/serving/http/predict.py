@@ -41,15 +41,30 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.http.codec import Arrival, Ask, Asked, Behind, Codec, ErrorForm, Head, Reply
+from gnnserve_worker.serving.counters import RequestCounters
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.content_coding import compress
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Hook, Respond, Timeout, Tracing
 from gnnserve_worker.serving.http.replies import REFUSAL_STATUS, error_reply, internal_error_reply, refusal_reply
-from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
-from gnnserve_worker.serving.requests import Answer, Failure, Lane, NodeLeft, NotFinite, Outcome, Pending
+from gnnserve_worker.serving.requests import (
+    Answer,
+    Arrival,
+    Ask,
+    Asked,
+    Behind,
+    Codec,
+    ErrorForm,
+    Failure,
+    Head,
+    Lane,
+    NodeLeft,
+    NotFinite,
+    Outcome,
+    Pending,
+    Reply,
+)
 from gnnserve_worker.serving.tracing.traces import RequestTrace
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -91,7 +106,7 @@ class ServerTiming:
 
 class Predict:
     def __init__(
-        self, service: str, model: ServedModel, metrics: ServingMetrics, updates: Updates | None = None
+        self, service: str, model: ServedModel, counters: RequestCounters, updates: Updates | None = None
     ) -> None:
         self.canary: Hook | None = None
         """Divides the requests between two revisions, while a second one answers a share of them."""
@@ -99,7 +114,7 @@ class Predict:
         """Requests that wait for their answer; kept by those who send it."""
         self._service = service
         self._model = model
-        self._metrics = metrics
+        self._counters = counters
         self._updates = updates
         self._held_bytes = 0
         """Bodies of the requests that wait for an offset."""
@@ -197,7 +212,7 @@ class Predict:
         revision = asked.lane.revision
         if len(overlay.features):
             self._model.watch.note_inputs(revision, overlay.features)
-        self._metrics.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
+        self._counters.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
 
     def _give_up(self, asked: Asked, pending: Pending) -> Reply | None:
         """The reply to a request whose time has passed, and which is dropped; None: it has its outcome."""
@@ -218,10 +233,10 @@ class Predict:
         refusal = self._model.would_refuse(seeds, arrived_ms)
         if refusal is None or must_parse or head.wishes.may_choose() or codec.may_choose(body):
             return None
-        self._metrics.offered_seeds += seeds
-        self._metrics.count_refused(refusal.reason)
+        self._counters.offered_seeds += seeds
+        self._counters.count_refused(refusal.reason)
         if codec.may_have_overlay(body):
-            self._metrics.count_unread_overlay()
+            self._counters.count_unread_overlay()
         if refusal is not self._refusal:
             self._refusal, self._refusal_replies = refusal, {}
         reply = self._refusal_replies.get(type(codec))
@@ -296,17 +311,17 @@ class Predict:
 
     def count_gone(self) -> None:
         """A client left before its answer."""
-        self._metrics.count_error(ErrorCode.CLIENT_GONE)
+        self._counters.count_error(ErrorCode.CLIENT_GONE)
 
     def refuse(self, refusal: Refusal, form: ErrorForm = encode_json_error) -> Reply:
         if REFUSAL_STATUS[refusal.reason] == 429:
-            self._metrics.count_refused(refusal.reason)
+            self._counters.count_refused(refusal.reason)
         else:
-            self._metrics.count_error(refusal.reason)
+            self._counters.count_error(refusal.reason)
         return refusal_reply(refusal, form)
 
     def refuse_request(self, error: RequestError, form: ErrorForm = encode_json_error) -> Reply:
-        self._metrics.count_error(error.code)
+        self._counters.count_error(error.code)
         return error_reply(error, form)
 
     def _deliver(self, asked: Asked, respond: Respond, outcome: Outcome) -> None:
@@ -346,7 +361,7 @@ class Predict:
 
     def _internal_error(self, error_id: str, form: ErrorForm) -> Reply:
         message = f"an error of the worker; its log has the details under {error_id}"
-        self._metrics.count_error(ErrorCode.INTERNAL_ERROR)
+        self._counters.count_error(ErrorCode.INTERNAL_ERROR)
         self._model.note_failure()
         return internal_error_reply(message, form)
 
@@ -379,10 +394,10 @@ class Predict:
 
     def _observe(self, answer: Answer, queue_ms: float, trace: RequestTrace | None) -> None:
         total_ms = monotonic_ms() - answer.arrived_ms
-        self._metrics.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
+        self._counters.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
         if trace is not None:
             trace.variant, trace.latency_ms = answer.variant, answer.objective.latency_ms
-            self._metrics.show_example(answer.variant, total_ms, trace.ids.trace_id)
+            self._counters.show_example(answer.variant, total_ms, trace.ids.trace_id)
 
 
 def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objective) -> Behind:

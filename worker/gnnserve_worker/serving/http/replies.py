@@ -8,8 +8,8 @@ from __future__ import annotations
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.http.codec import ErrorForm, Reply
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
+from gnnserve_worker.serving.requests import ErrorForm, Reply
 
 REFUSAL_STATUS = {
     RefusalReason.OBJECTIVE_INFEASIBLE: 422,

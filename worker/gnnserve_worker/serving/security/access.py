@@ -42,15 +42,13 @@ class Access:
         """`tokens`: None accepts every request; an empty collection accepts none."""
         self._key = secrets.token_bytes(32)
         self._digests: tuple[bytes, ...] | None = None
+        self.needs_token = False
+        """Whether a request must have a token; where not, there is nothing to ask `accepts`."""
         self._when_changed: list[Callable[[], None]] = []
         self.replace(tokens)
 
     def __repr__(self) -> str:
         return f"Access({'open' if self._digests is None else f'{len(self._digests)} tokens'})"
-
-    @property
-    def needs_token(self) -> bool:
-        return self._digests is not None
 
     @property
     def accepts_any(self) -> bool:
@@ -60,6 +58,7 @@ class Access:
     def replace(self, tokens: Iterable[str] | None) -> None:
         """Replace the tokens, from the next request on."""
         self._digests = None if tokens is None else tuple(self._digest(token.encode()) for token in tokens)
+        self.needs_token = self._digests is not None
         for act in self._when_changed:
             act()
 

@@ -37,11 +37,11 @@ from gnnserve_worker.serving.change_metrics import BatchOutcome, ChangeCounters
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.changes.content import ContentOf, content_of, payload_of
 from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
-from gnnserve_worker.serving.http.codec import Reply
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.predict import Predict, no_updates
 from gnnserve_worker.serving.http.replies import error_reply, refusal_reply
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
+from gnnserve_worker.serving.requests import Reply
 
 CHANGES_PATH = "/v1/changes"
 PAGE_RECORDS = 100

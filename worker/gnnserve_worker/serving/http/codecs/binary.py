@@ -18,9 +18,8 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.asking.question import HEADERS_REMEDY, PREDICT_PATH, ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Ask, Encoded
 
 ID_BYTES = 8
 _SCORES = ("scores",)

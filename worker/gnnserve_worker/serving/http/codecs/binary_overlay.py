@@ -39,7 +39,6 @@ from gnnserve_worker.asking.question import PREDICT_PATH, Question, counted
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.binary import (
     ID_BYTES,
     BinaryCodec,
@@ -48,7 +47,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
     read_outputs,
 )
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Ask, Encoded
 
 COUNTS = struct.Struct("<4q")
 

@@ -30,14 +30,13 @@ from gnnserve_worker.asking.question import (
     wishes_of_body,
 )
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Arrange, Ask, Encoded
 from gnnserve_worker.serving.http.codecs.large_json import (
     LARGE_BYTES,
     check_values,
     may_have_field,
     without_collection,
 )
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Arrange, Ask, Encoded
 
 _SHORTEST_OVERLAY = len('{"overlay":')
 _CHOOSING = tuple(member.encode() for member in CHOOSING_MEMBERS)

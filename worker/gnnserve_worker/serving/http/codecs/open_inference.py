@@ -21,7 +21,6 @@ from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.asking.question import CHOOSING_PARAMETERS, ErrorCode, Question, RequestError, cut, read_whole
 from gnnserve_worker.asking.tensors import read_elements
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.infer_request import may_bring, read_infer_body
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
@@ -38,7 +37,7 @@ from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import PREDICTIONS_OF, AskedOf, InferBody
 from gnnserve_worker.serving.http.tensors.served import read_by
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Ask, Encoded
 from gnnserve_worker.tasks.served import AnswerTensors
 
 JSON_LENGTH = b"inference-header-content-length"

@@ -28,7 +28,6 @@ from gnnserve_worker.asking.question import (
     wishes_of_body,
 )
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Ask, Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
 from gnnserve_worker.serving.http.codecs.recommending.asked import COUNT_REMEDY, NodeSearch, ask_of, check_count
@@ -39,7 +38,7 @@ from gnnserve_worker.serving.http.codecs.recommending.filters import (
     read_filter,
 )
 from gnnserve_worker.serving.http.codecs.recommending.found import recommend
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Ask, Encoded
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {

@@ -15,12 +15,12 @@ from gnnserve_worker.asking.body_form import UNREADABLE
 from gnnserve_worker.asking.question import ErrorCode, RequestError, wrong_method
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
-from gnnserve_worker.serving.http.codec import Reply
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference import encode_protocol_error
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, Place, read_path
 from gnnserve_worker.serving.http.open_inference.served_models import ServedModels
 from gnnserve_worker.serving.http.predict import Predict
+from gnnserve_worker.serving.requests import Reply
 
 
 class _IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -124,4 +124,6 @@ class ServedModels:
 
     def _list_usage(self, model: NamedModel, revision: ServedRevision, version: str | None) -> dict[str, Any]:
         names = model.versions(revision) if version is None else [version]
-        return {"model_stats": [describe_usage(model.name, name, self._metrics.usage_of(name)) for name in names]}
+        return {
+            "model_stats": [describe_usage(model.name, name, self._metrics.counters.usage_of(name)) for name in names]
+        }

@@ -17,7 +17,6 @@ from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestErr
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Arrange, Ask
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import (
     EDGE_FEATURES,
@@ -28,6 +27,7 @@ from gnnserve_worker.serving.http.tensors.served import (
     OVERRIDE_FEATURES,
     OVERRIDES,
 )
+from gnnserve_worker.serving.requests import Arrange, Ask
 
 _PAYLOAD = PayloadFields(EDGE_FEATURES, EDGE_TIMES)
 

@@ -16,8 +16,14 @@ from urllib.parse import unquote
 import httptools
 
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp, Message, Scope
-from gnnserve_worker.serving.http.wire.http1 import LAST_CHUNK, Reader, ResponseStart, encode_chunk, expects_continue
-from gnnserve_worker.serving.http.wire.limits import Flow
+from gnnserve_worker.serving.http.wire.http1 import (
+    LAST_CHUNK,
+    Flow,
+    Reader,
+    ResponseStart,
+    encode_chunk,
+    expects_continue,
+)
 
 _log = logging.getLogger(__name__)
 _MOST_UNREAD_BODY_BYTES = 64 * 1024

@@ -26,7 +26,6 @@ from typing import Any, assert_never
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
-from gnnserve_worker.serving.http.codec import ErrorForm, Reply
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, build_scope
@@ -34,6 +33,7 @@ from gnnserve_worker.serving.http.wire.http1 import (
     HEAD_END,
     HEAD_END_BYTES,
     LAST_CHUNK,
+    Flow,
     KnownHead,
     KnownHeads,
     Reader,
@@ -45,10 +45,10 @@ from gnnserve_worker.serving.http.wire.http1 import (
     without_upgrade,
     wrong_version,
 )
-from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Flow, Patience, Places, Room
+from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Patience, Places, Room
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.model import monotonic_ms
-from gnnserve_worker.serving.requests import Pending
+from gnnserve_worker.serving.requests import ErrorForm, Pending, Reply
 
 CLIENT_LOG = logging.getLogger(__name__)
 """Records that clients cause at will; the process limits them."""
@@ -148,7 +148,8 @@ class Connection(asyncio.Protocol):
         self._flow = Flow(transport)
         shared.connections.add(self)
         self._patience_s = shared.patience.request_s
-        if not shared.places.has_place(shared.connections, self._loop.time()):
+        is_beyond = len(shared.connections) > shared.places.room.connections
+        if is_beyond and not shared.places.has_place(shared.connections, self._loop.time()):
             self._take_as_surplus()
         self._look = self._loop.call_later(shared.patience.look_every_s, self._close_when_overdue)
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 of one connection: how bytes become requests, heads that are known already, and how responses begin.
+"""HTTP/1.1 of one connection: how bytes become requests, heads that are known already, how responses begin, and flow.
 
 The parser (httptools) calls `on_…`; a `Reader` collects the head, checks it and passes on whole events, and limits how
 long what it reads may grow. It does not know what a request is answered with. The parser refuses bytes that are not
@@ -9,6 +9,7 @@ predictions that were parsed before are not parsed again: clients repeat themsel
 
 from __future__ import annotations
 
+import asyncio
 import http
 import re
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ import httptools
 import msgspec
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
-from gnnserve_worker.serving.http.codec import Head
 from gnnserve_worker.serving.http.codecs.registry import read_head
 from gnnserve_worker.serving.http.content_coding import CONTENT_ENCODING
+from gnnserve_worker.serving.requests import Head
 from gnnserve_worker.serving.security.access import Access
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -267,6 +268,62 @@ class Reader:
         self._sink.end_request()
 
 
+class Flow:
+    """Whether a connection is read from and written to."""
+
+    __slots__ = ("_transport", "_writable", "is_held", "read_paused", "write_paused")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._writable: asyncio.Event | None = None
+        """An event that is made when writing is paused for the first time: most clients read what they are sent."""
+        self.read_paused = False
+        """Requests that were read before are to be answered first."""
+        self.is_held = False
+        """What arrived before is to be read first (`QueuedInput`)."""
+        self.write_paused = False
+
+    def pause_reading(self) -> None:
+        if not self.read_paused:
+            self.read_paused = True
+            if not self.is_held:
+                self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            self.read_paused = False
+            if not self.is_held:
+                self._transport.resume_reading()
+
+    def hold_reading(self) -> None:
+        if not self.is_held:
+            self.is_held = True
+            if not self.read_paused:
+                self._transport.pause_reading()
+
+    def release_reading(self) -> None:
+        if self.is_held:
+            self.is_held = False
+            if not self.read_paused:
+                self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        if self._writable is None:
+            self._writable = asyncio.Event()
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._writable is not None:
+            self._writable.set()
+
+    async def drain(self) -> None:
+        """Wait until writing is possible, or the connection is lost."""
+        if self._writable is not None:
+            await self._writable.wait()
+
+
 HEAD_END = b"\r\n\r\n"
 HEAD_END_BYTES = len(HEAD_END)
 _MOST_BODY_BYTES = 1024 * 1024
@@ -319,7 +376,7 @@ class KnownHeads:
             head = read_head(path.decode("latin-1"), reader.headers, query)
         except RequestError:
             return None
-        if head is None or not self._access.accepts(reader.headers):
+        if head is None or (self._access.needs_token and not self._access.accepts(reader.headers)):
             return None
         return KnownHead(head, body_bytes, reader.keeps_alive)
 

@@ -17,12 +17,12 @@ from gnnserve_api.recommend import Exclude, RecommendedNode
 from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, Question, RequestError, shown_value
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, Elements, GivenTensor, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codec import Ask
 from gnnserve_worker.serving.http.codecs.recommending.asked import NodeSearch, ask_of, check_count
 from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter, read_filter, read_filter_text
 from gnnserve_worker.serving.http.tensors.asking import arrange_of, as_list
 from gnnserve_worker.serving.http.tensors.request import AnswerForm, InferBody
 from gnnserve_worker.serving.http.tensors.served import OVERLAY
+from gnnserve_worker.serving.requests import Ask
 from gnnserve_worker.tasks.served import OwnInputs, ScoredNodes
 
 RECOMMENDS = ".recommend"

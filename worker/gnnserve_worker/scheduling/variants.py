@@ -1,6 +1,7 @@
-"""The cost model of batches on this worker: the profile, or the operator's measurement, corrected by measured batches.
+"""The variants of one revision: which of them an objective allows, what each can give, and what batches by it cost.
 
-It is pure: durations and times are arguments. Variants are indices, in the order in which the model was given them.
+It is pure: durations and times are arguments. Variants are indices, the most accurate first (`VariantChooser`). What
+they cost (`CostModel`) is the profile, or the operator's measurement, corrected by measured batches.
 
 The expected time of a batch of s seeds from n requests by variant v, about stored nodes only, is
 
@@ -30,15 +31,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from statistics import median
 
-from gnnserve_api.profile import VariantProfile
+from gnnserve_api.families import STORED_GRAPH, Capabilities, point_of
+from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.cost_terms import (
     LARGEST_STEP,
     LEAST_MS,
     NO_OVERLAYS,
     PROVEN_BATCHES,
+    BatchKind,
     Curve,
     Overhead,
     OverlayCosts,
@@ -50,6 +54,9 @@ from gnnserve_worker.scheduling.cost_terms import (
     stretch,
 )
 
+NO_LOSSES: Mapping[str, float] = {}
+_ROUNDING_PERMILLE = 1e-6
+"""Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
 LEAST_MARGIN = 0.08
 """Smallest margin, found by simulation: enough for noise of 5 %."""
 _MOST_MARGIN = 0.5
@@ -407,3 +414,141 @@ class CostModel:
     def _use_own(self) -> None:
         machine = self._machine
         self.factors = [machine / anchor * own for anchor, own in zip(self._anchors, self._own, strict=True)]
+
+
+class VariantChooser:
+    """The variants of one revision, by accuracy and by what they cost now."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        max_seeds: int,
+        before: CostModel | None = None,
+        losses_in_service: Mapping[str, float] = NO_LOSSES,
+    ) -> None:
+        """`before`: the cost model of the revision that was served until now. `losses_in_service`: losses in permille
+        against the profile's most accurate variant, which take the place of the profile's."""
+        best = max(variant.validation_accuracy for variant in profile.variants)
+        losses = {v.name: (best - v.validation_accuracy) * 1000 for v in profile.variants} | dict(losses_in_service)
+        # One that labels show to be better than the profile's best is the best.
+        least = min(losses.values())
+        losses = {name: loss - least for name, loss in losses.items()}
+        ranked = sorted(profile.variants, key=lambda v: (losses[v.name], _full_ms(v)))
+        self.names = tuple(variant.name for variant in ranked)
+        self.indices = {name: index for index, name in enumerate(self.names)}
+        self.loss_permille = tuple(losses[name] for name in self.names)
+        """Validation accuracy below the most accurate served variant, or accuracy in service; ascending."""
+        self.capabilities = tuple(point_of(variant).capabilities for variant in ranked)
+        self._of_all = reduce(Capabilities.both, self.capabilities)
+        """What every variant is capable of."""
+        self.costs = CostModel(ranked, max_seeds, before)
+        self.version = 0
+        """Version of `frontiers`: it changes when values derived from them become stale."""
+        self.frontiers: dict[BatchKind, tuple[int, ...]] = {}
+        """For each kind of batch, the variants that no other one, at least as accurate and as capable, beats both with
+        one seed and with a full batch."""
+        self.refresh()
+
+    def use(self, costs: Mapping[str, AffineCost]) -> None:
+        """Use a routing table's costs. Costs of unknown variants are ignored."""
+        self.costs.use({self.indices[name]: cost for name, cost in costs.items() if name in self.indices})
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Recompute the frontiers from today's costs. To be called now and then when they have changed."""
+        frontiers = {kind: self._frontier(kind) for kind in BatchKind}
+        if frontiers != self.frontiers:
+            self.frontiers = frontiers
+            self.version += 1
+
+    def _frontier(self, kind: BatchKind) -> tuple[int, ...]:
+        costs, full = self.costs, self.costs.max_seeds
+        one_part, full_part = (1, full) if kind is BatchKind.OVERLAY else (0, 0)
+        ends = [
+            (costs.compute_ms(v, 1, one_part), costs.compute_ms(v, full, full_part)) for v in range(len(self.names))
+        ]
+        frontier: list[int] = []
+        for variant, (one_ms, full_ms) in enumerate(ends):
+            if not any(
+                ends[kept][0] <= one_ms and ends[kept][1] <= full_ms and self._stands_in(kept, variant)
+                for kept in frontier
+            ):
+                # Among equally accurate variants a later one may beat an earlier one.
+                frontier = [kept for kept in frontier if not self._beats(variant, kept, ends)]
+                frontier.append(variant)
+        return tuple(frontier)
+
+    def _beats(self, variant: int, kept: int, ends: list[tuple[float, float]]) -> bool:
+        alike = self.loss_permille[variant] == self.loss_permille[kept]
+        faster = ends[variant][0] <= ends[kept][0] and ends[variant][1] <= ends[kept][1]
+        return alike and faster and self._stands_in(variant, kept)
+
+    def _stands_in(self, variant: int, other: int) -> bool:
+        """Whether it can answer whatever the other can."""
+        return self.capabilities[variant].cover(self.capabilities[other])
+
+    def count_within(self, tolerance_permille: float | None) -> int:
+        """Number of variants, from the first, that the tolerance allows."""
+        if tolerance_permille is None:
+            return len(self.names)
+        limit = tolerance_permille + _ROUNDING_PERMILLE
+        return sum(loss <= limit for loss in self.loss_permille)
+
+    def count_allowed(self, tolerance_permille: float | None, needed: Capabilities) -> int:
+        """As `count_within`; where none of these can give what is `needed`, as many as include the nearest that can."""
+        if self.can_keep(tolerance_permille, needed):
+            return self.count_within(tolerance_permille)
+        nearest = min(variant for variant, gives in enumerate(self.capabilities) if gives.cover(needed))
+        return self.count_within(self.loss_permille[nearest])
+
+    def can_keep(self, tolerance_permille: float | None, needed: Capabilities) -> bool:
+        """Whether a variant that the tolerance allows can give what is `needed`."""
+        if needed is STORED_GRAPH:
+            return True
+        return any(gives.cover(needed) for gives in self.capabilities[: self.count_within(tolerance_permille)])
+
+    def restricting(self, needed: Capabilities) -> Capabilities:
+        """`needed`, if there are variants that cannot give it: what all can give leaves every choice open."""
+        return STORED_GRAPH if self._of_all.cover(needed) else needed
+
+    def candidates(
+        self, allowed: int, needed: Capabilities = STORED_GRAPH, kind: BatchKind = BatchKind.STORED
+    ) -> tuple[int, ...]:
+        """Variants worth choosing among the first `allowed`, the most accurate first, without those that cannot give
+        what is `needed`. A variant that beats another is at least as accurate, so it is allowed wherever the other is.
+        """
+        return tuple(
+            variant
+            for variant in self.frontiers[kind]
+            if variant < allowed and self.capabilities[variant].cover(needed)
+        )
+
+    def fastest(self, candidates: tuple[int, ...], seeds: float, kind: BatchKind = BatchKind.STORED) -> int:
+        overlay = seeds if kind is BatchKind.OVERLAY else 0.0
+        return min(candidates, key=lambda variant: self.costs.compute_ms(variant, seeds, overlay))
+
+    def most_accurate(self, candidates: tuple[int, ...], seeds: float, kind: BatchKind = BatchKind.STORED) -> int:
+        """The most accurate candidate; among equally accurate ones the fastest."""
+        sole = self.sole_most_accurate(candidates)
+        if sole is not None:
+            return sole
+        equals = tuple(v for v in candidates if self.loss_permille[v] == self.loss_permille[candidates[0]])
+        return self.fastest(equals, seeds, kind)
+
+    def sole_most_accurate(self, candidates: tuple[int, ...]) -> int | None:
+        """The candidate that is more accurate than all others; None: there are several as accurate."""
+        first = candidates[0]
+        if len(candidates) == 1 or self.loss_permille[candidates[1]] > self.loss_permille[first]:
+            return first
+        return None
+
+    def can_meet(self, candidates: tuple[int, ...], load: int, overlay: int, latency_ms: float) -> bool:
+        """Whether an idle worker can meet the latency, by the shortest times that it ever proved."""
+        for variant in reversed(candidates):  # noqa: SIM110 - a generator would cost more, for every request
+            if self.costs.least_ms(variant, load, overlay) <= latency_ms:
+                return True
+        return False
+
+
+def _full_ms(variant: VariantProfile) -> float:
+    return variant.latency[-1].p50_ms

@@ -1,4 +1,4 @@
-"""Matrix products: x · W + b, with or without ReLU, by the fastest library there is.
+"""The library that multiplies matrices: which one, how weights are packed for it, and how kernels call it.
 
 On x86-64 that is Intel's MKL, whose packed products take half the time of the OpenBLAS in numpy and scipy at the sizes
 of a batch, and a tenth with bfloat16 on processors with AMX; elsewhere it is scipy's BLAS, and so it is where MKL is
@@ -13,11 +13,9 @@ import ctypes
 import importlib.metadata
 import logging
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -27,7 +25,6 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
-from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.tables.formats import BFLOAT16
 
 _log = logging.getLogger(__name__)
@@ -41,92 +38,29 @@ _PACKED_FOR_ROWS = 1024
 _ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """x · W + b, with or without ReLU, its weights packed for the library. `apply` reads rows of `input_dtype`."""
+class PackedWeights(NamedTuple):
+    """Weights as a function of the library reads them."""
 
-    inputs: int
-    outputs: int
     weight: np.ndarray
-    """The weights as MKL packs them, in bytes; or float32 [inputs, outputs] for scipy's BLAS."""
-    dense: np.ndarray
-    """The weights unpacked, float32 [inputs, outputs], for GPUs (`gpu/network.py`)."""
-    bias: np.ndarray
-    relu: bool
+    """In bytes, as MKL packs them; or float32 [inputs, outputs] for scipy's BLAS."""
     compute: Compute
     address: int
-    """Address of the library's function."""
-    apply: Callable[[np.ndarray, int, np.ndarray], None] = field(init=False, repr=False, compare=False)
-    """Compute `count` rows: `apply(rows, count, out)`. `rows` is flat, [count · inputs] of `input_dtype`; `out` is flat
-    float32, at least [count · outputs]. A field, since a method would be one more call for every batch."""
-
-    def __post_init__(self) -> None:
-        known = (self.address, self.inputs, self.weight, self.outputs, self.bias, self.relu)
-        object.__setattr__(self, "apply", partial(_linear, *known))
-
-    @staticmethod
-    def build(weight: np.ndarray, bias: np.ndarray, *, relu: bool, compute: Compute) -> Linear:
-        """Pack the weights. `weight` is float32 [inputs, outputs]: rows multiply from the left. `bias` is float32
-        [outputs]."""
-        inputs, outputs = weight.shape
-        weight = np.ascontiguousarray(weight, dtype=np.float32)
-        bias = np.ascontiguousarray(bias, dtype=np.float32)
-        library = _mkl()
-        if library is None:
-            return Linear(inputs, outputs, weight, weight, bias, relu, "float32", _scipy_sgemm())
-        if compute == "bfloat16" and _has_fast_bfloat16():
-            bits, _ = BFLOAT16.encode(weight)
-            packed = _pack(library, "gemm_bf16bf16f32", bits, with_alpha=False)
-            address = _address(library.cblas_gemm_bf16bf16f32_compute)
-            return Linear(inputs, outputs, packed, weight, bias, relu, "bfloat16", address)
-        packed = _pack(library, "sgemm", weight, with_alpha=True)
-        return Linear(inputs, outputs, packed, weight, bias, relu, "float32", _address(library.cblas_sgemm_compute))
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """The products of single matrices that this one consists of."""
-        return (self,)
-
-    @property
-    def input_dtype(self) -> type[np.generic]:
-        """Type of the rows that `apply` reads; uint16 stands for the bits of bfloat16."""
-        return np.uint16 if self.compute == "bfloat16" else np.float32
+    """Address of the function."""
 
 
-@dataclass(frozen=True, slots=True)
-class PerHead:
-    """A product for each head, which reads its part of a row and writes its part of the output row."""
-
-    heads: tuple[Linear, ...]
-    """One product per head, all of the same size and precision."""
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        return self.heads
-
-    @property
-    def inputs(self) -> int:
-        return sum(head.inputs for head in self.heads)
-
-    @property
-    def outputs(self) -> int:
-        return sum(head.outputs for head in self.heads)
-
-    @property
-    def input_dtype(self) -> type[np.generic]:
-        return self.heads[0].input_dtype
-
-    def apply(self, rows: np.ndarray, count: int, out: np.ndarray) -> None:
-        """Compute `count` rows, with arguments as for `Linear.apply`."""
-        read, written = self.inputs, self.outputs
-        for number, head in enumerate(self.heads):
-            _linear_of_head(
-                head.address, rows[number * head.inputs :], count, head.inputs, head.weight, head.outputs, head.bias,
-                head.relu, out[number * head.outputs :], read, written,
-            )  # fmt: skip
-
-
-Product = Linear | PerHead
+def pack_weights(weight: np.ndarray, compute: Compute) -> PackedWeights:
+    """Pack float32 [inputs, outputs], in C order, for the fastest function of that precision. Where there is none of
+    bfloat16, it is one of float32."""
+    library = mkl()
+    if library is None:
+        return PackedWeights(weight, "float32", _scipy_sgemm())
+    if compute == "bfloat16" and has_fast_bfloat16():
+        bits, _ = BFLOAT16.encode(weight)
+        packed = _pack(library, "gemm_bf16bf16f32", bits, with_alpha=False)
+        return PackedWeights(packed, "bfloat16", _address(library.cblas_gemm_bf16bf16f32_compute))
+    return PackedWeights(
+        _pack(library, "sgemm", weight, with_alpha=True), "float32", _address(library.cblas_sgemm_compute)
+    )
 
 
 def preferred_compute(storage: Storage) -> Compute:
@@ -135,20 +69,20 @@ def preferred_compute(storage: Storage) -> Compute:
     What is stored exactly is computed exactly. Where storage has rounded already, bfloat16 is worth its speed wherever
     the processor multiplies it at several times the rate of float32: that is AMX.
     """
-    return "bfloat16" if storage is not Storage.FLOAT32 and _has_fast_bfloat16() else "float32"
+    return "bfloat16" if storage is not Storage.FLOAT32 and has_fast_bfloat16() else "float32"
 
 
 @cache
-def _has_fast_bfloat16() -> bool:
+def has_fast_bfloat16() -> bool:
     """Whether Linux reports the processor's matrix unit for bfloat16; without it MKL emulates bfloat16, slowly."""
-    if _mkl() is None:
+    if mkl() is None:
         return False
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     return "amx_bf16" in flags.split()
 
 
 @cache
-def _mkl() -> Any:
+def mkl() -> Any:
     """The library, or None where it is not installed: there are wheels for x86-64 alone."""
     if platform.machine() != _WITH_MKL:
         return None
@@ -245,30 +179,4 @@ def _multiply(
     return types.void(integer, rows, integer, integer, weight, integer, out, integer, integer), generate
 
 
-_call_library: Any = intrinsic(_multiply)
-
-
-@kernel
-def _linear(
-    address: int, inputs: int, weight: np.ndarray, outputs: int, bias: np.ndarray, relu: bool,
-    rows: np.ndarray, count: int, out: np.ndarray,
-) -> None:  # fmt: skip
-    _call_library(address, rows, count, inputs, weight, outputs, out, inputs, outputs)
-    for row in range(count):
-        line = out[row * outputs : (row + 1) * outputs]
-        for column in range(outputs):
-            value = line[column] + bias[column]
-            line[column] = max(value, np.float32(0.0)) if relu else value
-
-
-@kernel
-def _linear_of_head(
-    address: int, rows: np.ndarray, count: int, inputs: int, weight: np.ndarray, outputs: int,
-    bias: np.ndarray, relu: bool, out: np.ndarray, row_stride: int, out_stride: int,
-) -> None:  # fmt: skip
-    _call_library(address, rows, count, inputs, weight, outputs, out, row_stride, out_stride)
-    for row in range(count):
-        line = out[row * out_stride : row * out_stride + outputs]
-        for column in range(outputs):
-            value = line[column] + bias[column]
-            line[column] = max(value, np.float32(0.0)) if relu else value
+call_library: Any = intrinsic(_multiply)

@@ -11,8 +11,9 @@ from tests.support.graphs import dense_features
 
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models import dense
-from gnnserve_worker.models.dense import Linear, preferred_compute
+from gnnserve_worker.models import blas
+from gnnserve_worker.models.blas import preferred_compute
+from gnnserve_worker.models.network import Linear
 from gnnserve_worker.tables.formats import FORMATS
 
 CANARY = np.float32(-77)
@@ -26,12 +27,12 @@ def _compute_of(library: str) -> Compute:
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Which one multiplies in this test."""
     if request.param == "scipy's BLAS":
-        monkeypatch.setattr(dense, "_mkl", lambda: None)
-    elif dense._mkl() is None:
+        monkeypatch.setattr(blas, "mkl", lambda: None)
+    elif blas.mkl() is None:
         pytest.fail("MKL is not installed: it comes with the extra `worker` on x86-64")
     else:
         # Where the processor has no AMX, MKL does the same slowly.
-        monkeypatch.setattr(dense, "_has_fast_bfloat16", lambda: True)
+        monkeypatch.setattr(blas, "has_fast_bfloat16", lambda: True)
     yield request.param
 
 
@@ -121,8 +122,8 @@ def test_only_as_many_rows_as_asked_for_are_multiplied(library: str) -> None:
 
 def _lacking(monkeypatch: pytest.MonkeyPatch, *, mkl: bool, fast: bool) -> None:
     if not mkl:
-        monkeypatch.setattr(dense, "_mkl", lambda: None)
-    monkeypatch.setattr(dense, "_has_fast_bfloat16", lambda: fast)
+        monkeypatch.setattr(blas, "mkl", lambda: None)
+    monkeypatch.setattr(blas, "has_fast_bfloat16", lambda: fast)
 
 
 @pytest.mark.parametrize("storage", list(Storage), ids=str)
@@ -130,7 +131,7 @@ def _lacking(monkeypatch: pytest.MonkeyPatch, *, mkl: bool, fast: bool) -> None:
 def test_bfloat16_is_preferred_where_storage_has_rounded_and_the_processor_is_fast_at_it(
     monkeypatch: pytest.MonkeyPatch, storage: Storage, fast: bool
 ) -> None:
-    monkeypatch.setattr(dense, "_has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr(blas, "has_fast_bfloat16", lambda: fast)
 
     assert preferred_compute(storage) == ("bfloat16" if fast and storage is not Storage.FLOAT32 else "float32")
 
@@ -151,7 +152,7 @@ def test_where_bfloat16_cannot_be_had_products_are_made_in_float32(
 
 
 def _not_found(_name: str) -> list[object]:
-    raise dense.importlib.metadata.PackageNotFoundError("mkl")
+    raise blas.importlib.metadata.PackageNotFoundError("mkl")
 
 
 @pytest.mark.parametrize(
@@ -170,16 +171,16 @@ def _not_found(_name: str) -> list[object]:
 def test_a_machine_without_mkl_is_no_error(
     monkeypatch: pytest.MonkeyPatch, machine: str, files: Callable[[str], object]
 ) -> None:
-    monkeypatch.setattr(dense.platform, "machine", lambda: machine)
-    monkeypatch.setattr(dense.importlib.metadata, "files", files)
+    monkeypatch.setattr(blas.platform, "machine", lambda: machine)
+    monkeypatch.setattr(blas.importlib.metadata, "files", files)
 
-    assert dense._mkl.__wrapped__() is None
+    assert blas.mkl.__wrapped__() is None
 
 
 def test_a_missing_mkl_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(dense, "_mkl", lambda: None)
-    monkeypatch.setattr(dense.platform, "machine", lambda: "x86_64")
-    dense._scipy_sgemm.cache_clear()
+    monkeypatch.setattr(blas, "mkl", lambda: None)
+    monkeypatch.setattr(blas.platform, "machine", lambda: "x86_64")
+    blas._scipy_sgemm.cache_clear()
 
     for _ in range(2):
         Linear.build(dense_features(3, 2, 0), np.zeros(2, np.float32), relu=False, compute="float32")
@@ -191,9 +192,9 @@ def test_a_missing_mkl_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 def test_machines_that_mkl_is_not_made_for_lack_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(dense.platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(dense, "_mkl", dense._mkl.__wrapped__)
-    dense._scipy_sgemm.cache_clear()
+    monkeypatch.setattr(blas.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(blas, "mkl", blas.mkl.__wrapped__)
+    blas._scipy_sgemm.cache_clear()
 
     Linear.build(dense_features(3, 2, 0), np.zeros(2, np.float32), relu=False, compute="float32")
 
