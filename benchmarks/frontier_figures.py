@@ -9,14 +9,16 @@ from benchmarks.figure_blocks import figures, paragraphs, table
 
 @figures("frontier")
 def frontier(found: Any) -> str:
-    return paragraphs(_variants(found), _shapes(found), _beside_glnn(found))
+    return paragraphs(_variants(found), _of_types(found), _shapes(found), _beside_glnn(found))
 
 
 def _variants(found: Any) -> str:
     """Variants of each graph that are on its frontier."""
     rows = []
     for graph in found["graphs"]:
-        x1 = next(point for point in graph["points"] if point["name"] == "x1")
+        x1 = _base(graph)
+        if x1["name"] != "x1":
+            continue
         for point in graph["points"]:
             if point["name"] not in _SHOWN:
                 continue
@@ -27,6 +29,28 @@ def _variants(found: Any) -> str:
             rows.append((graph["graph"], point["name"], f"{accuracy:.4f}", *p50s, f"{times:.1f}", *told))
     headings = ("graph", "variant", "accuracy", "p50 ms, 1 seed", "32", "1024", "times x1")
     return table((*headings, "as new nodes", "p50 ms, 1024", "as readers", "p50 ms, 1024"), rows)
+
+
+def _of_types(found: Any) -> str:
+    """Variants of graphs of several types, in float32."""
+    rows = []
+    for graph in found["graphs"]:
+        base = _base(graph)
+        for point in graph["points"] if base["name"] == "projected" else ():
+            if point["name"].endswith("-int8"):
+                continue
+            p50s = (f"{point['p50_ms'][seeds]:.3g}" for seeds in ("1", "32", "1024"))
+            gained = 100 * (_mean(point["accuracies"]) - _mean(base["accuracies"]))
+            times = base["p50_ms"]["1024"] / point["p50_ms"]["1024"]
+            accuracy = f"{_mean(point['accuracies']):.4f}"
+            rows.append((graph["graph"], point["name"], accuracy, f"{gained:+.2f}", *p50s, f"{times:.1f}"))
+    headings = ("graph", "variant", "macro F1", "points", "p50 ms, 1 seed", "32", "1024", "times projected")
+    return table(headings, rows) if rows else ""
+
+
+def _base(graph: Any) -> Any:
+    """What the graph's other variants are compared with."""
+    return next(point for point in graph["points"] if point["name"] == graph.get("base", "x1"))
 
 
 def _shapes(found: Any) -> str:

@@ -27,6 +27,7 @@ from gnnserve_api.profile import Metric, Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.service import GNNService
+from gnnserve_api.variants import variant_name
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S, BUDGET_VARIABLE
 from gnnserve_worker.graph.sources.load import load_source
@@ -91,6 +92,8 @@ class Measured:
     searched: tuple[Point, ...] = ()
     """What `search: Auto` keeps, of the first seed; empty where it was left out."""
     search_s: float | None = None
+    base: str = variant_name(1)
+    """The variant that others are compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True
     data = load_source(source, root)
     profiles = [_generate(name, source, root, seed).profile for seed in range(seeds)]
     common = _names_in_common(name, source, root, seeds)
-    p50_ms = _latencies(_repository(name, root, "0"), _generate(name, source, root, 0).revision)
+    p50_ms = latencies_of(_repository(name, root, "0"), _generate(name, source, root, 0).revision)
     searched = _Searched((), None)
     if with_search:
         search_graph(name, seeds, root)
@@ -127,7 +130,7 @@ def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True
         Point(
             variant.name,
             str(variant.family),
-            tuple(_accuracy(found) for each in profiles if (found := _find(each, variant.name)) is not None),
+            tuple(accuracy_of(found) for each in profiles if (found := find_profile(each, variant.name)) is not None),
             p50_ms[variant.name],
             alone.get(variant.name),
             reading.get(variant.name),
@@ -158,10 +161,10 @@ def _repository(name: str, root: Path, what: str) -> Repository:
 def _names_in_common(name: str, source: GraphSource, root: Path, seeds: int) -> list[str]:
     """Variants that were made with every seed."""
     first, *others = (_generate(name, source, root, seed).profile for seed in range(seeds))
-    return [variant.name for variant in first.variants if all(_find(each, variant.name) for each in others)]
+    return [variant.name for variant in first.variants if all(find_profile(each, variant.name) for each in others)]
 
 
-def _latencies(repository: Repository, revision: str) -> dict[str, dict[int, float]]:
+def latencies_of(repository: Repository, revision: str) -> dict[str, dict[int, float]]:
     """Medians by variant and seeds of a batch, as a profile has them."""
     loaded = load_revision(repository, revision)
     warm_up(loaded)
@@ -196,7 +199,11 @@ def _search(name: str, root: Path) -> tuple[tuple[Point, ...], float]:
         took_s = time.perf_counter() - started
     points = [
         Point(
-            variant.name, str(variant.family), (_accuracy(variant),), {p.seeds: p.p50_ms for p in variant.latency}, None
+            variant.name,
+            str(variant.family),
+            (accuracy_of(variant),),
+            {p.seeds: p.p50_ms for p in variant.latency},
+            None,
         )
         for variant in profile.variants
     ]
@@ -205,13 +212,13 @@ def _search(name: str, root: Path) -> tuple[tuple[Point, ...], float]:
 
 def _generate(name: str, source: GraphSource, root: Path, seed: int) -> RevisionManifest:
     """The grid with the first seed; x1 and what is made of it with the others."""
-    with _short_profile():
+    with short_profile():
         listed = _listed(GRID if seed == 0 else (1,))
         return generate(service_of(name, source, seed, listed), _repository(name, root, str(seed)))
 
 
 @contextmanager
-def _short_profile() -> Iterator[None]:
+def short_profile() -> Iterator[None]:
     os.environ[BUDGET_VARIABLE] = _PROFILE_S
     try:
         yield
@@ -257,7 +264,7 @@ def _hidden(name: str, root: Path) -> tuple[Hidden, LoadedRevision, Metric]:
         arrays = dict(np.load(DATASETS / f"{name}.npz"))
         np.savez(without, **arrays | {"indptr": graph.indptr, "indices": graph.indices})
     repository = _repository(name, root, "unseen")
-    with _short_profile():
+    with short_profile():
         service = service_of(name, GraphSource(npz=NpzSource(uri=without.as_uri())), 0, _listed((1,)))
         revision = generate(service, repository)
     loaded = load_revision(repository, revision.revision)
@@ -293,11 +300,11 @@ def _unseen(name: str, root: Path, variants: list[str]) -> tuple[dict[str, Unsee
     )
 
 
-def _find(profile: Profile, name: str) -> VariantProfile | None:
+def find_profile(profile: Profile, name: str) -> VariantProfile | None:
     return next((variant for variant in profile.variants if variant.name == name), None)
 
 
-def _accuracy(variant: VariantProfile) -> float:
+def accuracy_of(variant: VariantProfile) -> float:
     return variant.validation_accuracy if variant.test_accuracy is None else variant.test_accuracy
 
 

@@ -107,7 +107,14 @@ FEATURES = (
         "fewer columns (`variants.pruning.factors`)", "variants.md", {"variants": {"pruning": {"factors": [1, 4]}}}
     ),
     Feature("stored first layer (`variants.stored: [1]`)", "variants.md", {"variants": {"stored": [1]}}),
-    Feature("fewer channels (`variants.channels`)", "variants.md", {"variants": {"channels": [{"factor": 2}]}}),
+    Feature(
+        "fewer channels (`variants.channels`)", "variants.md",
+        {"variants": {"channels": [{"factor": 2, "table": "Projected"}]}},
+    ),
+    Feature(
+        "… over feature columns (`table: Features`)", "variants.md",
+        {"variants": {"channels": [{"factor": 2, "table": "Features"}]}},
+    ),
     Feature("fewer neighbours (`variants.fanouts`)", "variants.md", {"variants": {"fanouts": [[5, 5]]}}),
     Feature("one-row variants (`variants.oneRow`)", "variants.md", {"variants": {"oneRow": [{"hops": 0}]}}),
     Feature(

@@ -231,7 +231,7 @@ class VariantPoint:
 
 _STORED_LAYERS = {
     FollowAxis.OVERLAYS: "first layer stored per node, over all neighbours",
-    FollowAxis.CHANGES: "a later layer stored per node, made anew where the graph changes",
+    FollowAxis.CHANGES: "a layer stored per node, made anew where the graph changes",
     FollowAxis.NOTHING: "a later layer stored per node, over all neighbours",
 }
 
@@ -263,7 +263,7 @@ def _points() -> Iterator[VariantPoint]:
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
         PROGRAM,
     )  # fmt: skip
-    of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED)]
+    of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):
         yield from points
         yield from (replace(point, hops=HopAxis.FEWER) for point in points if point.hops is HopAxis.SAMPLED)

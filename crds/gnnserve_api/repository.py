@@ -46,7 +46,8 @@ PROGRAM_SCHEMA_VERSION = 7
 """Schema version of revisions with a program."""
 PAIRS_SCHEMA_VERSION = 8
 """Schema version of revisions with cascades that decide about pairs, and of those with tables that have one row of each
-node beside tables that have one for each relation."""
+node beside tables that have one for each relation, or with tables by relation of several networks, or of layers behind
+the first that follow changes."""
 
 PROGRAM = "Program"
 """Architecture of a network that is a program, whatever is inside it."""

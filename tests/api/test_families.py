@@ -37,7 +37,7 @@ projected                   ocie -p-w diamond  first layer stored per node: noth
 propagated-projected        ---e -p-w diamond  scores stored per node: nothing lost but rounding
 stored                      oc-- ap-- pentagon first layer stored per node, over all neighbours
 stored-deeper               ---- ap-- pentagon a later layer stored per node, over all neighbours
-stored-deeper-following     -c-- ap-- pentagon a later layer stored per node, made anew where the graph changes
+stored-deeper-following     -c-- ap-- pentagon a layer stored per node, made anew where the graph changes
 given                       ocie a--- square   given, with feature columns of its own
 program                     ocie a--- square   a program of your own, over all feature columns
 fanouts                     ocie a--- triangle samples fewer neighbours
@@ -50,14 +50,16 @@ program-fanouts             ocie a--- triangle samples fewer neighbours
 channels                    oci- a--- circle   reads feature columns; fewer hidden channels
 channels-projected          oci- ap-- diamond  fewer hidden channels, first layer stored per node
 channels-stored             oc-- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours
+channels-stored-deeper-following -c-- ap-- pentagon fewer hidden channels, a layer stored per node, made anew where the graph changes
 channels-fanouts            oci- a--- triangle samples fewer neighbours
 channels-projected-fanouts  oci- ap-- triangle samples fewer neighbours
 channels-stored-fanouts     oc-- ap-- triangle samples fewer neighbours
+channels-stored-deeper-following-fanouts -c-- ap-- triangle samples fewer neighbours
 one-row                     oci- ap-- pentagon a perceptron over the node's own features, one stored row
 propagated-one-row          ---- ap-- pentagon a perceptron over propagated features, one stored row
 cascade                     oc-- ap-- square   one variant answers, another one where it is not confident
 stored-graph-cascade        ---- ap-- square   one variant answers, another one where it is not confident
-"""
+"""  # noqa: E501 - a line each
 POINT_OF_ALL = [pytest.param(family, point, id=family) for family, point in POINTS.items()]
 
 

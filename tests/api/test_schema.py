@@ -446,7 +446,8 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"device": "CPU", "gpu": {}},
     },
-    "model.architecture must be GraphSAGE, GAT, RGCN, LightGCN with graph.source.typed": {
+    "model.architecture must be GraphSAGE, GAT, RGCN, LightGCN with graph.source.typed: the others add up rows of a "
+    "node and its neighbours, and types have columns of their own": {
         **TYPED,
         "model": {"architecture": "GIN"},
     },
@@ -455,8 +456,8 @@ BREAKS_RULE = {
         "model": {"architecture": "RGCN"},
     },
     "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
-    "variants.given, channels and projection must be left out with graph.source.typed, whose variants are projected or "
-    "stored ones": {**TYPED, "variants": {"projection": "Disabled"}},
+    "variants.given and projection must be left out with graph.source.typed, whose variants are projected or stored "
+    "ones": {**TYPED, "variants": {"projection": "Disabled"}},
     "model.training.batches must be left out without graph.source.typed: over one type training always samples": {
         **MINIMAL,
         "model": {"training": {"batches": "Sampled"}},
@@ -473,16 +474,8 @@ BREAKS_RULE = {
         **TYPED,
         "model": {"relationFanouts": [{"relation": "buys", "fanouts": [5, 11]}]},
     },
-    "each of variants.stored must be a layer before the last one with graph.source.typed": {
-        **TYPED,
-        "variants": {"stored": [2]},
-    },
-    "variants.storedFollowChanges must be left out with graph.source.typed: layers behind the first hold a graph of "
-    "several types as it was generated": {
-        **TYPED,
-        "model": {"fanouts": [5, 5, 5]},
-        "variants": {"stored": [2], "storedFollowChanges": True},
-    },
+    "table of variants.channels must be Projected or Stored with graph.source.typed: types have columns of their own, "
+    "so that no table holds columns of all of them": {**TYPED, "variants": {"channels": [{"factor": 2}]}},
     "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
     "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
     "updates.log.postgres": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"replicas": 2}},

@@ -27,6 +27,7 @@ from gnnserve_worker.generation.given import GivenModels
 from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.moments import Moments
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.generation.ranking import gram_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.architecture import FirstLayer
 from gnnserve_worker.models.build import layer_sizes
@@ -126,8 +127,9 @@ def test_what_is_left_is_fitted_to_channels_that_are_gone() -> None:
 def test_every_head_keeps_as_many_channels() -> None:
     reader = FirstLayer(Aggregator.NONE, np.diag([9.0, 8, 7, 6, 1, 2, 3, 4]).astype(np.float32), None, NO_BIAS, 1.0)
     moments = Moments(np.eye(8, dtype=np.float32), None, None, np.zeros(8), None)
-    assert choose(reader, moments, 4, groups=1).tolist() == [0, 1, 2, 3]
-    assert choose(reader, moments, 4, groups=2).tolist() == [0, 1, 6, 7]
+    gram = gram_of(reader, moments)
+    assert choose(gram, 4, groups=1).tolist() == [0, 1, 2, 3]
+    assert choose(gram, 4, groups=2).tolist() == [0, 1, 6, 7]
 
 
 # --- trained, published and served

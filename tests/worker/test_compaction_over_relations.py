@@ -14,7 +14,16 @@ import scipy.sparse as sp
 from tests.support.living import write_and_apply
 from tests.support.living_relations import PlainTypedGraph
 from tests.support.several_types import load_types, shop, typed_source, write_folder, write_tables
-from tests.worker.test_living_relations import CLOSE, EVERYTHING, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
+from tests.worker.test_living_relations import (
+    CLOSE,
+    EVERYTHING,
+    NAMES,
+    ROOM_BYTES,
+    VARIANTS,
+    batch_of,
+    numbers_of,
+    served_by,
+)
 from tests.worker.test_networks_over_relations import service_of
 from tests.worker.test_overlays_over_relations import described
 
@@ -115,7 +124,7 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path
         loaded = service.compact()
         assert loaded.origin.made_of is not None
         assert loaded.origin.made_of.offset == last
-        assert {*loaded.variants} == {"projected", "projected-int8", "stored1", "stored1-int8"}
+        assert {*loaded.variants} == NAMES
         assert_it_is(loaded, plain, living)
         assert_it_is_written(service, plain)
     living = service.opened()

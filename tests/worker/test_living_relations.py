@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from msgspec import UNSET
+from tests.support.hetero_pyg import AttentionModel, HeteroModel
 from tests.support.living_relations import PlainTypedGraph
 from tests.support.several_types import shop, write_tables
 from tests.support.waiting import WAIT_S
-from tests.worker.test_networks_over_relations import generated, service_of
+from tests.worker.test_networks_over_relations import data_of, generated, saved, service_of
 from tests.worker.test_overlays_over_relations import Given, made, read
 
 from gnnserve_api.changes import CHANGES_TYPE
@@ -48,7 +50,8 @@ from gnnserve_worker.serving.http.changes.reading import read_changes
 
 ROOM_BYTES = 1 << 22
 CLOSE = 2e-5
-VARIANTS = {"storage": ["float32", "int8"], "stored": [1]}
+VARIANTS = {"storage": ["float32", "int8"], "stored": [1, 2], "storedFollowChanges": True}
+NAMES = {f"{name}{storage}" for name in ("projected", "stored1", "stored2") for storage in ("", "-int8")}
 JSON, BINARY = b"application/json", CHANGES_TYPE.encode()
 
 
@@ -96,7 +99,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     folder, (data, _, model) = given
     living, plain, draw = opened(folder), PlainTypedGraph(data, model), np.random.default_rng(5)
     served = served_by(living)
-    assert {*living._loaded.variants} == {"projected", "projected-int8", "stored1", "stored1-int8"}
+    assert {*living._loaded.variants} == NAMES
     for _ in range(4):
         for _ in range(3):
             said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served)])
@@ -109,6 +112,32 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     assert [served.graph.ids.nodes_of(kind) for kind in served.graph.described.types] == [
         len(rows) for rows in plain.rows.values()
     ]
+
+
+@pytest.mark.parametrize("model_of", [HeteroModel, AttentionModel])
+def test_later_layers_follow_changes_over_as_many_hops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_of: type[HeteroModel]
+) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+    source, data = data_of(tmp_path)
+    torch.manual_seed(2)
+    model = model_of(data, layers=3)
+    with torch.no_grad():
+        model(data)
+    spec = {**saved(model, tmp_path / "model.safetensors"), "fanouts": [-1, -1, -1]}
+    if model_of is AttentionModel:
+        spec |= {"architecture": "GAT", "heads": AttentionModel.HEADS, "outputHeads": AttentionModel.OUTPUT_HEADS}
+    variants = {"stored": [2, 3], "storedFollowChanges": True, "storage": ["float16"]}
+    generated(tmp_path, service_of(source, spec, variants))
+    living, plain, draw = opened(tmp_path), PlainTypedGraph(data, model), np.random.default_rng(7)
+    served = served_by(living)
+    for _ in range(3):
+        said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 6), served) for _ in range(2)])
+        assert all(isinstance(one, Applied) for one in said), said
+        expected, seeds = plain.scores(), numbers_of(served, plain.target_ids)
+        for name in ("projected-float16", "stored2-float16", "stored3-float16"):
+            found = served.compute.infer(name, seeds.copy(), 0).scores
+            np.testing.assert_allclose(found, expected, atol=5e-3 * float(np.abs(expected).max()), err_msg=name)
 
 
 def test_an_overlay_is_answered_over_the_graph_as_it_is_now(given: tuple[Path, Given]) -> None:

@@ -338,7 +338,11 @@ def test_a_checkpoint_of_other_relations_is_refused_by_the_key(tmp_path: Path) -
     [
         ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE, GAT, RGCN, LightGCN with"),
         ({}, {"projection": "Disabled"}, "variants.projection must be left out with graph.source.typed"),
-        ({}, {"stored": [2]}, "variants.stored 2 must be a layer before the last one"),
+        (
+            {},
+            {"channels": [{"factor": 2}]},
+            "table Features of channels2 in variants.channels must be",
+        ),
         ({"bases": 2}, {}, "bases 2 may be given with architecture RGCN only"),
     ],
 )

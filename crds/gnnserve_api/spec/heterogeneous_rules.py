@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Architecture, Batches, Model
 from gnnserve_api.spec.rules import RuleTable
@@ -14,6 +15,7 @@ from gnnserve_api.spec.variants import Projection, Variants
 _OF_TYPES = (Architecture.GRAPHSAGE, Architecture.GAT, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
 _OF_TYPES_ALONE = (Architecture.RGCN,)
+_WHY_NOT_OTHERS = "the others add up rows of a node and its neighbours, and types have columns of their own"
 
 
 class _Spec(Protocol):
@@ -31,12 +33,15 @@ def _listed(architectures: tuple[Architecture, ...]) -> str:
 
 @SEVERAL_TYPES.rule(
     f"has(self.model.program) || self.model.architecture in {_listed(_OF_TYPES)}",
-    f"model.architecture must be {', '.join(_OF_TYPES)} with graph.source.typed",
+    f"model.architecture must be {', '.join(_OF_TYPES)} with graph.source.typed: {_WHY_NOT_OTHERS}",
 )
 def _architecture_is_of_types(spec: _Spec) -> bool | str:
     if spec.model.program is not None or spec.model.architecture in _OF_TYPES:
         return True
-    return f"model.architecture {spec.model.architecture} must be {', '.join(_OF_TYPES)} with graph.source.typed"
+    return (
+        f"model.architecture {spec.model.architecture} must be {', '.join(_OF_TYPES)} with graph.source.typed: "
+        f"{_WHY_NOT_OTHERS}"
+    )
 
 
 @ONE_TYPE.rule(
@@ -68,21 +73,16 @@ def _batches_are_of_types(spec: _Spec) -> bool | str:
     )
 
 
-_EMPTY = " && ".join(
-    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)" for name in ("given", "channels")
-)
-
-
 @SEVERAL_TYPES.rule(
-    f"has(self.model.program) || ({_EMPTY} && self.variants.projection != 'Disabled')",
-    "variants.given, channels and projection must be left out with graph.source.typed, whose variants are projected or "
-    "stored ones",
+    "has(self.model.program) || ((!has(self.variants.given) || size(self.variants.given) == 0) && "
+    "self.variants.projection != 'Disabled')",
+    "variants.given and projection must be left out with graph.source.typed, whose variants are projected or stored "
+    "ones",
 )
 def _variants_are_projected(spec: _Spec) -> bool | str:
     variants = spec.variants
     asked = {
         "given": variants.given,
-        "channels": variants.channels,
         "projection": variants.projection is Projection.DISABLED,
     }
     found = [name for name, value in asked.items() if value]
@@ -92,23 +92,16 @@ def _variants_are_projected(spec: _Spec) -> bool | str:
 
 
 @SEVERAL_TYPES.rule(
-    "!has(self.variants.stored) || self.variants.stored.all(layer, layer < size(self.model.fanouts))",
-    "each of variants.stored must be a layer before the last one with graph.source.typed",
+    "!has(self.variants.channels) || self.variants.channels.all(one, one.table != 'Features')",
+    "table of variants.channels must be Projected or Stored with graph.source.typed: types have columns of their own, "
+    "so that no table holds columns of all of them",
 )
-def _scores_are_not_stored(spec: _Spec) -> bool | str:
-    last = len(spec.model.fanouts)
-    if last not in spec.variants.stored:
-        return True
-    return f"variants.stored {last} must be a layer before the last one with graph.source.typed: the model has {last}"
-
-
-@SEVERAL_TYPES.rule(
-    "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges",
-    "variants.storedFollowChanges must be left out with graph.source.typed: layers behind the first hold a graph of "
-    "several types as it was generated",
-)
-def _stored_layers_stay(spec: _Spec) -> bool:
-    return not spec.variants.stored_follow_changes
+def _channels_read_products(spec: _Spec) -> bool | str:
+    names = [one.name for one in spec.variants.channels if one.table is ChannelsTable.FEATURES]
+    return not names or (
+        f"table Features of {names[0]} in variants.channels must be Projected or Stored with graph.source.typed: types "
+        "have columns of their own, so that no table holds columns of all of them"
+    )
 
 
 KIND_RULES = RuleTable(
@@ -118,8 +111,7 @@ KIND_RULES = RuleTable(
         _relations_have_fanouts,
         _batches_are_of_types,
         _variants_are_projected,
-        _scores_are_not_stored,
-        _stored_layers_stay,
+        _channels_read_products,
     )
 )
 

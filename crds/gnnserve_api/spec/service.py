@@ -171,6 +171,13 @@ class GNNServiceSpec(ApiModel):
         )
 
     @rule(
+        "self.model.fanouts[0] != 0 || !has(self.variants.stored) || size(self.variants.stored) == 0",
+        "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated",
+    )
+    def _stored_layers_aggregate(self) -> bool:
+        return self.model.fanouts[0] != 0 or not self.variants.stored
+
+    @rule(
         "!has(self.variants.stored) || self.variants.stored.all(layer, layer <= size(self.model.fanouts))",
         "each of variants.stored must be a layer of the model, which has one for each of model.fanouts",
     )
@@ -181,13 +188,6 @@ class GNNServiceSpec(ApiModel):
             f"variants.stored {beyond[0]} must be a layer of the model, which has {layers}, one for each of "
             "model.fanouts"
         )
-
-    @rule(
-        "self.model.fanouts[0] != 0 || !has(self.variants.stored) || size(self.variants.stored) == 0",
-        "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated",
-    )
-    def _stored_layers_aggregate(self) -> bool:
-        return self.model.fanouts[0] != 0 or not self.variants.stored
 
     @rule(
         "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges || (has(self.variants.stored) "

@@ -177,11 +177,10 @@ def _network_of(
         )  # fmt: skip
     made_by = _read(revision, source.tensors)
     recipe = type_recipe(source, schema, made_by, lambda _: np.zeros(own.hidden, np.float32))
-    shape = RelationalShape(schema, own.hidden, own.classes, own.layers, None, own.attention)
-    layers = [layer_of(0, made_by), *(layer_of(number, kept) for number in range(1, own.layers))]
-    if own.attention is not None:
-        layers = [replace(layer, heads=shape.heads_of(number)) for number, layer in enumerate(layers)]
-    return RelationNetwork(schema, layers, recipe.scalings)
+    shape, prefix = RelationalShape.of(schema, own), manifest.tables[described.table].made_by
+    layers = [layer_of(0, made_by, prefix), *(layer_of(number, kept) for number in range(1, own.layers))]
+    with_heads = [shape.with_heads(layer, number) for number, layer in enumerate(layers)]
+    return RelationNetwork(schema, with_heads, recipe.scalings)
 
 
 def _read(revision: LoadedRevision, name: str) -> dict[str, np.ndarray]:

@@ -22,11 +22,11 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import LassoSettings
 from gnnserve_worker.generation.hidden import hidden_states
-from gnnserve_worker.generation.moments import Moments, first_layer_moments, refit, sample_nodes
+from gnnserve_worker.generation.moments import first_layer_moments, refit, sample_nodes
 from gnnserve_worker.generation.ranking import gram_of, rank_by_lasso
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.architecture import Axis, FirstLayer, key_of
+from gnnserve_worker.models.architecture import Axis, key_of
 from gnnserve_worker.models.build import layer_sizes
 from gnnserve_worker.models.registry import Tensors, first_layer, spec_of, with_first_layer
 from gnnserve_worker.models.tail import behind, tail_tensors
@@ -60,7 +60,7 @@ def narrow(
         inner, between = spec.split_inner(tail), states[layer].inner
         if inner is not None and between is not None and of_left[layer][Axis.INNER] < of_all[layer][Axis.INNER]:
             moments = first_layer_moments(inner, between, graph, nodes)
-            kept = choose(inner, moments, of_left[layer][Axis.INNER], groups=1)
+            kept = choose(gram_of(inner, moments), of_left[layer][Axis.INNER], groups=1)
             fitted = spec.inner_tensors(refit(inner, moments, kept))
             tail = _keep(tail, 0, network, {Axis.INNER: kept}) | {
                 key_of(0, weight): np.ascontiguousarray(value, dtype=np.float32) for weight, value in fitted.items()
@@ -70,7 +70,7 @@ def narrow(
             first = first_layer(tail)
             moments = first_layer_moments(first, states[layer - 1].outputs, graph, nodes)
             before = of_left[layer - 1]
-            kept = choose(first, moments, before[Axis.OUTPUTS], before[Axis.HEADS])
+            kept = choose(gram_of(first, moments), before[Axis.OUTPUTS], before[Axis.HEADS])
             left = behind(left, layer, with_first_layer(tail, refit(first, moments, kept)))
             left = _keep(left, layer - 1, network, {Axis.OUTPUTS: kept, Axis.ALL_OUTPUTS: kept})
     return left
@@ -97,11 +97,11 @@ def narrow_aloud(
     return left
 
 
-def choose(reader: FirstLayer, moments: Moments, count: int, groups: int) -> np.ndarray:
+def choose(gram: np.ndarray, count: int, groups: int) -> np.ndarray:
     """Ids of the `count` channels, ascending, that the layer which reads them needs most; as many of each of `groups`
-    equal parts of all channels, which attention heads are."""
-    ranked = rank_by_lasso(gram_of(reader, moments), _PATH)
-    width = reader.columns // groups
+    equal parts of all channels, which attention heads are. `gram`: as `rank_by_lasso` takes it."""
+    ranked = rank_by_lasso(gram, _PATH)
+    width = len(ranked) // groups
     parts = [ranked[ranked // width == group][: count // groups] for group in range(groups)]
     return np.sort(np.concatenate(parts))
 

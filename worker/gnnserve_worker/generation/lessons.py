@@ -19,7 +19,6 @@ from gnnserve_api.repository import RankingRun
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import made_variants, search_space
-from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Projection, Variants
@@ -76,12 +75,18 @@ class Models(Protocol):
         """A master that differs in its seed alone. Only where weights are trained."""
 
 
-class OneNetwork:
-    """The `Models` of what has one network, which reads all there is."""
+class Narrow(Protocol):
+    def __call__(self, wide: Tensors, decoder: Mapping[str, np.ndarray], factor: int, name: str) -> TensorsAndRuns:
+        """Weights of a network of that name with fewer hidden channels, made of `wide`. `decoder`: as of `Models`."""
 
-    def __init__(self, weights: Callable[[str], TensorsAndRuns]) -> None:
-        """`weights`: of the network of a name, with those of a decoder beside it."""
-        self._weights = weights
+
+class OneNetwork:
+    """The `Models` of what has one network, which reads all there is, and those with fewer channels of it."""
+
+    def __init__(self, weights: Callable[[str], TensorsAndRuns], narrow: Narrow | None = None) -> None:
+        """`weights`: of the network of a name, with those of a decoder beside it. `narrow` None: it has no hidden
+        channels."""
+        self._weights, self._narrow = weights, narrow
         self.runs: Sequence[TrainingRun] = ()
         self.decoder: Mapping[str, np.ndarray] = {}
 
@@ -94,7 +99,11 @@ class OneNetwork:
         raise ValueError(f"{name}: there are no columns to go without")
 
     def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
-        raise ValueError(f"{name}: there are no hidden channels to go without")
+        if self._narrow is None:
+            raise ValueError(f"{name}: there are no hidden channels to go without")
+        tensors, runs = self._narrow(wide, self.decoder, factor, name)
+        self.runs = (*self.runs, *runs)
+        return tensors
 
     def another_master(self, seed: int, name: str) -> Tensors:
         raise ValueError(f"{name}: columns are not ranked")
@@ -214,20 +223,24 @@ def _first(spec: GNNServiceSpec) -> Lesson:
     learnt, one that gives them as they are."""
     model, name = spec.model, _first_name(spec)
     stage, why = f"train {name}", _why_all_columns(spec)
-    seconds: Callable[[Model, GraphSizes], float] = network_s
     if reads_products(spec):
-        seconds, why = network_over_relations_s, "every variant is made of it"
+        why = "every variant is made of it"
     elif model.learns_embeddings:
         verb = "filter" if task_of(spec).compared_with is ComparedWith.NOTHING else "train"
         stage, why = f"{verb} {embeddings_name(spec)}", "embeddings of all nodes are learnt, and served as they are"
 
     def steps(sizes: GraphSizes) -> tuple[Step, ...]:
-        return () if model.is_given else (Step(stage, "train", seconds(model, sizes)),)
+        return () if model.is_given else (Step(stage, "train", _network_s(spec, sizes)),)
 
     def learn(sources: WeightSources, learnt: LearntNetworks) -> LearntNetworks:
         return replace(learnt, master=sources.of_model.master(name))
 
     return Lesson(name, why, (), steps, learn)
+
+
+def _network_s(spec: GNNServiceSpec, sizes: GraphSizes) -> float:
+    """Seconds to train a network of all columns."""
+    return (network_over_relations_s if reads_products(spec) else network_s)(spec.model, sizes)
 
 
 def _first_name(spec: GNNServiceSpec) -> str:
@@ -326,7 +339,7 @@ def _fewer_channels(spec: GNNServiceSpec, one: Channels) -> Lesson:
     of = _first_name(spec) if reads_all else variant_name(one.column_factor)
 
     def steps(sizes: GraphSizes) -> tuple[Step, ...]:
-        trained = (Step(f"train {name}", "train", network_s(spec.model, sizes) / 2),)
+        trained = (Step(f"train {name}", "train", _network_s(spec, sizes) / 2),)
         return Step(f"prune channels of {name}", "channels", 2.0), *(() if spec.model.is_given else trained)
 
     def learn(sources: WeightSources, learnt: LearntNetworks) -> LearntNetworks:
@@ -405,7 +418,9 @@ def networks_of(spec: GNNServiceSpec, listed: Variants | None = None) -> tuple[L
         for one in listed.canonical().channels
         if one.table is table
     }
-    factors = (_fewer_columns(spec, factor) for factor in sorted(listed.pruning.factors) if factor > 1)
+    # Rows over several types are products, as wide for any number of columns.
+    pruned = () if reads_products(spec) else sorted(listed.pruning.factors)
+    factors = (_fewer_columns(spec, factor) for factor in pruned if factor > 1)
     return (*factors, *channels.values(), *one_rows)
 
 

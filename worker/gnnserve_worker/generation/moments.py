@@ -153,10 +153,7 @@ def refit(first: FirstLayer, moments: Moments, kept: np.ndarray) -> FirstLayer:
     weights = [first.neighbours] if first.own is None else [first.neighbours, first.own]
     means = [moments.mean_neighbours] if moments.mean_own is None else [moments.mean_neighbours, moments.mean_own]
     of_dropped = np.concatenate([weight[dropped] for weight in weights]).astype(np.float64)
-    matrix = _covariances(moments, kept, kept)
-    mean_square = float(np.trace(matrix)) / len(matrix)
-    matrix[np.diag_indices_from(matrix)] += RIDGE * mean_square if mean_square > 0 else 1.0
-    change = scipy.linalg.solve(matrix, _covariances(moments, kept, dropped) @ of_dropped, assume_a="pos")
+    change = standing_in(_covariances(moments, kept, kept), _covariances(moments, kept, dropped), of_dropped)
     bias = first.bias + np.concatenate([mean[dropped] for mean in means]) @ of_dropped
     bias -= np.concatenate([mean[kept] for mean in means]) @ change
     fitted = [weight[kept] + part for weight, part in zip(weights, np.split(change, len(weights)), strict=True)]
@@ -166,6 +163,16 @@ def refit(first: FirstLayer, moments: Moments, kept: np.ndarray) -> FirstLayer:
         own=None if first.own is None else fitted[1].astype(np.float32),
         bias=bias.astype(np.float32),
     )
+
+
+def standing_in(of_kept: np.ndarray, of_both: np.ndarray, dropped: np.ndarray) -> np.ndarray:
+    """What is added to the weights of inputs that are kept, float64 [kept, outputs]. `of_kept`: their covariances.
+    `of_both`: theirs with those that are dropped, [kept, dropped]. `dropped`: weights of the latter."""
+    matrix = of_kept.copy()
+    mean_square = float(np.trace(matrix)) / len(matrix)
+    matrix[np.diag_indices_from(matrix)] += RIDGE * mean_square if mean_square > 0 else 1.0
+    change: np.ndarray = scipy.linalg.solve(matrix, of_both @ dropped, assume_a="pos")
+    return change
 
 
 def sample_nodes(nodes: np.ndarray, seed: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,10 +17,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.generation.layers import (
     Block,
     BlockLayer,
+    Ends,
     Layer,
     Lists,
     Outputs,
@@ -30,7 +32,14 @@ from gnnserve_worker.generation.layers import (
     layer_over_relations,
     multiply_rows,
 )
-from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, RelationalSpec, embedding_key
+from gnnserve_worker.models.architecture import (
+    RelationalLayer,
+    RelationalShape,
+    RelationalSpec,
+    embedding_key,
+    layer_of,
+    layer_tensors,
+)
 from gnnserve_worker.models.registry import Tensors
 
 with warnings.catch_warnings():
@@ -108,7 +117,7 @@ def drawn_network(
         key: nn.Parameter(_drawn(sizes, embedding_bound if key in keys else None).to(device))
         for key, sizes in spec.shapes(shape).items()
     }
-    ends = [(shape.graph.place_of(one.source), shape.graph.place_of(one.target)) for one in shape.graph.relations]
+    ends = ends_of(shape.graph)
 
     def layers() -> Sequence[Layer]:
         made = enumerate(spec.layers(state, shape))
@@ -117,6 +126,26 @@ def drawn_network(
     embedded = {place: state[key] for key, place in keys.items()}
     weights = [weight for key, weight in state.items() if key not in keys]
     return LearningNetwork(state, weights, embedded, layers, kinds, dropout)
+
+
+def network_of_layers(
+    layers: Sequence[RelationalLayer], graph: GraphSchema, kinds: Collection[int], dropout: float, device: torch.device
+) -> LearningNetwork:
+    """A network that begins with these matrices, and learns them: over rows of all types, with no embeddings of its
+    own. `kinds`: as of `drawn_network`."""
+    begun = {key: tensor for number, one in enumerate(layers) for key, tensor in layer_tensors(number, one).items()}
+    state = {key: nn.Parameter(torch.from_numpy(tensor).to(device)) for key, tensor in begun.items()}
+    ends = ends_of(graph)
+
+    def made() -> Sequence[Layer]:
+        learnt = (replace(layer_of(number, state), heads=one.heads) for number, one in enumerate(layers))
+        return [layer_over_relations(one, ends, is_first=number == 0) for number, one in enumerate(learnt)]
+
+    return LearningNetwork(state, [*state.values()], {}, made, kinds, dropout)
+
+
+def ends_of(graph: GraphSchema) -> Ends:
+    return [(graph.place_of(one.source), graph.place_of(one.target)) for one in graph.relations]
 
 
 def _drawn(sizes: tuple[int, ...], bound: float | None) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Networks over the relations of a graph: prepared, learnt, and what variants are made of them.
 
-Every variant of them reads products of each relation; so one network is trained, whatever variants of it there are. The
-networks of one-row variants stand beside it, and read none.
+Every variant of them reads products of each relation; so one network is trained, and others with fewer channels of it.
+The networks of one-row variants stand beside them, and read none.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
 from gnnserve_worker.generation.families.registry import plan_beside
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states
-from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
+from gnnserve_worker.generation.families.relations import (
+    RelationalNetwork,
+    as_arrays,
+    fanouts_by_relation,
+    layers_tensors,
+    plan_variants,
+    states_of,
+)
 from gnnserve_worker.generation.families.write import write_relation_row_source
+from gnnserve_worker.generation.learning import digest_of
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
     Lesson,
@@ -40,6 +48,7 @@ from gnnserve_worker.generation.lessons import (
     take_lessons,
 )
 from gnnserve_worker.generation.ranking import Ranking
+from gnnserve_worker.generation.relation_channels import narrow_relations_aloud
 from gnnserve_worker.generation.steps import (
     Found,
     Measure,
@@ -54,6 +63,7 @@ from gnnserve_worker.generation.training_set import (
     means_by_relation,
     normalization_of,
     training_set,
+    with_features,
 )
 from gnnserve_worker.graph.relation_lists import parted_lists
 from gnnserve_worker.graph.store import Graph, GraphData
@@ -130,23 +140,23 @@ class Relations:
         # The columns of the first type, as its source has them.
         as_they_are = Ranking(np.arange(subject.schema.target.features or 0), {})
         one_rows = None if learning is None else self._one_rows(learning)
-        sources = WeightSources(OneNetwork(partial(self._weights, learning)), one_rows)
+        models = OneNetwork(partial(self._weights, learning), partial(self._narrowed, learning))
+        sources = WeightSources(models, one_rows)
         started = time.monotonic()
         learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
         network_s = time.monotonic() - started
         architecture, tensors = relational_spec_of(spec.model.architecture), learnt.master or {}
-        layers = [as_arrays(layer) for layer in architecture.layers(tensors, self.shape)]
         states, problem = states_of(subject, tensors), subject.problem
         ends = problem.answered_types(subject.schema) if problem.keeps_outputs else ()
         ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
         made = RelationNetworks(
-            self.wanted, layers, subject, states, ends, GraphSizes.of(subject.data, problem.items), sources, learnt,
-            network_s,
+            self.wanted, self._layers(tensors), subject, states, ends, GraphSizes.of(subject.data, problem.items),
+            sources, learnt, network_s,
         )  # fmt: skip
         return Networks(
             subject, sources, ranking, None, assumptions_of(spec, architecture), sources.decoder, made.plan,
             tuple,  # all are kept: none is added unasked beside others
-            partial(write_relation_row_source, subject, states, layers[0]),
+            partial(write_relation_row_source, subject, states),
             made.search if spec.variants.is_searched else None,
         )  # fmt: skip
 
@@ -163,6 +173,10 @@ class Relations:
 
         rows = node_rows(subject, spec.model.training.scope, RowLayout.BY_TYPE)
         return TrainedOneRows(spec.model, rows, teacher_of, self.wanted.progress, *learning)
+
+    def _layers(self, tensors: Tensors) -> list[RelationalLayer]:
+        architecture = relational_spec_of(self.wanted.spec.model.architecture)
+        return [as_arrays(layer) for layer in architecture.layers(tensors, self.shape)]
 
     def _weights(self, learning: Learning | None, name: str) -> TensorsAndRuns:
         """Weights of the network, and of a decoder beside it: given, those that an interrupted generation has learnt
@@ -185,6 +199,33 @@ class Relations:
             return with_decoder(trained.tensors, trained.decoder), (run,)
 
         return learning.resumption.network(name, {"columns": "all"}, train)
+
+    def _narrowed(
+        self, learning: Learning | None, wide: Tensors, decoder: Mapping[str, np.ndarray], factor: int, name: str
+    ) -> TensorsAndRuns:
+        """As `lessons.Narrow`, as matrices of layers: fitted, and trained further unless weights are given. Embeddings
+        of nodes stay those of the wide network."""
+        model, progress, states = self.wanted.spec.model, self.wanted.progress, states_of(self.subject, wide)
+        layers, subject = self._layers(wide), with_features(self.subject, states)
+
+        def narrow() -> list[RelationalLayer]:
+            return narrow_relations_aloud(model, layers, factor, subject, states, name, progress)
+
+        if self.given is not None or learning is None:
+            return layers_tensors(narrow()), ()
+        # Imported here: it needs torch.
+        from gnnserve_worker.generation.train import train_beside, trainee_over_relations  # noqa: PLC0415
+
+        architecture, narrowed = relational_spec_of(model.architecture), model.with_fewer_channels(factor)
+
+        def train() -> TensorsAndRuns:
+            trainee = trainee_over_relations(
+                architecture, self.shape, narrowed, subject, name, progress, learning.device, narrow()
+            )
+            return train_beside(name, trainee, subject, model.training, progress, decoder)
+
+        made_for = {"columns": "all", "channels": f"1/{factor}", "pruned": digest_of(wide)}
+        return learning.resumption.network(name, made_for, train)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +252,17 @@ class RelationNetworks:
         """`variants`: others than those of the spec, as of a round of a search."""
         spec, data = self.wanted.spec, self.data
         spec = spec if variants is None else spec.model_copy(update={"variants": variants})
-        network = spec.network(len(data.data.classes))
+        network = RelationalNetwork(spec.network(len(data.data.classes)), self.layers)
+        narrow = {
+            one.network_name: RelationalNetwork.read(
+                spec.model.with_fewer_channels(one.factor).network(network.manifest.classes), data.schema,
+                self.learnt.networks[one.network_name], one.network_name,
+            )
+            for one in spec.variants.channels
+        }  # fmt: skip
 
         def plan(over: TrainingSet) -> FamilyPlan:
-            return plan_variants(spec, network, self.layers, over, self.states, self.ends)
+            return plan_variants(spec, network, narrow, over, self.states, self.ends)
 
         def plan_over(lists: Graph) -> FamilyPlan:
             relations = zip(data.data.relations, parted_lists(lists), strict=True)
@@ -223,7 +271,7 @@ class RelationNetworks:
 
         # What stands beside the model's own variants is made of one-row networks alone.
         made_from = Ingredients(
-            spec, network, _NO_LISTS, np.zeros((0, 0), np.float32), self.learnt.ranking, None,
+            spec, network.manifest, _NO_LISTS, np.zeros((0, 0), np.float32), self.learnt.ranking, None,
             one_rows=self.learnt.one_rows,
         )  # fmt: skip
         return plan_beside(made_from, replace(plan(data), over=plan_over))

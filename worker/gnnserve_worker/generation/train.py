@@ -26,10 +26,16 @@ from gnnserve_worker.generation.blocks import blocks_of, blocks_over_rows
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.epochs import EpochsRun, Report, learn_with_retries, run_epochs, schedule_of
 from gnnserve_worker.generation.layers import CPU, Block
-from gnnserve_worker.generation.networks import LearningNetwork, drawn_network, network_over_rows, numbers_of
+from gnnserve_worker.generation.networks import (
+    LearningNetwork,
+    drawn_network,
+    network_of_layers,
+    network_over_rows,
+    numbers_of,
+)
 from gnnserve_worker.generation.training_set import TrainingSet, keep_columns
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.architecture import RelationalShape, RelationalSpec
+from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, RelationalSpec
 from gnnserve_worker.models.registry import Tensors, spec_of, with_decoder, without_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tasks.generated import Batch, Course, Visible
@@ -275,6 +281,17 @@ def train_with_retries(
     return learn_with_retries(once, settings, learning_rate, steps, problem.majority, progress)
 
 
+def train_beside(
+    name: str, trainee: Trainee, subject: TrainingSet, settings: Training, progress: ProgressListener,
+    decoder: Mapping[str, np.ndarray] | None,
+) -> tuple[Tensors, tuple[TrainingRun]]:  # fmt: skip
+    """A network beside one that is trained already, once, and the record of it. `decoder`: weights that stay as they
+    are; empty: outputs are answers."""
+    course = subject.problem.course(subject.visible, settings.seed, decoder)
+    trained = train_aloud(f"train {name}", trainee, course, settings, progress)
+    return trained.tensors, (run_of(name, trained.run, course, trainee.blocks.trained_by),)
+
+
 # --- networks over one list of neighbours, and over relations
 
 
@@ -291,16 +308,20 @@ def trainee_over_rows(
 
 def trainee_over_relations(
     spec: RelationalSpec, shape: RelationalShape, model: Model, subject: TrainingSet, name: str,
-    progress: ProgressListener, device: torch.device = CPU,
+    progress: ProgressListener, device: torch.device = CPU, initial: Sequence[RelationalLayer] | None = None,
 ) -> Trainee:  # fmt: skip
-    """A network over relations, whose graph is one block or sampled, as `batches.py` says, which is told."""
+    """A network over relations, whose graph is one block or sampled, as `batches.py` says, which is told. `initial`:
+    matrices to begin with, which are what is learnt then; None: weights are drawn."""
     batches = batches_of(model, subject.data.nodes, subject.data.edges)
     report_batches(model, batches, name, progress)
     kinds, dropout = subject.problem.answered_types(shape.graph), model.training.dropout
-    return Trainee(
-        blocks_of(batches, model, shape, subject, kinds, device), device, spec.learning_rate,
-        lambda course: drawn_network(spec, shape, kinds, course.embeddings.bound, dropout, device),
-    )  # fmt: skip
+
+    def draw(course: Course) -> LearningNetwork:
+        if initial is not None:
+            return network_of_layers(initial, shape.graph, kinds, dropout, device)
+        return drawn_network(spec, shape, kinds, course.embeddings.bound, dropout, device)
+
+    return Trainee(blocks_of(batches, model, shape, subject, kinds, device), device, spec.learning_rate, draw)
 
 
 def train_on_rows(
@@ -363,15 +384,16 @@ class TrainedModels:
         features = self._features if columns is None else keep_columns(self._features, columns)
         model = self._model.with_fewer_channels(factor)
         left = narrow_aloud(self._model, wide, factor, features, self._data, name, self._progress)
-        course = self._course(model)
-        trained = self._train(features, name, model, course, left)
-        self._runs.append(run_of(name, trained.run, course))
-        return trained.tensors
+        trainee = trainee_over_rows(model, features, self._data, self._device, left)
+        tensors, runs = train_beside(name, trainee, self._data, model.training, self._progress, self._decoder)
+        self._runs += runs
+        return tensors
 
     def another_master(self, seed: int, name: str) -> Tensors:
         training = self._model.training.model_copy(update={"seed": seed})
         model = self._model.model_copy(update={"training": training})
-        return self._train(self._features, name, model, self._course(model)).tensors
+        trainee = trainee_over_rows(model, self._features, self._data, self._device)
+        return train_beside(name, trainee, self._data, training, self._progress, self._decoder)[0]
 
     def _train_recorded(self, features: Features, name: str) -> Trained:
         trainee = trainee_over_rows(self._model, features, self._data, self._device)
@@ -380,12 +402,3 @@ class TrainedModels:
         )
         self._runs.append(run)
         return trained
-
-    def _train(
-        self, features: Features, name: str, model: Model, course: Course, initial: Tensors | None = None
-    ) -> Trained:
-        trainee = trainee_over_rows(model, features, self._data, self._device, initial)
-        return train_aloud(f"train {name}", trainee, course, model.training, self._progress)
-
-    def _course(self, model: Model) -> Course:
-        return self._data.problem.course(self._data.visible, model.training.seed, self._decoder)

@@ -175,6 +175,13 @@ class TrainingSet:
         return features
 
 
+def with_features(data: TrainingSet, rows: Sequence[Features]) -> TrainingSet:
+    """The same where types without features have these rows, of each type, in place of them."""
+    read = zip(data.features, rows, strict=True)
+    features = [Normalized(own, Normalization.DISABLED) if one is None else one for one, own in read]
+    return replace(data, features=features)
+
+
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
     """Ids of the nodes whose features and edges training may see."""
     return np.arange(nodes) if scope == Scope.TRANSDUCTIVE else splits.train

@@ -34,7 +34,7 @@ import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema, RelationManifest
 from gnnserve_api.profile import Compute
-from gnnserve_api.repository import AttentionManifest
+from gnnserve_api.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.layer_kind import LayerKind
@@ -313,15 +313,17 @@ def layer_tensors(number: int, layer: RelationalLayer) -> dict[str, np.ndarray]:
     }
 
 
-def layer_of(number: int, tensors: Mapping[str, np.ndarray]) -> RelationalLayer:
-    """The layer that `layer_tensors` wrote. ValueError: there is none."""
-    found: dict[str, dict[int, np.ndarray]] = {part: {} for part in _PARTS}
+def layer_of(number: int, tensors: NamedArrays, prefix: str = "") -> RelationalLayer:
+    """The layer that `layer_tensors` wrote, without its heads. `prefix`: what its keys begin with. ValueError: there is
+    none."""
+    found: dict[str, dict[int, Array]] = {part: {} for part in _PARTS}
+    begin = f"{prefix}layers.{number}."
     for key, tensor in tensors.items():
-        group, layer, part, place = key.split(".") if key.count(".") == 3 else ("", "", "", "")
-        if group == "layers" and layer == str(number) and part in found:
-            found[part][int(place)] = np.asarray(tensor, dtype=np.float32)
+        part, _, place = key.removeprefix(begin).partition(".")
+        if key.startswith(begin) and part in found:
+            found[part][int(place)] = tensor
     if not found["biases"] and not found["own"]:
-        raise ValueError(f"weights lack layer {number}; they have {', '.join(sorted(tensors)) or 'nothing'}")
+        raise ValueError(f"weights lack layer {prefix}{number}; they have {', '.join(sorted(tensors)) or 'nothing'}")
     return RelationalLayer(found["relations"], found["own"], found["biases"], found["shifts"])
 
 
@@ -336,6 +338,15 @@ class RelationalShape:
     bases: int | None = None
     """Matrices that those of all relations are combined from; None: each has its own."""
     attention: AttentionManifest | None = None
+
+    @staticmethod
+    def of(graph: GraphSchema, network: NetworkManifest) -> RelationalShape:
+        """That of a network that files have as `layer_tensors`."""
+        return RelationalShape(graph, network.hidden, network.classes, network.layers, attention=network.attention)
+
+    def with_heads(self, layer: RelationalLayer, number: int) -> RelationalLayer:
+        """The layer of that number, as files have it, with the heads that it attends by, if it does."""
+        return layer if self.attention is None else replace(layer, heads=self.heads_of(number))
 
     def heads_of(self, layer: int) -> Heads:
         """How a layer attends, of an architecture that does."""

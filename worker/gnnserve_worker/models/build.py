@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import overload
 
@@ -142,12 +141,8 @@ def _layers_of_attention(
     relations: RelationTable,
 ) -> tuple[NetworkLayer, ...]:  # fmt: skip
     """Products are made in float32, whatever `compute` is."""
-    shape = RelationalShape(
-        relations.schema, manifest.hidden, manifest.classes, manifest.layers, attention=manifest.attention
-    )
-    first, *later = (
-        replace(layer_of(number, tensors), heads=shape.heads_of(number)) for number in range(manifest.layers)
-    )
+    shape = RelationalShape.of(relations.schema, manifest)
+    first, *later = (shape.with_heads(layer_of(number, tensors), number) for number in range(manifest.layers))
     return (
         table_layer(first, columns, relations, relu=bool(later)),
         *(_attending_layer(layer, manifest.hidden, relations, relu=layer is not later[-1]) for layer in later),

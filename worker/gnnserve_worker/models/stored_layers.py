@@ -204,6 +204,10 @@ class StoredRelationMaker:
     source: Table
     """Products of features, in float32."""
     graph: Graph
+    number: int = 1
+    """The first layer is 1."""
+    is_last: bool = False
+    """Whether it is the network's last layer, whose output has no ReLU, for the nodes that the table has a row of."""
     weighs_neighbours: bool = False
 
     @property
@@ -231,6 +235,8 @@ class StoredRelationMaker:
 
     def make(self, nodes: np.ndarray, sums: LivingSums | None) -> RenewedRows:
         """As `MakesLayer.make`."""
+        if self.is_last:
+            nodes = nodes[nodes < len(self.table.own.values)]
         return self.rows.renew(self._hidden_of(nodes), nodes)
 
     def put(self, made: RenewedRows, *, in_parallel: bool = False) -> None:
@@ -244,7 +250,8 @@ class StoredRelationMaker:
         flat, rows = layer.gather(self.source, sample, _space.activations), len(sample.nodes)
         hidden = np.empty((len(nodes), outputs), np.float32)
         copy_of_seeds(sample, flat[: rows * outputs].reshape(rows, outputs), hidden)
-        np.maximum(hidden, 0, out=hidden)
+        if not self.is_last:
+            np.maximum(hidden, 0, out=hidden)
         if self.without_output:
             kinds = np.searchsorted(unpack_layout(graph.layout)[2], nodes, side="right") - 1
             hidden[np.isin(kinds, self.without_output)] = 0

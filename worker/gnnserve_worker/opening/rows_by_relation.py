@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
+import numpy as np
 from msgspec import UNSET
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import TableManifest, VariantManifest
+from gnnserve_api.repository import FollowedManifest, NetworkManifest, TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, default_key, layer_of
@@ -52,42 +54,91 @@ class RowsByRelation:
         self._spread = {name: _open_spread(revision, table, stored, seen) for name, table in revision.tables.items()}
         self.tables = {name: spread.table for name, spread in self._spread.items()}
         self.type_rows = () if self._recipe is None else self._recipe.types
-        self._products: dict[int, RowMaker] = {}
-        """What makes rows of products of features, by the identity of their table."""
+        self._products: dict[str, RowMaker] = {}
+        """What makes rows of products of features, by the name of their table."""
 
     def open_table(self, name: str) -> Table:
         return _open_spread(self._revision, self._revision.tables[name], self._stored, self._graph).table
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         tensors = read_tensors(self._revision, self._revision.folder / variant.weights)
-        graph, spread, recipe = self._graph, self._spread[variant.table], self._recipe
-        reads = RelationTable.of(graph, spread.first_rows)
+        spread, recipe = self._spread[variant.table], self._recipe
         network = build_network(
-            variant.network, tensors, spread.table.columns, projected=True, compute=variant.compute, relations=reads
-        )
+            variant.network, tensors, spread.table.columns, projected=True, compute=variant.compute,
+            relations=self._reads(variant.table),
+        )  # fmt: skip
         if recipe is None or variant.stored is not None:
             return network, None
-        shape = RelationalShape(
-            graph.schema,
-            variant.network.hidden,
-            variant.network.classes,
-            variant.network.layers,
-            None,
-            variant.network.attention,
-        )
-        attention = variant.network.attention
-        first = recipe.first if attention is None else replace(recipe.first, heads=shape.heads_of(0))
-        rows = _product_maker(spread, graph, shape, first, recipe)
-        self._products[id(rows.table)] = rows
-        return network, rows
+        return network, self._product_maker(variant.table, variant.network, recipe)
 
     def followed(self) -> FollowedRows:
-        if self._recipe is None:
-            return FollowedRows(tuple(self._products.values()), ())
-        found = _followed(self._revision, self._graph, self._spread, self._recipe)
-        sources = {id(products.table): products for _, products in found}
-        layers = tuple(maker for maker, _ in found)
-        return FollowedRows(tuple((sources | self._products).values()), (layers,) if layers else ())
+        """Makers of rows of tables that store a layer, one of each, and of the products that these are made of."""
+        made: dict[str, StoredRelationMaker] = {}
+        if (recipe := self._recipe) is not None:
+            for variant in self._revision.variants:
+                if (followed := followed_of(variant)) is not None:
+                    made = self._stored_layers(variant, followed, recipe) | made
+        by_number: dict[int, list[StoredRelationMaker]] = {}
+        for maker in made.values():
+            by_number.setdefault(maker.number, []).append(maker)
+        return FollowedRows(tuple(self._products.values()), tuple(by_number[number] for number in sorted(by_number)))
+
+    def _reads(self, table: str) -> RelationTable:
+        return RelationTable.of(self._graph, self._spread[table].first_rows)
+
+    def _product_maker(self, table: str, whole: NetworkManifest, recipe: _Recipe) -> RowMaker:
+        """Makes rows of a table of the first layer's products. `whole`: the network that it is the first layer of."""
+        if table not in self._products:
+            shape = RelationalShape.of(self._graph.schema, whole)
+            first = shape.with_heads(recipe.firsts[self._revision.tables[table].made_by], 0)
+            self._products[table] = relation_row_maker(
+                self._spread[table].table, self._reads(table), first, recipe.scalings, recipe.widths
+            )
+        return self._products[table]
+
+    def _stored_layers(
+        self, variant: VariantManifest, followed: FollowedManifest, recipe: _Recipe
+    ) -> dict[str, StoredRelationMaker]:
+        """Makers of rows of the table that the variant reads, and of those of layers before it, by table."""
+        whole, shape = followed.network, RelationalShape.of(self._graph.schema, followed.network)
+        names = [*(layer.products for layer in followed.layers), variant.table]
+        path = self._revision.folder / variant.weights
+        made: dict[str, StoredRelationMaker] = {}
+        try:
+            tensors = read_tensors(self._revision, path)
+            self._product_maker(names[0], whole, recipe)
+            layer = shape.with_heads(recipe.firsts[self._revision.tables[names[0]].made_by], 0)
+            for number, (source, name) in enumerate(pairwise(names), start=1):
+                if number == whole.layers:
+                    made[name] = self._stored_maker(source, name, layer, _as_it_is(layer), number, is_last=True)
+                    break
+                behind = shape.with_heads(layer_of(number, tensors, CORRECTION), number)
+                made[name] = self._stored_maker(source, name, layer, behind, number)
+                layer = behind
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            problem = f"does not hold what rows of {variant.table} are made by: {error}"
+            raise DamagedError(path, problem, self._revision.remedy) from error
+        return made
+
+    def _stored_maker(
+        self, source: str, name: str, layer: RelationalLayer, behind: RelationalLayer, number: int, *,
+        is_last: bool = False,
+    ) -> StoredRelationMaker:  # fmt: skip
+        """Makes rows of a table, which are `behind`'s products of what `layer` makes of the table `source`."""
+        products, kinds = self._spread[source].table, range(len(self._graph.schema.types))
+        computed = table_layer(layer, products.columns, self._reads(source), relu=False)
+        rows = relation_row_maker(
+            self._spread[name].table, self._reads(name), behind,
+            [Scaling(Normalization.DISABLED)] * len(kinds), [computed.outputs] * len(kinds),
+        )  # fmt: skip
+        without = tuple(kind for kind in kinds if kind not in layer.biases)
+        return StoredRelationMaker(rows, computed, without, products, self._graph, number, is_last)
+
+
+def _as_it_is(layer: RelationalLayer) -> RelationalLayer:
+    """What makes rows that are the layer's output itself."""
+    same = np.eye(layer.outputs, dtype=np.float32)
+    return RelationalLayer({}, dict.fromkeys(layer.biases, same), {})
 
 
 def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Graph, graph: Graph) -> SpreadTable:
@@ -104,10 +155,13 @@ def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Grap
 class _Recipe:
     """What rows of nodes that the graph does not have are made by."""
 
-    first: RelationalLayer
+    firsts: Mapping[str, RelationalLayer]
+    """The first layer of each network, without its heads, by `TableManifest.made_by`."""
     types: tuple[TypeRowRecipe, ...]
     scalings: tuple[Scaling, ...]
     """How features of each type were scaled."""
+    widths: tuple[int, ...]
+    """Columns that first layers read of each type."""
 
 
 def _open_recipe(revision: RevisionFiles, graph: Graph) -> _Recipe | None:
@@ -119,65 +173,35 @@ def _open_recipe(revision: RevisionFiles, graph: Graph) -> _Recipe | None:
     try:
         tensors = read_tensors(revision, path)
         recipe = type_recipe(source, graph.schema, tensors, lambda place: tensors[default_key(place)])
-        return _Recipe(layer_of(0, tensors), recipe.types, recipe.scalings)
+        products = {
+            revision.tables[name].made_by for one in revision.variants if (name := _products_of(one)) is not None
+        }
+        firsts = {prefix: layer_of(0, tensors, prefix) for prefix in products}
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold what rows of its tables are made by: {error}"
         raise DamagedError(path, problem, revision.remedy) from error
+    widths = zip(graph.schema.types, recipe.types, strict=True)
+    return _Recipe(
+        firsts, recipe.types, recipe.scalings,
+        tuple((kind.features or 0) if made.default is None else len(made.default) for kind, made in widths),
+    )  # fmt: skip
 
 
-def _product_maker(
-    spread: SpreadTable, graph: Graph, shape: RelationalShape, first: RelationalLayer, recipe: _Recipe
-) -> RowMaker:
-    """Makes rows of a table of the first layer's products."""
-    widths = [shape.width(place) for place in range(len(graph.schema.types))]
-    reads = RelationTable.of(graph, spread.first_rows)
-    return relation_row_maker(spread.table, reads, first, recipe.scalings, widths)
-
-
-def _followed(
-    revision: RevisionFiles, graph: Graph, tables: Mapping[str, SpreadTable], recipe: _Recipe
-) -> tuple[tuple[StoredRelationMaker, RowMaker], ...]:
-    """Makers of rows of tables that store the first layer, one of each, and of the products that these are made of."""
-    made: dict[str, tuple[StoredRelationMaker, RowMaker]] = {}
-    sources: dict[str, RowMaker] = {}
-    for variant in revision.variants:
-        followed = followed_of(variant)
-        if followed is None or variant.table in made:
-            continue
-        path, whole = revision.folder / variant.weights, followed.network
-        try:
-            shape = RelationalShape(graph.schema, whole.hidden, whole.classes, whole.layers, None, whole.attention)
-            heads = [None if whole.attention is None else shape.heads_of(number) for number in (0, 1)]
-            first = replace(recipe.first, heads=heads[0])
-            tensors = read_tensors(revision, path)
-            kept = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
-            later = replace(layer_of(1, kept), heads=heads[1])
-            source, spread = tables[followed.layers[0].products], tables[variant.table]
-            name = followed.layers[0].products
-            products = sources.setdefault(name, _product_maker(source, graph, shape, first, recipe))
-            reads = RelationTable.of(graph, source.first_rows)
-            layer = table_layer(first, source.table.columns, reads, relu=False)
-            kinds = range(len(graph.schema.types))
-            rows = relation_row_maker(
-                spread.table, RelationTable.of(graph, spread.first_rows), later,
-                [Scaling(Normalization.DISABLED)] * len(kinds), [layer.outputs] * len(kinds),
-            )  # fmt: skip
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
-            problem = f"does not hold what rows of {variant.table} are made by: {error}"
-            raise DamagedError(path, problem, revision.remedy) from error
-        without = tuple(kind for kind in kinds if kind not in first.biases)
-        made[variant.table] = (StoredRelationMaker(rows, layer, without, source.table, graph), products)
-    return tuple(made.values())
+def _products_of(variant: VariantManifest) -> str | None:
+    """The table of products that rows are made of for the variant; None: none are made."""
+    if variant.stored is None:
+        return variant.table
+    return None if variant.stored.followed is None else variant.stored.followed.layers[0].products
 
 
 def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: Graph) -> None:
     """Raise DamagedError where a table that the variant reads does not fit the graph as it is stored."""
-    followed = followed_of(variant)
     answers_all = revision.manifest is not None and revision.manifest.answers_all_types
     read = [(variant.table, _Reach(any(variant.fanouts), answers_all or variant.network.layers > 1), variant.columns)]
-    if followed is not None:
-        products = followed.layers[0].products
-        read.append((products, _Reach(neighbours=True, of_all=True), revision.tables[products].columns))
+    if (followed := followed_of(variant)) is not None:
+        for number, layer in enumerate(followed.layers, start=1):
+            reach = _Reach(neighbours=True, of_all=answers_all or number < followed.network.layers)
+            read.append((layer.products, reach, revision.tables[layer.products].columns))
     if (problem := _fanouts_misfit(variant, graph)) is not None:
         raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
     for name, reach, columns in read:

@@ -409,11 +409,20 @@ class StagedRevision:
 
     def _schema_version(self, variants: Sequence[VariantManifest], *, decides_by_pairs: bool) -> int:
         by_relation = {bool(table.by_relation) for table in self._tables.values()}
-        if decides_by_pairs or len(by_relation) > 1 or any(table.types for table in self._tables.values()):
+        is_mixed = len(by_relation) > 1 or any(table.types for table in self._tables.values())
+        if decides_by_pairs or is_mixed or any(map(self._needs_makers_by_network, variants)):
             return PAIRS_SCHEMA_VERSION
         if any(variant.network.kind is NetworkKind.PROGRAM for variant in variants):
             return PROGRAM_SCHEMA_VERSION
         return TYPED_SCHEMA_VERSION if True in by_relation else SCHEMA_VERSION
+
+    def _needs_makers_by_network(self, variant: VariantManifest) -> bool:
+        """Whether it is one by relation whose rows earlier releases would make by the model's first layer, or not make
+        anew behind the first."""
+        followed = None if variant.stored is None else variant.stored.followed
+        is_narrow = any(self._tables[name].made_by for name in variant.tables)
+        is_deep = followed is not None and len(followed.layers) > 1
+        return bool(self._tables[variant.table].by_relation) and (is_narrow or is_deep)
 
     def commit(
         self,

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.families.family import PlannedTable
+from gnnserve_worker.generation.families.family import MadeBy, PlannedTable
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.architecture import Heads, RelationalLayer
 from gnnserve_worker.tables.table import projected_blocks
@@ -24,7 +24,7 @@ States = Sequence[Features]
 
 def plan_table(
     name: str, storage: Storage, graph: GraphSchema, layer: RelationalLayer, states: States, *,
-    is_last: bool,
+    is_last: bool, made_by: MadeBy | None = None,
 ) -> PlannedTable:  # fmt: skip
     """The products of a layer. `is_last`: only nodes of the first type read it, so that it has rows for these alone."""
     target = graph.types[0].name
@@ -41,32 +41,34 @@ def plan_table(
         layer.columns,
         rows=partial(_relation_blocks, graph, layer, states, wanted),
         own=partial(_own_blocks, graph, layer, states, kinds),
+        made_by=made_by,
         by_relation=RowsByRelation(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
     )
 
 
-def plan_embeddings(
-    name: str, storage: Storage, graph: GraphSchema, embeddings: States, ends: Collection[int]
+def plan_outputs(
+    name: str, storage: Storage, graph: GraphSchema, outputs: States, ends: Collection[int]
 ) -> PlannedTable:
-    """A row for each node, which is read of the node itself: its embedding; zeros for types that are not among
-    `ends`."""
+    """A row for each node, which is read of the node itself: what the last layer gives. `ends`: places of the types
+    that it is wanted of; others have zeros. Empty: the first type, and there are no others."""
+    answered = outputs if ends else outputs[:1]
     return PlannedTable(
         name,
         "projected",
         storage,
-        int(embeddings[0].shape[1]),
+        int(outputs[0].shape[1]),
         rows=lambda: iter(()),
-        own=partial(_embedding_blocks, embeddings, ends),
-        by_relation=RowsByRelation(0, (None,) * len(graph.relations), graph.first_nodes[-1]),
+        own=partial(_output_blocks, answered, ends or (0,)),
+        by_relation=RowsByRelation(0, (None,) * len(graph.relations), graph.first_nodes[len(answered)]),
     )
 
 
-def _embedding_blocks(embeddings: States, ends: Collection[int]) -> Iterator[np.ndarray]:
-    for kind, rows in enumerate(embeddings):
+def _output_blocks(outputs: States, kinds: Collection[int]) -> Iterator[np.ndarray]:
+    for kind, rows in enumerate(outputs):
         nodes, columns = rows.shape
         for start in range(0, nodes, _NODES_AT_ONCE):
             end = min(start + _NODES_AT_ONCE, nodes)
-            yield np.asarray(rows[start:end]) if kind in ends else np.zeros((end - start, columns), np.float32)
+            yield np.asarray(rows[start:end]) if kind in kinds else np.zeros((end - start, columns), np.float32)
 
 
 def _relation_blocks(

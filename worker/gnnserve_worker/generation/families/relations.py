@@ -1,30 +1,47 @@
 """Tables and variants over a graph of several types: what `families/` is for graphs of one type.
 
-Every variant but one reads products, as wide as the hidden layer for each relation: pruning feature columns would leave
-these as wide as they are, so that no variant is made for `spec.variants.pruning.factors`. Where links are scored, one
-reads a row for each node, of what the last layer gives over all neighbours.
+Every variant reads products, as wide as the hidden layer for each relation, or rows that a layer made of them: pruning
+feature columns would leave these as wide as they are, so that no variant is made for `spec.variants.pruning.factors`,
+and none with fewer channels reads columns. Where links are scored, one reads a row for each node, of what the last
+layer gives over all neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import assert_never
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import PROJECTED, STORED, FollowAxis, VariantPoint
+from gnnserve_api.families import PROJECTED, STORED, ChannelAxis, FollowAxis, VariantPoint
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest
-from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.channels import ChannelsTable
+from gnnserve_api.spec.model import NO_NEIGHBOURS, Model
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage, projected_name, stored_layer_name, stored_name
-from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, plan_variant, storages_of
+from gnnserve_api.variants import Storage, projected_name, stored_layer_name
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    MadeBy,
+    PlannedTable,
+    PlannedVariant,
+    plan_variant,
+    storages_of,
+)
 from gnnserve_worker.generation.families.registry import with_fewer_neighbours
-from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
+from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_outputs, plan_table
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
-from gnnserve_worker.models.architecture import RelationalLayer, embedding_key, layer_tensors
+from gnnserve_worker.models.architecture import (
+    RelationalLayer,
+    RelationalShape,
+    embedding_key,
+    layer_of,
+    layer_tensors,
+)
 from gnnserve_worker.models.blas import preferred_compute
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.models.tail import tail_of
@@ -32,6 +49,31 @@ from gnnserve_worker.opening.loaded import CORRECTION
 
 _FOLLOWING = replace(STORED, follows=FollowAxis.CHANGES)
 _STORED_GRAPH = replace(STORED, follows=FollowAxis.NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class RelationalNetwork:
+    """A network that variants are made of."""
+
+    manifest: NetworkManifest
+    layers: Sequence[RelationalLayer]
+    name: str = ""
+    """As `Ingredients.network_name`."""
+
+    @staticmethod
+    def read(manifest: NetworkManifest, graph: GraphSchema, tensors: Tensors, name: str) -> RelationalNetwork:
+        """That of tensors that `layers_tensors` made."""
+        shape = RelationalShape.of(graph, manifest)
+        layers = [shape.with_heads(layer_of(number, tensors), number) for number in range(manifest.layers)]
+        return RelationalNetwork(manifest, layers, name)
+
+    def named(self, name: str) -> str:
+        """The name of a variant or table of this network, from that of the model's."""
+        return f"{self.name}-{name}" if self.name else name
+
+
+def layers_tensors(layers: Sequence[RelationalLayer]) -> Tensors:
+    return {key: tensor for number, one in enumerate(layers) for key, tensor in layer_tensors(number, one).items()}
 
 
 def states_of(subject: TrainingSet, tensors: Mapping[str, np.ndarray]) -> States:
@@ -51,42 +93,44 @@ def as_arrays(layer: RelationalLayer) -> RelationalLayer:
 
 
 def plan_variants(
-    spec: GNNServiceSpec, network: NetworkManifest, layers: Sequence[RelationalLayer], subject: TrainingSet,
+    spec: GNNServiceSpec, network: RelationalNetwork, narrow: Mapping[str, RelationalNetwork], subject: TrainingSet,
     states: States, ends: Collection[int] = (),
 ) -> FamilyPlan:  # fmt: skip
-    """Projected variants, those of stored layers, and each of them with fewer neighbours; from each storage. `ends`:
-    places of the types at the ends of links; empty: nodes of the first type are classified."""
-    graph, storages = subject.schema, storages_of(spec)
-    tables, variants = [], []
-    for storage in storages:
-        name = stored_name("projected", storage)
-        tables.append(plan_table(name, storage, graph, layers[0], states, is_last=len(layers) == 1 and not ends))
-        projected = _variant(projected_name(storage), PROJECTED, name, network, layers, 0, storage)
-        variants += [projected, *with_fewer_neighbours(spec.variants, projected)]
-    products = stored_name("projected", Storage.FLOAT32)
-    if 1 in spec.variants.stored and Storage.FLOAT32 not in storages:
-        # What rows of the stored layer are made of where the graph changes.
-        tables.append(plan_table(products, Storage.FLOAT32, graph, layers[0], states, is_last=False))
-    hidden, deepest = states, len(layers) - 1 if ends else max(spec.variants.stored, default=0)
-    means = [means_by_relation(subject.data, one) for one in subject.data.relations if layers[0].heads is None]
-    for stored in range(1, deepest + 1):
-        hidden = hidden_states(subject.data, means, layers[stored - 1], hidden)
-        for storage in storages if stored in spec.variants.stored else ():
-            name = stored_layer_name(stored, storage)
-            is_last = stored == len(layers) - 1 and not ends
-            tables.append(plan_table(name, storage, graph, layers[stored], hidden, is_last=is_last))
-            one = _variant(name, _STORED_GRAPH if stored > 1 else _FOLLOWING, name, network, layers, stored, storage)
-            one = one if stored > 1 else _following(one, network, layers[stored], products)
-            variants += [one, *with_fewer_neighbours(spec.variants, one)]
+    """Projected variants, those of stored layers, and those with fewer channels; each with fewer neighbours too, and
+    from each storage. `narrow`: networks with fewer channels by their names. `ends`: places of the types at the ends of
+    links; empty: nodes of the first type are classified."""
+    of_model, last = _Planning(spec, network, subject, states, ends), len(network.layers)
+    points = {layer: _point_of(layer, last, spec) for layer in sorted(spec.variants.stored)}
+    # Beside links of types embeddings are found by an index, and read as they are.
+    points |= {last: points.get(last, _STORED_GRAPH)} if ends else {}
+    plans = [of_model.projected(PROJECTED), of_model.stored(points)]
+    for one in spec.variants.canonical().channels:
+        planning = replace(of_model, network=narrow[one.network_name])
+        match one.table:
+            case ChannelsTable.PROJECTED:
+                plans.append(planning.projected(_narrow(PROJECTED)))
+            case ChannelsTable.STORED:
+                plans.append(planning.stored({1: _narrow(_FOLLOWING)}))
+            case ChannelsTable.FEATURES:
+                raise ValueError(f"{one.name} reads columns of features, which no table over several types has")
+            case _:
+                assert_never(one.table)
+    tables = [table for plan in plans for table in plan.tables]
+    made = [variant for plan in plans for variant in plan.variants]
+    variants = [*chain.from_iterable((one, *with_fewer_neighbours(spec.variants, one)) for one in made)]
     if spec.model.relation_fanouts:
-        own = fanouts_by_relation(spec.model, graph)
-        variants = [_by_relation(one, own) for one in variants]
-    if ends:
-        embeddings = hidden_states(subject.data, means, layers[-1], hidden, is_last=True)
-        names = {storage: stored_layer_name(len(layers), storage) for storage in storages}
-        tables += [plan_embeddings(name, storage, graph, embeddings, ends) for storage, name in names.items()]
-        variants += [_of_rows(name, network, len(layers), storage) for storage, name in names.items()]
+        own = fanouts_by_relation(spec.model, subject.schema)
+        variants = [_by_relation(one, own) if any(one.manifest.fanouts) else one for one in variants]
     return FamilyPlan(tables=tables, variants=variants)
+
+
+def _point_of(layer: int, last: int, spec: GNNServiceSpec) -> VariantPoint:
+    """Of later layers, and of the scores, what rows are made of is kept where that is asked for."""
+    return _FOLLOWING if layer == 1 < last or spec.variants.stored_follow_changes else _STORED_GRAPH
+
+
+def _narrow(point: VariantPoint) -> VariantPoint:
+    return replace(point, channels=ChannelAxis.FEWER)
 
 
 def fanouts_by_relation(model: Model, graph: GraphSchema) -> Sequence[Sequence[int]]:
@@ -117,37 +161,96 @@ def _by_relation(variant: PlannedVariant, own: Sequence[Sequence[int]]) -> Plann
     return replace(variant, manifest=msgspec.structs.replace(variant.manifest, relation_fanouts=smaller))
 
 
-def _variant(
-    name: str, point: VariantPoint, table: str, network: NetworkManifest, layers: Sequence[RelationalLayer],
-    stored: int, storage: Storage,
-) -> PlannedVariant:  # fmt: skip
-    """The network behind so many stored layers, over the products of the next one."""
-    tail = tail_of(network, stored)
-    tensors: Tensors = {}
-    for number, layer in enumerate(layers[stored:]):
-        # Of the layer in the table biases alone are left, where what is summed comes before them.
-        left = RelationalLayer({}, {}, layer.biases) if number == 0 else layer
-        tensors |= layer_tensors(number, left) if number or layer.heads is not None else {}
-    return plan_variant(
-        point, name, table, layers[stored].columns, tail, storage, tensors,
-        stored=StoredManifest(layer=stored) if stored else None,
-        compute="float32" if layers[stored].heads is not None else preferred_compute(storage),
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """Plans variants of one network."""
 
+    spec: GNNServiceSpec
+    network: RelationalNetwork
+    subject: TrainingSet
+    states: States
+    ends: Collection[int]
 
-def _of_rows(name: str, network: NetworkManifest, layers: int, storage: Storage) -> PlannedVariant:
-    """What gives the rows of its table as they are, and draws no neighbours. `layers`: of the whole network."""
-    rows = msgspec.structs.replace(network, fanouts=(0,), attention=None)
-    stored = StoredManifest(layer=layers)
-    return plan_variant(_STORED_GRAPH, name, name, network.classes, rows, storage, {}, stored=stored, compute="float32")
+    def projected(self, point: VariantPoint) -> FamilyPlan:
+        """The network over its products, from each storage."""
+        storages = storages_of(self.spec)
+        variants = [self._variant(point, self._products_name(storage), 0, storage) for storage in storages]
+        return FamilyPlan([self._products(storage) for storage in storages], variants)
 
+    def stored(self, points: Mapping[int, VariantPoint]) -> FamilyPlan:
+        """What is left of the network behind each of these layers, from each storage, at its point."""
+        layers, storages, subject = self.network.layers, storages_of(self.spec), self.subject
+        following = [layer for layer, point in points.items() if point.follows is FollowAxis.CHANGES]
+        # What rows are made of where the graph changes, in float32: products, and the layers between.
+        tables, variants = [self._products(Storage.FLOAT32)] if following else [], list[PlannedVariant]()
+        means = [means_by_relation(subject.data, one) for one in subject.data.relations if layers[0].heads is None]
+        hidden = self.states
+        for number in range(1, max(points, default=0) + 1):
+            is_last = number == len(layers)
+            hidden = hidden_states(subject.data, means, layers[number - 1], hidden, is_last=is_last)
+            is_read = any(number < layer for layer in following)
+            listed = storages if number in points else []
+            tables += [
+                self._stored_table(number, storage, hidden)
+                for storage in dict.fromkeys([*listed, *([Storage.FLOAT32] if is_read else [])])
+            ]
+            variants += [self._stored_variant(points[number], number, storage) for storage in listed]
+        return FamilyPlan(tables, variants)
 
-def _following(
-    variant: PlannedVariant, network: NetworkManifest, layer: RelationalLayer, products: str
-) -> PlannedVariant:
-    """The same with what rows of its table are made of where the graph changes: the first layer's products, in this
-    table, and the weights of `layer`, whose products the rows are."""
-    kept = {f"{CORRECTION}{key}": tensor for key, tensor in layer_tensors(1, layer).items()}
-    followed = FollowedManifest(network, (LayerTables(products),))
-    manifest = msgspec.structs.replace(variant.manifest, stored=StoredManifest(layer=1, followed=followed))
-    return PlannedVariant(manifest, variant.factor, {**(variant.tensors or {}), **kept})
+    def _products_name(self, storage: Storage) -> str:
+        return self.network.named(projected_name(storage))
+
+    def _products(self, storage: Storage) -> PlannedTable:
+        first, name = self.network.layers[0], self.network.name
+        return plan_table(
+            self._products_name(storage), storage, self.subject.schema, first, self.states,
+            is_last=len(self.network.layers) == 1 and not self.ends,
+            made_by=MadeBy(f"{name}." if name else "", layer_tensors(0, first)),
+        )  # fmt: skip
+
+    def _stored_table(self, number: int, storage: Storage, hidden: States) -> PlannedTable:
+        layers, graph = self.network.layers, self.subject.schema
+        name = self.network.named(stored_layer_name(number, storage))
+        if number == len(layers):
+            return plan_outputs(name, storage, graph, hidden, self.ends)
+        is_last = number == len(layers) - 1 and not self.ends
+        return plan_table(name, storage, graph, layers[number], hidden, is_last=is_last)
+
+    def _stored_variant(self, point: VariantPoint, number: int, storage: Storage) -> PlannedVariant:
+        """The network behind so many layers, with what rows of its table are made of where the graph changes: tables,
+        and the weights of the layers whose products these hold."""
+        name, layers, whole = self.network.named(stored_layer_name(number, storage)), self.network.layers, self.network
+        one = self._variant(point, name, number, storage)
+        if point.follows is not FollowAxis.CHANGES:
+            return one
+        kept = {
+            f"{CORRECTION}{key}": tensor
+            for place in range(1, min(number + 1, len(layers)))
+            for key, tensor in layer_tensors(place, layers[place]).items()
+        }
+        between = [whole.named(stored_layer_name(layer)) for layer in range(1, number)]
+        made_of = (self._products_name(Storage.FLOAT32), *between)
+        followed = FollowedManifest(whole.manifest, tuple(map(LayerTables, made_of)))
+        manifest = msgspec.structs.replace(one.manifest, stored=StoredManifest(layer=number, followed=followed))
+        return PlannedVariant(manifest, one.factor, {**(one.tensors or {}), **kept})
+
+    def _variant(self, point: VariantPoint, name: str, stored: int, storage: Storage) -> PlannedVariant:
+        """The network behind so many stored layers, over the products of the next one; behind all of them, rows as they
+        are."""
+        layers, network = self.network.layers, self.network.manifest
+        described = StoredManifest(layer=stored) if stored else None
+        if stored == len(layers):
+            rows = msgspec.structs.replace(network, fanouts=NO_NEIGHBOURS, attention=None)
+            return plan_variant(
+                point, name, name, network.classes, rows, storage, {}, stored=described, compute="float32"
+            )
+        tensors: Tensors = {}
+        for number, layer in enumerate(layers[stored:]):
+            # Of the layer in the table biases alone are left, where what is summed comes before them.
+            left = RelationalLayer({}, {}, layer.biases) if number == 0 else layer
+            tensors |= layer_tensors(number, left) if number or layer.heads is not None else {}
+        compute = "float32" if layers[stored].heads is not None else preferred_compute(storage)
+        return plan_variant(
+            point, name, name, layers[stored].columns, tail_of(network, stored), storage, tensors, stored=described,
+            compute=compute,
+        )  # fmt: skip

@@ -20,7 +20,7 @@ from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.training_set import Normalized, TrainingSet
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType
-from gnnserve_worker.models.architecture import RelationalLayer, default_key, layer_tensors, moment_key
+from gnnserve_worker.models.architecture import default_key, moment_key
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import StagedRevision
@@ -201,12 +201,15 @@ def _source_columns(types: Sequence[NodeType]) -> Iterator[SourceColumn]:
 
 
 def write_relation_row_source(
-    subject: TrainingSet, states: States, first: RelationalLayer, plans: Sequence[FamilyPlan],
-    variants: Sequence[VariantManifest], staged: StagedRevision,
-) -> RowSource:  # fmt: skip
+    subject: TrainingSet,
+    states: States,
+    plans: Sequence[FamilyPlan],
+    variants: Sequence[VariantManifest],
+    staged: StagedRevision,
+) -> RowSource:
     """Write what is needed to make rows of new nodes of each type: how features were scaled, the mean of the embeddings
-    of types that have none, the first layer, and what products of other networks were made by."""
-    tensors = layer_tensors(0, first) | _products_of(plans, variants)
+    of types that have none, and the first layer of each network that kept tables have products of."""
+    tensors = _products_of(plans, variants)
     kinds = []
     for place, (scaled, kind) in enumerate(zip(subject.features, subject.data.types, strict=True)):
         if scaled is None:
