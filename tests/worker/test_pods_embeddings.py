@@ -22,7 +22,6 @@ from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.models.decoder import build_decoder, score_all
 from gnnserve_worker.models.pair_queries import Products
-from gnnserve_worker.nearest import search as searching
 from gnnserve_worker.nearest.comparison import ByScore
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
 from gnnserve_worker.nearest.search import ProductLists, unit
@@ -196,7 +195,13 @@ def test_lists_of_links_find_the_best_scores_of_vectors_of_any_length(
 
     allowed = np.zeros(2000, bool)  # the worst ones, which lie in lists that are far from the query
     allowed[np.argsort(scores)[:30]] = True
-    monkeypatch.setattr(searching, "MOST_EXACT_BYTES", 0)
     few = index.search(query, 25, np.flatnonzero(allowed)[:5], allowed)
     assert len(few.positions) == 25
     assert allowed[few.positions].all()
+
+    for share in (0.1, 0.4, 0.6):  # of those that one column lets pass, which lie together
+        passing = items[:, 0] < np.quantile(items[:, 0], share)
+        found = index.search(query, 10, NONE, passing)
+        best = np.sort(scores[passing])[::-1][:10]
+        assert passing[found.positions].all()
+        assert np.count_nonzero(np.isclose(np.sort(found.products)[::-1], best, atol=1e-4)) >= 9
