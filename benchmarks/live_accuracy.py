@@ -25,8 +25,11 @@ from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, Worded, at_most, below
 from gnnserve_api.profile import Profile
 from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.serving.accuracy.tally import Tally, values_of
+from gnnserve_worker.serving.accuracy.tally import Tally
+from gnnserve_worker.tasks.classify_nodes.served_labels import values_of
+from gnnserve_worker.tasks.served_labels import Measure
 
 LABELS, CHANGE_AT = 10_000, 5_000
 LOOK_EVERY = 20
@@ -135,12 +138,13 @@ def run_streams(loaded: LoadedRevision, profile: Profile, count: int) -> Streams
         test_nodes=0,
         variants=tuple(msgspec.structs.replace(variant, test_accuracy=None) for variant in profile.variants),
     )
+    measure = served_revision(loaded).task.live_labels.measure()
     until, early, alarms = [], 0, 0
     for number in range(count):
-        at = first_told(promised, stream(loaded, number, drifts=True))
+        at = first_told(promised, measure, stream(loaded, number, drifts=True))
         early += at is not None and at <= CHANGE_AT
         until.append(LABELS - CHANGE_AT if at is None else max(0, at - CHANGE_AT))
-        alarms += first_told(promised, stream(loaded, count + number, drifts=False)) is not None
+        alarms += first_told(promised, measure, stream(loaded, count + number, drifts=False)) is not None
     return Streams(until, early, alarms, count)
 
 
@@ -168,11 +172,11 @@ def permuted(truths: np.ndarray, classes: int, draw: np.random.Generator) -> np.
     return np.where(truths == changed, draw.choice(others), truths)
 
 
-def first_told(profile: Profile, values: dict[str, np.ndarray]) -> int | None:
+def first_told(profile: Profile, measure: Measure, values: dict[str, np.ndarray]) -> int | None:
     """Labels after which a variant is first found to be less accurate than promised; None: none ever is."""
-    tally = Tally(profile)
+    tally, promised = Tally(profile, measure), np.ones(LOOK_EVERY, bool)
     for end in range(LOOK_EVERY, LABELS + 1, LOOK_EVERY):
-        tally.add_labels({variant: found[end - LOOK_EVERY : end] for variant, found in values.items()})
+        tally.add_labels({variant: found[end - LOOK_EVERY : end] for variant, found in values.items()}, promised)
         if any(figure.is_broken for figure in tally.figures()):
             return end
     return None

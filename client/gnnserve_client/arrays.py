@@ -144,6 +144,23 @@ def read_labels(given: ArrayLike | Sequence[Any] | None, rows: int, where: str) 
     return labels
 
 
+def are_pairs(given: ArrayLike) -> bool:
+    """Whether ids are two in each row."""
+    listed = _listed(given)
+    return bool(listed) and not isinstance(listed[0], str) and hasattr(listed[0], "__len__")
+
+
+def read_flags(given: ArrayLike | Sequence[Any], rows: int, where: str) -> list[bool]:
+    """Whether each pair is a link. Raises InputError."""
+    flags = [one.item() if isinstance(one, np.generic) else one for one in _listed(given)]
+    for i, flag in enumerate(flags):
+        if not isinstance(flag, bool):
+            raise InputError(f"{where}[{i}]", f"{flag!r} is no label of a pair", "give True where it came to be a link")
+    if len(flags) != rows:
+        raise InputError(where, f"{_counted(len(flags), 'label')} for {_counted(rows, 'pair')}", "give one for each")
+    return flags
+
+
 def as_rows(features: FeatureRows, where: str) -> list[Any]:
     """Features as JSON has them. Raises InputError for numbers that JSON does not have."""
     if isinstance(features, list):

@@ -15,7 +15,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.live_accuracy import MOST_LABELS, MOST_TOLD, AccuracyAnswer, LabelsAnswer, RefusedLabel
 from gnnserve_api.protocol import NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import Route
-from gnnserve_client.arrays import Ids, read_ids, read_labels
+from gnnserve_client.arrays import Ids, are_pairs, read_edges, read_flags, read_ids, read_labels
 from gnnserve_client.asking import Asking
 from gnnserve_client.errors import NoAnswerError, TimedOutError
 from gnnserve_client.exchange import Call, Send, Steps
@@ -93,16 +93,20 @@ def send_labels(
     times: ArrayLike | Sequence[datetime | str] | None,
     timeout_s: float | None,
 ) -> Steps[LabelsAnswer]:
-    """Send as many requests as it takes. With times they are sent again when an answer is lost; without, they may
-    count twice then, and are not."""
-    ids = read_ids(nodes, "nodes")
-    given = read_labels(labels, len(ids), "labels")
+    """Send as many requests as it takes. `nodes`: or pairs of them, whose labels are bools. With times they are sent
+    again when an answer is lost; without, they may count twice then, and are not."""
+    if are_pairs(nodes):
+        items, ids = "pairs", read_edges(nodes, "nodes")
+        given: list[Any] = read_flags(labels, len(ids), "labels")
+    else:
+        items, ids = "nodes", read_ids(nodes, "nodes")
+        given = read_labels(labels, len(ids), "labels")
     stated = None if times is None else _read_times(times, len(ids))
     accepted, refused, revision = 0, 0, ""
     problems: list[RefusedLabel] = []
     for first in range(0, len(ids), MOST_LABELS):
         part = slice(first, first + MOST_LABELS)
-        request: dict[str, Any] = {"nodes": ids[part].tolist(), "labels": given[part]}
+        request: dict[str, Any] = {items: ids[part].tolist(), "labels": given[part]}
         if stated is not None:
             request["times"] = stated[part]
         headers = {"Content-Type": "application/json"}

@@ -24,13 +24,16 @@ class LabelProblem(StrEnum):
     """Why a label was not taken; each is counted."""
 
     UNKNOWN_NODE = "UnknownNode"
-    """The served graph has no such node."""
+    """The served graph has no such node, or links have none of its type at that end."""
     UNKNOWN_LABEL = "UnknownLabel"
     """The served graph has no such class, or one node has several labels where the graph has one."""
     FUTURE_TIME = "FutureTime"
     """Its time is later than the worker's clock by more than a minute."""
     REPEATED = "Repeated"
-    """A label of that node and that time was taken before."""
+    """A label of that node, or pair, and that time was taken before."""
+    KNOWN_LINK = "KnownLink"
+    """The served graph has that link already, so that an answer knows it. Found as it is evaluated, and counted
+    alone."""
 
 
 class TypedNodeId(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -68,6 +71,29 @@ class LabelsRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     ] = None
 
 
+class PairLabelsRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Which pairs came to be links, of a service that scores them."""
+
+    pairs: Annotated[
+        tuple[tuple[int | str | TypedNodeId, int | str | TypedNodeId], ...],
+        Meta(
+            description="Pairs of node ids of the served graph, as predictions take them.",
+            extra_json_schema={"minItems": 1, "maxItems": MOST_LABELS},
+        ),
+    ]
+    labels: Annotated[
+        tuple[bool, ...], Meta(description="Whether each pair came to be a link; one that did not is false.")
+    ]
+    times: Annotated[
+        tuple[Annotated[datetime, Meta(tz=True)], ...] | None,
+        Meta(
+            description="When each pair came to be, or turned out not to (RFC 3339). A label of the same pair and time "
+            "counts once, so that a request may be sent again. Absent: now; then a label that is sent again counts "
+            "again."
+        ),
+    ] = None
+
+
 class RefusedLabel(msgspec.Struct, frozen=True, rename="camel"):
     """A label that was not taken."""
 
@@ -88,7 +114,7 @@ class LabelsAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ObservedShare(msgspec.Struct, frozen=True, rename="camel"):
-    """A share of the last nodes, with an interval that holds at every moment."""
+    """A share of the last nodes, or pairs, with an interval that holds at every moment."""
 
     mean: Share
     low: Share
@@ -106,16 +132,24 @@ class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults
         float | None,
         Meta(
             description="Accuracy by the profile: on test nodes, or on validation nodes where there are none. Where "
-            "the profile's metric is no mean over nodes: what the worker found on up to 2,000 of them."
+            "the profile's metric is no mean over nodes: what the worker found on up to 2,000 of them. Where links are "
+            "scored: the ROC-AUC of the profile."
         ),
     ] = None
-    promised_nodes: Annotated[int, Meta(description="Nodes that the promised accuracy was counted on.")] = 0
-    labels: Annotated[ObservedShare | None, Meta(description="Share of labelled nodes that it answers correctly.")] = (
-        None
-    )
+    promised_nodes: Annotated[int, Meta(description="Nodes, or links, that the promised accuracy was counted on.")] = 0
+    labels: Annotated[
+        ObservedShare | None,
+        Meta(
+            description="Share of labelled nodes that it answers correctly; where links are scored, how often a link "
+            "that came to be has a higher score than a pair that is drawn at random."
+        ),
+    ] = None
     agreement: Annotated[
         ObservedShare | None,
-        Meta(description="Share of nodes on which its answers were those of the most accurate variant."),
+        Meta(
+            description="Share of nodes on which its answers were those of the most accurate variant; where links are "
+            "scored, how often both put a pair, or node, that is drawn at random on the same side."
+        ),
     ] = None
     is_broken: Annotated[
         bool, Meta(description="It is significantly less accurate in service than its profile promised.")

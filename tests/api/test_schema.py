@@ -189,11 +189,6 @@ BREAKS_RULE = {
         "variants": {"pruning": {"factors": [1]}},
         "updates": {"log": {"sqlite": {}}},
     },
-    "routing.shadowPermille must be 0 with task.links: answers are compared by classes": {
-        **MINIMAL,
-        "task": {"links": {}},
-        "routing": {"shadowPermille": 5},
-    },
     "replicas, resources, gpu and all else about pods must not be given with poolRef: they are the GNNWorkerPool's, "
     "whose workers compute on the CPU; set nothing here but poolRef, share, batching and tracing": {
         **MINIMAL,

@@ -51,7 +51,7 @@ def test_a_variant_that_is_worse_than_promised_is_named_with_both_figures_and_re
     tell(namespace, AS_PROMISED, BROKEN)
     assert (namespace.reason(), namespace.reason("AccuracyHolds")) == ("True Serving", "False AccuracyBroken")
     message = str(namespace.condition("AccuracyHolds")["message"])
-    assert "x4 is right for at most 76% of the nodes, where its profile promised 88%" in message
+    assert "x4 is right for at most 76%, where its profile promised 88%" in message
     assert "x1" not in message
     assert "no longer what the revision was generated from" in message
     assert namespace.events == [("Warning", "AccuracyBroken")]

@@ -42,7 +42,7 @@ def watched() -> AccuracyWatch:
     watch, revision = AccuracyWatch(lambda: None), FakeWorker().revision()
     watch.follow(revision, shadow_permille=5)
     assert watch._tally is not None
-    watch._tally.add_labels({variant.name: np.ones(3) for variant in revision.manifest.variants})
+    watch._tally.add_labels({variant.name: np.ones(3) for variant in revision.manifest.variants}, np.ones(3, bool))
     watch._tally.add_agreement("x1", np.ones(3))
     watch.outcomes["accepted"] = 3
     return watch

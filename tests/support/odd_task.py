@@ -22,7 +22,8 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.profile import Metric, VariantProfile
+from gnnserve_api.live_accuracy import LabelsRequest
+from gnnserve_api.profile import Metric, Profile, VariantProfile
 from gnnserve_api.protocol import Id, Output, PredictAnswer, PredictRequest, TypedOverlay
 from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -58,7 +59,6 @@ from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
 from gnnserve_worker.tasks.served import NOTHING_OWN, ScoredNodes
-from gnnserve_worker.tasks.served_labels import NOTHING_HELD_OUT
 
 
 @contextmanager
@@ -297,7 +297,6 @@ class OddTensors:
 class NothingElse:
     """A `Recommending` and the `NodeLabels` of a service that has neither."""
 
-    held_out = NOTHING_HELD_OUT
     output: Output = "embeddings"
     example = 0
     parts = ()
@@ -309,6 +308,27 @@ class NothingElse:
         return refuse
 
     def of_node(self, node: int) -> Any:
+        return None
+
+
+class NothingSaid:
+    """The `LiveLabels` of a service that takes none, and their `Measure`."""
+
+    decoder: msgspec.json.Decoder[Any] = decoding.decoder(LabelsRequest)
+    form = BodyForm({"": ("nodes", "labels", "times")}, frozenset({"nodes[]"}), {}, lambda _: "{}")
+    metric: Metric = "oddness"
+    nodes, compares_by_nodes = np.zeros(0, np.int64), False
+
+    def items(self, request: Any) -> Sequence[Sequence[Any]]:
+        raise RequestError(ErrorCode.WRONG_TASK, "labels", "it is told of nodes whether they are odd", "ask that")
+
+    def measure(self) -> NothingSaid:
+        return self
+
+    def promise(self, profile: Profile, variant: VariantProfile) -> None:
+        return None
+
+    def keep(self, *_: Any) -> None:
         return None
 
 
@@ -343,6 +363,7 @@ class ServedOdd(NodeItems):
     )
     request_schema, answer_schema = OddRequest.__name__, OddAnswer.__name__
     recommending = labels = NothingElse()
+    live_labels = NothingSaid()
     classes: Classes = ()
     multi_label = False
     numbers_per_node = 1

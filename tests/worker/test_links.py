@@ -577,7 +577,6 @@ def test_a_graph_of_one_type_has_no_relation(tmp_path: Path) -> None:
         ),
         ({"variants": {"search": "Auto"}}, "variants.search Auto must not be given with task.links"),
         ({"variants": {"metric": "Accuracy"}}, "variants.metric Accuracy must not be given with task.links"),
-        ({"routing": {"shadowPermille": 5}}, "routing.shadowPermille must be 0 with task.links"),
         (
             {"model": {"architecture": "LightGCN", "fanouts": [0]}},
             "LightGCN must not be given without task.links",

@@ -46,7 +46,7 @@ def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker)
 
 async def label(client: Client, count: int = 1500) -> None:
     """Labels that every variant of a plain `FakeWorker` answers correctly."""
-    client.model.watch.take([(node % 1000, CLASSES[node % 4]) for node in range(count)], [])
+    client.model.watch.take([((node % 1000,), CLASSES[node % 4]) for node in range(count)], [])
     async with asyncio.timeout(WAIT_S):
         while client.model.watch.waiting:
             await asyncio.sleep(0.005)
@@ -103,13 +103,18 @@ def test_another_revision_begins_with_its_profile() -> None:
     on_worker(scenario, FakeWorker(profile=FAST))
 
 
+def tally_of(profile: Profile) -> Tally:
+    return Tally(profile, FakeWorker(profile=profile).revision().task.live_labels.measure())
+
+
 def test_a_loss_as_profiled_stays_the_profiles() -> None:
     draw = np.random.default_rng(0)
-    tally = Tally(TRADE_OFF)
+    tally = tally_of(TRADE_OFF)
     for _ in range(20):
         shares = draw.random(100)
         tally.add_labels(
-            {name: (shares < share).astype(float) for name, share in (("x1", 0.9), ("x4", 0.89), ("x8", 0.87))}
+            {name: (shares < share).astype(float) for name, share in (("x1", 0.9), ("x4", 0.89), ("x8", 0.87))},
+            np.ones(100, bool),
         )
     assert tally.losses() == {}
 
@@ -119,8 +124,8 @@ def test_losses_are_of_the_same_nodes_and_may_be_gains() -> None:
     draw = np.random.default_rng(0)
     right = (draw.random(2000) < 0.5).astype(float)
     better = np.where(draw.random(2000) < 0.2, 1.0, right)
-    tally = Tally(TRADE_OFF)
-    tally.add_labels({"x1": right, "x4": right, "x8": better})
+    tally = tally_of(TRADE_OFF)
+    tally.add_labels({"x1": right, "x4": right, "x8": better}, np.ones(2000, bool))
     losses = tally.losses()
     assert losses["x4"] == 0.0
     assert losses["x8"] == pytest.approx(-100, abs=20)
@@ -130,6 +135,6 @@ def test_losses_are_of_the_same_nodes_and_may_be_gains() -> None:
 
 
 def test_another_metric_than_accuracy_is_not_judged_by_labels() -> None:
-    tally = Tally(msgspec.structs.replace(TRADE_OFF, metric="rocAuc"))
-    tally.add_labels({name: np.ones(2000) for name in ("x1", "x4", "x8")})
+    tally = tally_of(msgspec.structs.replace(TRADE_OFF, metric="rocAuc"))
+    tally.add_labels({name: np.ones(2000) for name in ("x1", "x4", "x8")}, np.ones(2000, bool))
     assert tally.losses() == {}

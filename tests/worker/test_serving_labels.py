@@ -19,11 +19,12 @@ from tests.support.waiting import WAIT_S
 from gnnserve_api.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.accuracy import watch as watching
-from gnnserve_worker.serving.accuracy.tally import Tally, values_of
+from gnnserve_worker.serving.accuracy.tally import Tally
 from gnnserve_worker.serving.idle_jobs import LOOK_AGAIN_MS, pause_ms
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
+from gnnserve_worker.tasks.classify_nodes.served_labels import values_of
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
 from gnnserve_worker.tasks.served_labels import HeldOut
 
@@ -313,8 +314,8 @@ def test_where_the_metric_is_no_mean_over_nodes_held_out_nodes_are_evaluated_fir
 
 def test_a_metric_that_is_no_mean_over_nodes_promises_nothing() -> None:
     profile: Profile = msgspec.structs.replace(TRUSTED, metric="rocAuc")
-    tally = Tally(profile)
-    tally.add_labels({variant.name: np.zeros(500) for variant in profile.variants})
+    tally = Tally(profile, FakeWorker(profile=profile).revision().task.live_labels.measure())
+    tally.add_labels({variant.name: np.zeros(500) for variant in profile.variants}, np.ones(500, bool))
     assert all(figure.promised is None and not figure.is_broken for figure in tally.figures())
 
 

@@ -283,9 +283,9 @@ def test_the_graph_of_links_does_not_change() -> None:
     assert (status, answer["error"]["code"]) == (409, "NoUpdates")
 
 
-def test_labels_are_of_classes() -> None:
+def test_labels_are_of_pairs() -> None:
     watch: Any = None
-    with pytest.raises(RequestError, match="labels: this service scores pairs of nodes, and does not classify nodes"):
+    with pytest.raises(RequestError, match="nodes: this service scores pairs of nodes, and does not classify nodes"):
         take_labels(b'{"nodes": [1], "labels": [0]}', of_links().revision(), watch)
 
 

@@ -157,7 +157,7 @@ def test_labels_go_before_shadows() -> None:
 
     async def scenario(client: Client) -> None:
         await client.predict(NODES)
-        client.model.watch.take([(node, CLASSES[node % 4]) for node in range(4)], [])
+        client.model.watch.take([((node,), CLASSES[node % 4]) for node in range(4)], [])
         assert client.model.lane is not None
         job = client.model.watch.next_job(client.model.lane)
         assert job is not None and job.purpose is Purpose.LABELS

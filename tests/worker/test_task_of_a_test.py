@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.serving.security.access import Access
+from gnnserve_worker.tasks.classify_nodes.served_labels import ClassLabels
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
 from gnnserve_worker.tasks.description import TaskDescription
-from gnnserve_worker.tasks.score_links.no_labels import NoLabels
+from gnnserve_worker.tasks.score_links.served_labels import NoNodeLabels
 
 WRITING = "writing-0123456789ab"
 
@@ -81,6 +82,11 @@ class EstimateNodes(ClassifyNodes):
         return isinstance(other, EstimateNodes)
 
 
+class Unlabelled(ClassLabels):
+    def items(self, request: Any) -> Sequence[Sequence[Any]]:
+        raise RequestError(ErrorCode.WRONG_TASK, "labels", "no labels")
+
+
 def revision() -> ServedRevision:
     made = FakeWorker().revision()
     of = made.task
@@ -91,7 +97,9 @@ def revision() -> ServedRevision:
                      "most_embedding_columns", "tensors", "decoder")
     }  # fmt: skip
     task = EstimateNodes(**given)
-    object.__setattr__(task, "labels", NoLabels(lambda where: RequestError(ErrorCode.WRONG_TASK, where, "no labels")))
+    object.__setattr__(task, "labels", NoNodeLabels())
+    said = Unlabelled(of.graph, of.classes, of.multi_label, of.decisive_scores)
+    object.__setattr__(task, "live_labels", said)
     object.__setattr__(task, "recommending", NoRecommendations())
     empty = replace(made.graph, neighbours_of=lambda _node: np.array([3, 5], np.int32))
     return replace(made, task=task, graph=empty)

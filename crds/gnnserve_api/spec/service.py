@@ -276,7 +276,6 @@ class GNNServiceSpec(ApiModel):
     _links_have_no_classes = task_rules.links_have_no_classes
     _propagated_rows_hold_no_held_out_links = task_rules.propagated_rows_hold_no_held_out_links
     _embeddings_follow_both_ways = task_rules.embeddings_follow_both_ways
-    _links_have_no_shadows = task_rules.links_have_no_shadows
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
     _programs_give_rows_of_other_types = programs.programs_give_rows_of_other_types
     _programs_give_rows_of_the_dimensions = task_rules.programs_give_rows_of_the_dimensions

@@ -362,15 +362,6 @@ def embeddings_follow_both_ways(spec: _Spec) -> bool:
 
 
 @_rule_of_links(
-    f"!{_HAS_LINKS} || self.routing.shadowPermille == 0",
-    "routing.shadowPermille must be 0 with task.links: answers are compared by classes",
-)
-def links_have_no_shadows(spec: _Spec, links: Links) -> bool:
-    shadow_permille: int = getattr(spec, "routing").shadow_permille  # noqa: B009
-    return shadow_permille == 0
-
-
-@_rule_of_links(
     f"!({_PROGRAM_OF_LINKS}) || !has(self.model.program.scores) || self.task.links.dimensions == "
     "(has(self.model.program.embeddings) ? self.model.program.embeddings.columns : self.model.program.scores.columns)",
     "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "

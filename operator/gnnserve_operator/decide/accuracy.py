@@ -78,6 +78,4 @@ def _words(figure: VariantAccuracy, labels: ObservedShare | None, promised: floa
     if labels is None or promised is None:
         return ""
     # Whole percent: figures that change with every label would write the status each time.
-    return (
-        f"{figure.name} is right for at most {labels.high:.0%} of the nodes, where its profile promised {promised:.0%}"
-    )
+    return f"{figure.name} is right for at most {labels.high:.0%}, where its profile promised {promised:.0%}"

@@ -104,8 +104,10 @@ def _leave_out(schemas: Schemas, paths: Sequence[Sequence[str]]) -> None:
 
 
 def _name_without_types(schemas: Schemas) -> None:
-    labelled = schemas["LabelsRequest"]["properties"]["nodes"]["items"]
-    labelled["anyOf"] = [one for one in labelled["anyOf"] if "$ref" not in one]
+    node = schemas["LabelsRequest"]["properties"]["nodes"]["items"]
+    end = schemas["PairLabelsRequest"]["properties"]["pairs"]["items"]["items"]
+    for labelled in (node, end):
+        labelled["anyOf"] = [one for one in labelled["anyOf"] if "$ref" not in one]
 
 
 def _name_with_types(schemas: Schemas, lists: Schemas, of_any: list[Schemas]) -> None:

@@ -341,7 +341,7 @@ class ServedModel:
             return
         for pending, outcome in outcomes:
             if isinstance(outcome, Answer) and pending.question.overlay is None:
-                self.watch.note_answer(pending.lane, outcome.variant, pending.question.nodes, outcome.scores)
+                self.watch.note_answer(pending.lane, outcome.variant, pending.question, outcome.scores)
                 return
 
     def next_task(self) -> Task | None:

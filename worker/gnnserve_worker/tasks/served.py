@@ -24,7 +24,7 @@ from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.recommending import Recommending
-from gnnserve_worker.tasks.served_labels import NodeLabels
+from gnnserve_worker.tasks.served_labels import LiveLabels, NodeLabels
 
 
 class ScoredNodes(Protocol):
@@ -219,9 +219,6 @@ class ServedTask(Items, AskedModel, Protocol):
     def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
         """The first output that is asked for, C-contiguous, little-endian."""
 
-    def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
-        """Scores of that variant as labels are decided by them."""
-
     # Describing (OpenAPI, `GET /v1/variants`)
 
     @property
@@ -257,6 +254,9 @@ class ServedTask(Items, AskedModel, Protocol):
 
     @property
     def labels(self) -> NodeLabels: ...
+
+    @property
+    def live_labels(self) -> LiveLabels: ...
 
     @property
     def classes(self) -> Classes:

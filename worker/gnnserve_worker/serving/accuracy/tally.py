@@ -1,6 +1,7 @@
 """How often each variant of one revision was right in service, beside what its profile promised.
 
-It is pure: what was right is an argument. A node's value is 1 or 0; where nodes have several labels, the F1 of its own.
+It is pure: how right a variant was of each labelled item is an argument, and which values are is the task's to say
+(`tasks/served_labels.py`: `Measure`).
 """
 
 from __future__ import annotations
@@ -11,28 +12,30 @@ import numpy as np
 
 from gnnserve_api.confidence_sequence import CHANCE, Promise, SlidingMean
 from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
-from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES
+from gnnserve_api.profile import Metric, Profile, VariantProfile
+from gnnserve_worker.tasks.served_labels import Measure
 
 
 class Tally:
     """The figures of one revision."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, measure: Measure) -> None:
         count = len(profile.variants)
         self._held_out = {variant.name: np.zeros(0) for variant in profile.variants}
         """How right each variant is of held-out nodes, where the profile promises nothing that can be compared."""
-        self._promises = {variant.name: _promise(profile, variant, count) for variant in profile.variants}
+        self._promises = {variant.name: _promise(profile, variant, measure, count) for variant in profile.variants}
         self.reference = min(profile.variants, key=lambda v: (-v.validation_accuracy, v.latency[-1].p50_ms)).name
         """The most accurate variant by the profile, which others are compared with."""
-        self._losses = Losses(profile, self.reference)
+        self._losses = Losses(profile, self.reference, measure.metric)
         self._agreement = {name: _stream(None, count) for name in self._promises}
         self._labels = {name: _stream(promise, count) for name, promise in self._promises.items()}
 
-    def add_labels(self, values: Mapping[str, np.ndarray]) -> None:
-        """Count labelled nodes. `values`: by variant, how right it was of each of them, from 0 to 1."""
+    def add_labels(self, values: Mapping[str, np.ndarray], promised: np.ndarray) -> None:
+        """Count labelled items. `values`: by variant, how right it was of each of them, from 0 to 1. `promised`: by
+        which the promise is judged, bool [items]."""
         for name, found in values.items():
-            self._labels[name].add(float(found.sum()), len(found))
+            judged = found[promised]
+            self._labels[name].add(float(judged.sum()), len(judged))
         self._losses.add(values)
 
     def losses(self) -> dict[str, float]:
@@ -41,13 +44,13 @@ class Tally:
         return self._losses.found()
 
     def add_held_out(self, values: Mapping[str, np.ndarray]) -> None:
-        """Count held-out nodes, by which service is judged where the profile's metric is another. `values`: as for
+        """Count held-out items, by which service is judged where the profile promises nothing. `values`: as for
         labels."""
         for name, found in values.items():
             self._held_out[name] = np.concatenate([self._held_out[name], found])
 
     def add_agreement(self, variant: str, values: np.ndarray) -> None:
-        """Count nodes that were computed again. `values`: how far the answer was the most accurate variant's, from 0
+        """Count items that were computed again. `values`: how far the answer was the most accurate variant's, from 0
         to 1."""
         self._agreement[variant].add(float(values.sum()), len(values))
 
@@ -72,11 +75,12 @@ class Losses:
     only one of them answers correctly are counted, each way by a stream of its own.
     """
 
-    def __init__(self, profile: Profile, reference: str) -> None:
+    def __init__(self, profile: Profile, reference: str, metric: Metric) -> None:
+        """`metric`: of a profile whose differences are those of values."""
         self._reference = reference
         best = profile.variant(reference).validation_accuracy
         others = [variant for variant in profile.variants if variant.name != reference]
-        if profile.metric != MEAN_OVER_NODES:
+        if profile.metric != metric:
             others = []
         self._profiled = {variant.name: best - variant.validation_accuracy for variant in others}
         chance = CHANCE / (4 * len(profile.variants))
@@ -101,13 +105,9 @@ class Losses:
         return losses
 
 
-def _promise(profile: Profile, variant: VariantProfile, comparisons: int) -> Promise | None:
-    """The profile's accuracy on nodes that took no part in training, if there are any, nor in when it ended."""
-    if profile.metric != MEAN_OVER_NODES:
-        return None
-    if variant.test_accuracy is not None and profile.test_nodes:
-        return Promise(variant.test_accuracy, profile.test_nodes, comparisons)
-    return Promise(variant.validation_accuracy, profile.validation_nodes, comparisons)
+def _promise(profile: Profile, variant: VariantProfile, measure: Measure, comparisons: int) -> Promise | None:
+    found = measure.promise(profile, variant)
+    return None if found is None else Promise(*found, comparisons)
 
 
 def _stream(promise: Promise | None, comparisons: int) -> SlidingMean:
@@ -119,16 +119,3 @@ def _observed(stream: SlidingMean) -> ObservedShare | None:
         return None
     recent = stream.recent
     return ObservedShare(recent.mean, recent.interval.low, recent.interval.high, recent.count)
-
-
-def values_of(scores: np.ndarray, truths: np.ndarray) -> np.ndarray:
-    """How right scores (float32 [nodes, classes], those that decide) are, float64 [nodes]. `truths`: int64 [nodes], or
-    uint8 [nodes, classes] where a node may have several labels."""
-    if truths.ndim == 1:
-        right: np.ndarray = (scores.argmax(axis=1) == truths).astype(np.float64)
-        return right
-    predicted, true = scores > 0, truths != 0
-    hits = np.count_nonzero(predicted & true, axis=1)
-    total = np.count_nonzero(predicted, axis=1) + np.count_nonzero(true, axis=1)
-    shares: np.ndarray = np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)
-    return shares

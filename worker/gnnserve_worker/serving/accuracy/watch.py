@@ -18,48 +18,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
 from gnnserve_api.families import point_of
 from gnnserve_api.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
-from gnnserve_worker.asking.naming import AnyId
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
-from gnnserve_worker.serving.accuracy.tally import Tally, values_of
+from gnnserve_worker.serving.accuracy.tally import Tally
 from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
 from gnnserve_worker.serving.requests import Lane
-from gnnserve_worker.tasks.served_labels import GivenLabel
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Nodes of an answer, and what was decided of them."""
-
-    variant: str
-    """The variant that answered."""
-    nodes: np.ndarray
-    """int64, positions in the graph."""
-    decided: np.ndarray
-    """int64 [nodes], or uint8 [nodes, classes] where nodes may have several labels."""
+from gnnserve_worker.tasks.served_labels import NO_VALUES, GivenLabel, Item, KeptAnswer, Measure
 
 
 class Shadows:
     def __init__(self) -> None:
         self.permille = 0
         """Most of the time, in permille, that they may take; 0: none are made."""
-        self.sample: Sample | None = None
+        self.kept: KeptAnswer | None = None
         """The answer that is to be computed again."""
 
     @property
     def wants_answer(self) -> bool:
-        return self.permille > 0 and self.sample is None
-
-    def take(self, revision: ServedRevision, variant: str, nodes: np.ndarray, scores: np.ndarray) -> None:
-        """Keep an answer's nodes and what was decided of them, by copies."""
-        self.sample = Sample(variant, nodes.copy(), revision.task.labels.decide(variant, scores))
+        return self.permille > 0 and self.kept is None
 
 
 MOST_WAITING = 100_000
@@ -79,29 +63,33 @@ ACCEPTED = "accepted"
 FAILED = "failed"
 """Outcome of labels that were accepted, and on which evaluating a variant failed."""
 
-TimedNode = tuple[AnyId, datetime]
+TimedItem = tuple[Item, datetime]
 
 
 class Purpose(StrEnum):
     """What a job is for."""
 
     LABELS = "labels"
-    """A variant is evaluated on labelled nodes."""
+    """A variant is evaluated on labelled items, or computes what they are compared with."""
     SHADOWS = "shadows"
     """The most accurate variant computes an answer again."""
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """Labels that are being evaluated, variant by variant."""
+    """Labels that are being evaluated, variant by variant, or nodes of the measure that come before them."""
 
-    labels: list[tuple[AnyId, GivenLabel]]
-    """Labels that clients sent; empty: these are held-out nodes."""
+    labels: list[tuple[Item, GivenLabel]]
+    """Labels that clients sent; empty: these are nodes of the measure."""
     nodes: np.ndarray
-    """int64, positions in the graph."""
-    truths: np.ndarray
+    """Nodes to compute, int64, positions in the graph."""
     missing: list[str]
     """Variants that are still to be evaluated."""
+    start: int = 0
+    """Place of the first node among those of the measure."""
+    form: Any = None
+    """How labelled items are made of the nodes."""
+    truths: np.ndarray = field(default_factory=lambda: NO_VALUES)
     values: dict[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -116,11 +104,13 @@ class AccuracyWatch:
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` tells the engine that there is something to compute."""
         self._wake = wake
-        self._waiting: deque[tuple[AnyId, GivenLabel]] = deque()
+        self._waiting: deque[tuple[Item, GivenLabel]] = deque()
         self._chunk: _Chunk | None = None
-        self._seen: dict[TimedNode, None] = {}
-        """Nodes and times of the last labels, the oldest first."""
+        self._seen: dict[TimedItem, None] = {}
+        """Items and times of the last labels, the oldest first."""
         self._revision: ServedRevision | None = None
+        self._measure: Measure | None = None
+        """How right variants of the revision are; None: there is none, or it was not asked for yet."""
         self._tally: Tally | None = None
         self.outcomes: Counter[str] = Counter()
         """Labels by what became of them: accepted, or why not."""
@@ -129,8 +119,8 @@ class AccuracyWatch:
         otherwise."""
         self._until_judged = JUDGE_EVERY
         """Labels until the next look at them."""
-        self._held_out = 0
-        """Held-out nodes of the revision that were taken; they come before the first label is evaluated."""
+        self._measured = 0
+        """Nodes of the measure that were taken; they come before the first label is evaluated."""
         self.shadows = Shadows()
         self._inputs: InputMeans | None = None
         """Means of the features that requests bring; None: none was brought yet, or nothing can be compared."""
@@ -169,24 +159,25 @@ class AccuracyWatch:
         self.shadows.permille = shadow_permille
         if revision is self._revision:
             return
-        self._revision, self._tally = revision, Tally(revision.manifest.profile)
+        self._revision, self._measure = revision, revision.task.live_labels.measure()
+        self._tally = Tally(revision.manifest.profile, self._measure)
         self.losses, self._until_judged = {}, JUDGE_EVERY
         self._inputs, self._has_inputs = None, False
-        self._held_out = 0
-        self.shadows.sample = None
+        self._measured = 0
+        self.shadows.kept = None
         if self._chunk is not None:
             self._waiting.extendleft(reversed(self._chunk.labels))
             self._chunk = None
 
     def forget_revision(self) -> None:
         """The revision answers no more; labels wait for the next one."""
-        self._revision = self._tally = self.shadows.sample = None
+        self._revision = self._measure = self._tally = self.shadows.kept = None
 
-    def was_seen(self, node: AnyId, time: datetime) -> bool:
-        return (node, time) in self._seen
+    def was_seen(self, item: Item, time: datetime) -> bool:
+        return (item, time) in self._seen
 
-    def take(self, labels: Sequence[tuple[AnyId, GivenLabel]], seen: Iterable[TimedNode]) -> None:
-        """Take checked labels, as many as there is room for. `seen`: nodes and times to remember."""
+    def take(self, labels: Sequence[tuple[Item, GivenLabel]], seen: Iterable[TimedItem]) -> None:
+        """Take checked labels, as many as there is room for. `seen`: items and times to remember."""
         self._waiting.extend(labels)
         self.outcomes[ACCEPTED] += len(labels)
         for timed in seen:
@@ -202,11 +193,11 @@ class AccuracyWatch:
             return None
         return self._next_labels(lane) or self._next_shadow(lane)
 
-    def note_answer(self, lane: Lane, variant: str, nodes: np.ndarray, scores: np.ndarray) -> None:
-        """Keep some nodes of an answer, to compute them again. `scores`: float32 [nodes, classes]."""
-        if lane.revision is self._revision and self.shadows.wants_answer:
-            count = nodes_of_job(lane.chooser.costs, lane.chooser.indices[self.reference])
-            self.shadows.take(lane.revision, variant, nodes[:count], scores[:count])
+    def note_answer(self, lane: Lane, variant: str, question: Question, scores: np.ndarray) -> None:
+        """Keep a part of an answer about stored nodes, to compute it again. `scores`: float32 [nodes, columns]."""
+        if lane.revision is self._revision and self._measure is not None and self.shadows.wants_answer:
+            most = nodes_of_job(lane.chooser.costs, lane.chooser.indices[self.reference])
+            self.shadows.kept = self._measure.keep(variant, question.nodes, scores, question.form, most)
             self._wake()
 
     def note_inputs(self, revision: ServedRevision, features: np.ndarray) -> None:
@@ -224,11 +215,12 @@ class AccuracyWatch:
         return () if self._inputs is None else self._inputs.drifted()
 
     def _next_labels(self, lane: Lane) -> AccuracyJob | None:
-        costs, indices = lane.chooser.costs, lane.chooser.indices
-        while self._chunk is None and self._waiting:
+        costs, indices, measure = lane.chooser.costs, lane.chooser.indices, self._measure
+        assert measure is not None  # noqa: S101  (`next_job` is asked about the followed revision)
+        while self._chunk is None and (self._waiting or self._compares_by_more(measure)):
             count = min(nodes_of_job(costs, index) for index in indices.values())
             count = min(count, _MOST_NODES)
-            self._chunk = self._next_held_out(lane.revision, count) or self._next_chunk(lane.revision, count)
+            self._chunk = self._next_measured(lane.revision, measure, count) or self._next_chunk(lane.revision, count)
         chunk = self._chunk
         if chunk is None:
             return None
@@ -244,13 +236,17 @@ class AccuracyWatch:
             purpose=Purpose.LABELS,
         )
 
+    def _compares_by_more(self, measure: Measure) -> bool:
+        """Whether an answer waits for nodes of the measure that are not computed yet."""
+        return self.shadows.kept is not None and measure.compares_by_nodes and self._measured < len(measure.nodes)
+
     def _next_shadow(self, lane: Lane) -> AccuracyJob | None:
-        sample, permille = self.shadows.sample, self.shadows.permille
-        if sample is None or not permille:
+        kept, permille = self.shadows.kept, self.shadows.permille
+        if kept is None or not permille:
             return None
         name = self.reference
-        expected_ms = lane.chooser.costs.compute_ms(lane.chooser.indices[name], len(sample.nodes))
-        return AccuracyJob(name, sample.nodes.copy(), expected_ms, permille, permille, purpose=Purpose.SHADOWS)
+        expected_ms = lane.chooser.costs.compute_ms(lane.chooser.indices[name], len(kept.nodes))
+        return AccuracyJob(name, kept.nodes.copy(), expected_ms, permille, permille, purpose=Purpose.SHADOWS)
 
     def finish(self, job: AccuracyJob, inference: Inference, took_ms: float) -> None:
         """Count what a job computed."""
@@ -265,28 +261,34 @@ class AccuracyWatch:
                 assert_never(job.purpose)
 
     def _finish_shadow(self, job: AccuracyJob, scores: np.ndarray) -> None:
-        sample, self.shadows.sample = self.shadows.sample, None
-        if sample is not None and self._revision is not None and self._tally is not None:
-            decisive = self._revision.task.decisive_scores(job.variant, scores)
-            self._tally.add_agreement(sample.variant, values_of(decisive, sample.decided))
+        kept, self.shadows.kept = self.shadows.kept, None
+        if kept is not None and self._measure is not None and self._tally is not None:
+            self._tally.add_agreement(kept.variant, self._measure.agreement(kept, job.variant, scores))
 
     def _finish_labels(self, job: AccuracyJob, scores: np.ndarray) -> None:
-        chunk, revision, tally = self._chunk, self._revision, self._tally
-        if chunk is None or revision is None or tally is None or not chunk.missing or chunk.missing[-1] != job.variant:
+        chunk, measure, tally = self._chunk, self._measure, self._tally
+        if chunk is None or measure is None or tally is None or not chunk.missing or chunk.missing[-1] != job.variant:
             return  # another revision took over meanwhile
         chunk.missing.pop()
-        chunk.values[job.variant] = values_of(revision.task.decisive_scores(job.variant, scores), chunk.truths)
+        chunk.values[job.variant] = (
+            measure.values(job.variant, scores, chunk.form, chunk.truths)
+            if chunk.labels
+            else measure.note(job.variant, chunk.start, scores)
+        )
         if chunk.missing:
             return
         self._chunk = None
         if not chunk.labels:
             tally.add_held_out(chunk.values)
-        else:
-            tally.add_labels(chunk.values)
-            self._until_judged -= len(chunk.labels)
-            if self._until_judged <= 0:
-                self._until_judged = JUDGE_EVERY
-                self._judge(tally.losses())
+            return
+        # Nothing can be said of the same items by any variant.
+        said = ~np.isnan(chunk.values[job.variant])
+        values = {name: found[said] for name, found in chunk.values.items()}
+        tally.add_labels(values, measure.promised(chunk.truths)[said])
+        self._until_judged -= len(chunk.labels)
+        if self._until_judged <= 0:
+            self._until_judged = JUDGE_EVERY
+            self._judge(tally.losses())
 
     def _judge(self, found: Mapping[str, float]) -> None:
         """Take over losses that have moved by enough."""
@@ -299,33 +301,51 @@ class AccuracyWatch:
     def drop(self, job: AccuracyJob) -> None:
         """Give up what a job was for, which failed: it would fail again."""
         if job.purpose is Purpose.SHADOWS:
-            self.shadows.sample = None
+            self.shadows.kept = None
             return
         chunk = self._chunk
         if chunk is not None and chunk.missing and chunk.missing[-1] == job.variant:
             self.outcomes[FAILED] += len(chunk.labels)
             self._chunk = None
 
-    def _next_held_out(self, revision: ServedRevision, count: int) -> _Chunk | None:
-        """The next held-out nodes; None: all were taken, or the profile can be compared with."""
-        held_out, start = revision.task.labels.held_out, self._held_out
-        if start >= len(held_out.nodes):
+    def _next_measured(self, revision: ServedRevision, measure: Measure, count: int) -> _Chunk | None:
+        """The next nodes of the measure; None: all were taken."""
+        start = self._measured
+        if start >= len(measure.nodes):
             return None
-        self._held_out += count
-        part = slice(start, start + count)
-        return _Chunk([], held_out.nodes[part], held_out.truths[part], _variants_of(revision))
+        self._measured += count
+        return _Chunk([], measure.nodes[start : start + count], _variants_of(revision), start)
 
     def _next_chunk(self, revision: ServedRevision, count: int) -> _Chunk | None:
-        """The next labels, as far as the revision knows their nodes and classes, which were another's perhaps."""
-        labels = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
-        nodes = revision.graph.naming.look_up([node for node, _ in labels])
-        truths, is_known = revision.task.labels.truths([label for _, label in labels])
-        kept = np.flatnonzero((nodes >= 0) & is_known)
-        self.outcomes[LabelProblem.UNKNOWN_NODE] += int(np.count_nonzero(nodes < 0))
-        self.outcomes[LabelProblem.UNKNOWN_LABEL] += int(np.count_nonzero((nodes >= 0) & ~is_known))
-        if not len(kept):
+        """The next labels, of so many nodes, as far as the revision knows their nodes and what they say, which were
+        another's perhaps, and its graph has not come to know what they say."""
+        taken, live = self._waiting, revision.task.live_labels
+        size = max(1, count // live.ids_per_item)
+        labels = [taken.popleft() for _ in range(min(size, len(taken)))]
+        labels = self._kept(LabelProblem.UNKNOWN_NODE, labels, [len(item) == live.ids_per_item for item, _ in labels])
+        found = revision.graph.naming.look_up([id_ for item, _ in labels for id_ in item])
+        items = found.reshape(-1, live.ids_per_item)
+        is_there = np.asarray((items >= 0).all(axis=1))
+        labels, items = self._kept(LabelProblem.UNKNOWN_NODE, labels, [*is_there]), items[is_there]
+        refused = live.refused(items, [label for _, label in labels])
+        is_some = np.array([place not in refused for place in range(len(labels))], bool)
+        self.outcomes.update(problem for problem, _ in refused.values())
+        labels, items = [label for place, label in enumerate(labels) if is_some[place]], items[is_some]
+        is_new = ~live.are_known(items, [label for _, label in labels])
+        labels, items = self._kept(LabelProblem.KNOWN_LINK, labels, [*is_new]), items[is_new]
+        if not labels:
             return None
-        return _Chunk([labels[i] for i in kept], nodes[kept], truths[kept], _variants_of(revision))
+        nodes, form = live.asked(items)
+        truths = live.truths([label for _, label in labels])
+        return _Chunk(labels, nodes, _variants_of(revision), form=form, truths=truths)
+
+    def _kept(
+        self, problem: LabelProblem, labels: list[tuple[Item, GivenLabel]], are_kept: Sequence[bool]
+    ) -> list[tuple[Item, GivenLabel]]:
+        """Those labels; the others are counted."""
+        kept = [label for label, is_kept in zip(labels, are_kept, strict=True) if is_kept]
+        self.outcomes[problem] += len(labels) - len(kept)
+        return kept
 
 
 def _variants_of(revision: ServedRevision) -> list[str]:

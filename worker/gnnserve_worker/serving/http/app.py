@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
+from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_worker.asking.overlay import NoOverlays
@@ -55,7 +55,7 @@ from gnnserve_worker.serving.http.labels import LABELS_PATH, describe_accuracy, 
 from gnnserve_worker.serving.http.nodes import list_nodes
 from gnnserve_worker.serving.http.open_inference.endpoint import OpenInference
 from gnnserve_worker.serving.http.open_inference.served_models import ServedModels
-from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
+from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, either_json, error_response, json_content
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.replies import error_reply, refusal_reply
@@ -268,11 +268,12 @@ def _add_labels(app: FastAPI, serving: ServingApp, model: ServedModel, metrics: 
             413: error_response("The body is too large: split the request."),
             429: error_response("Too many labels wait already.", RETRY_AFTER),
         },
-        openapi_extra={"requestBody": {"required": True, "content": json_content(LabelsRequest)}},
+        openapi_extra={"requestBody": {"required": True, "content": either_json(LabelsRequest, PairLabelsRequest)}},
     )
     async def post_labels(request: Request) -> Response:
-        """What nodes turned out to be. Every variant is evaluated on them when the worker is idle. Labels that are
-        wrong are named in the answer, and the others are kept."""
+        """What nodes turned out to be, or where links are scored, which pairs came to be links. Every variant is
+        evaluated on them when the worker is idle. Labels that are wrong are named in the answer, and the others are
+        kept."""
         try:
             body = await read_body(request.scope, request.receive)
             lane = model.lane  # of now: the body may have taken long

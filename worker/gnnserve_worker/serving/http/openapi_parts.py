@@ -17,6 +17,11 @@ def json_content(type_: type[msgspec.Struct], example: Any = None) -> dict[str, 
     return {"application/json": media if example is None else {**media, "example": example}}
 
 
+def either_json(*types: type[msgspec.Struct]) -> dict[str, Any]:
+    """A body of one of these types, which the service says."""
+    return {"application/json": {"schema": {"oneOf": [{"$ref": REFERENCE.format(name=one.__name__)} for one in types]}}}
+
+
 def header(name: str, description: str, type_: str, bounds: dict[str, Any] | None = None) -> dict[str, Any]:
     schema = {"type": type_, **(bounds or {})}
     return {"name": name, "in": "header", "description": description, "schema": schema}

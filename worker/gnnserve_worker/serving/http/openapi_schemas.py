@@ -15,7 +15,7 @@ import msgspec
 
 from gnnserve_api.changes import ChangesAnswer, ChangesPage, ChangesRequest, TypedChangesRequest
 from gnnserve_api.explain import ExplainAnswer, ExplainRequest
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
+from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
 from gnnserve_api.protocol import ErrorAnswer, NodesAnswer, TypedOverlay, VariantsAnswer
 from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
 from gnnserve_api.routing import Route
@@ -74,6 +74,7 @@ def component_schemas(of: Described) -> dict[str, Any]:
             Route,
             AccuracyAnswer,
             LabelsRequest,
+            PairLabelsRequest,
             LabelsAnswer,
             ChangesRequest[id_],  # type: ignore[valid-type]
             ChangesAnswer,

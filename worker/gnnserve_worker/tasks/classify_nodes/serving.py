@@ -90,6 +90,7 @@ class ClassifyNodes(NodeItems):
     answer_schema: str = PredictAnswer.__name__
     held_out: HeldOut = NOTHING_HELD_OUT
     labels: ClassLabels = field(init=False)
+    live_labels: ClassLabels = field(init=False)
     recommending: NearestNodes = field(init=False)
     numbers_per_node: int = field(init=False)
     class_ids: np.ndarray = field(init=False)
@@ -106,6 +107,7 @@ class ClassifyNodes(NodeItems):
         object.__setattr__(self, "class_lists", tuple(_encoder.encode([label]) for label in self.classes))
         labels = ClassLabels(self.graph, self.classes, self.multi_label, self.decisive_scores, self.held_out)
         object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "live_labels", labels)
         object.__setattr__(self, "numbers_per_node", 1 + len(self.classes) + self.most_embedding_columns)
         types = self.graph.types
         part = class_part(types.target.name, types.target.nodes).standing(types, self.graph.numbered)

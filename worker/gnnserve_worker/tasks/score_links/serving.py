@@ -35,10 +35,10 @@ from gnnserve_worker.tasks.score_links.ends import PairEnds
 from gnnserve_worker.tasks.score_links.folding import Folder
 from gnnserve_worker.tasks.score_links.form import FORM
 from gnnserve_worker.tasks.score_links.links import ServedLinks, served_links
-from gnnserve_worker.tasks.score_links.no_labels import NoLabels
 from gnnserve_worker.tasks.score_links.pairs import PairForm, check_pair_count, form_pairs, told_of_pair
 from gnnserve_worker.tasks.score_links.published import PublishedLinks, link_parts
 from gnnserve_worker.tasks.score_links.recommending import BestPairs, BestPairsOfTypes
+from gnnserve_worker.tasks.score_links.served_labels import LinkLabels, NoNodeLabels
 from gnnserve_worker.tasks.score_links.tensors import PairTensors
 from gnnserve_worker.tasks.served import ExplainedScores, ScoredNodes
 
@@ -56,6 +56,7 @@ class ScoreLinks:
     provenance: Provenance
     links: ServedLinks
     ends: PairEnds
+    live_labels: LinkLabels
     recommending: BestPairs
     decoder: msgspec.json.Decoder[Any]
     form: BodyForm = FORM
@@ -69,12 +70,11 @@ class ScoreLinks:
     multi_label: bool = False
     numbers_per_node: int = 0
     """A pair has a number or two."""
-    labels: NoLabels = field(init=False)
+    labels: NoNodeLabels = field(default_factory=NoNodeLabels)
     tensors: PairTensors = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", PairTensors(self._outputs))
-        object.__setattr__(self, "labels", NoLabels(self.wrong_task))
 
     # Asking
 
@@ -134,9 +134,6 @@ class ScoreLinks:
     def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
         return self._outputs(answer, question)[question.outputs[0]].astype("<f4", copy=False)
 
-    def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
-        return scores
-
     # Describing
 
     @property
@@ -179,11 +176,13 @@ def _open(parts: TaskParts) -> ScoreLinks:
     numbered, stays = parts.graph.numbered, parts.graph.numbered is parts.graph.types
     # Types of a graph that stays may have been joined into one.
     standing = links.manifest if stays else links.manifest.over(numbered)
+    ends = PairEnds(standing, parts.graph)
     return ScoreLinks(
         graph=parts.graph,
         provenance=parts.provenance,
         links=links,
-        ends=PairEnds(standing, parts.graph),
+        ends=ends,
+        live_labels=LinkLabels(parts.graph, links, standing, ends),
         recommending=_recommending(parts, links, standing),
         decoder=_DECODERS[parts.graph.naming.form],
         classes=parts.classes,
