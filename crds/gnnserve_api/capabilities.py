@@ -133,7 +133,7 @@ FEATURES = (
     Feature("weights that are given (`model.checkpoint`)", "models.md", {"model": {"checkpoint": _CHECKPOINT}}),
     Feature(
         "variants that are given (`variants.given`)", "models.md",
-        {"variants": {"given": [{"columns": [0, 1], "checkpoint": _CHECKPOINT}]}},
+        {"variants": {"given": [{"checkpoint": _CHECKPOINT}]}},
     ),
     Feature(
         "propagated features (`model.architecture: SGC`)", "models.md",

@@ -170,6 +170,7 @@ class VariantPoint:
             (self.network is NetworkAxis.CASCADE, "one variant answers, another one where it is not confident"),
             (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
             (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
+            (self.columns is ColumnAxis.CHOSEN and is_product, "given, first layer stored per node"),
             (self.columns is ColumnAxis.CHOSEN, "given, with feature columns of its own"),
             (self.rows is RowAxis.HIDDEN, f"{narrow}{_STORED_LAYERS[self.follows]}"),
             (is_product and is_narrow, f"{narrow}first layer stored per node"),
@@ -247,6 +248,8 @@ STORED = VariantPoint(RowAxis.HIDDEN)
 """The first layer's output, over all neighbours, as the second layer's product per node."""
 GIVEN = VariantPoint(RowAxis.FEATURES, ColumnAxis.CHOSEN)
 """Feature columns and a network that the user has chosen and trained."""
+GIVEN_PRODUCTS = replace(GIVEN, rows=RowAxis.PRODUCTS)
+"""A network that the user has trained, over products of its first layer."""
 PROGRAM = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.PROGRAM)
 """All feature columns, and a program that the user has made."""
 ONE_ROW = VariantPoint(RowAxis.PRODUCTS, hops=HopAxis.OWN_ROW, network=NetworkAxis.PERCEPTRON)
@@ -261,7 +264,7 @@ def _points() -> Iterator[VariantPoint]:
     following = replace(STORED, follows=FollowAxis.CHANGES)
     of_models = (
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
-        PROGRAM,
+        GIVEN_PRODUCTS, PROGRAM,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):

@@ -451,8 +451,13 @@ BREAKS_RULE = {
         "model": {"architecture": "RGCN"},
     },
     "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
-    "variants.given and projection must be left out with graph.source.typed, whose variants are projected or stored "
-    "ones": {**TYPED, "variants": {"projection": "Disabled"}},
+    "variants.projection must not be Disabled with graph.source.typed, but with variants.given and pruning.factors [] "
+    "as all there is: what is made of a model over types are its products": {
+        **TYPED,
+        "variants": {"projection": "Disabled"},
+    },
+    "columns of variants.given must be left out with graph.source.typed: a row is a product, as wide as the hidden "
+    "layer, whichever columns it is made of": {**TYPED, "variants": {"given": [GIVEN]}},
     "model.training.batches must be left out without graph.source.typed: over one type training always samples": {
         **MINIMAL,
         "model": {"training": {"batches": "Sampled"}},

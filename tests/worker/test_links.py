@@ -575,7 +575,6 @@ def test_a_graph_of_one_type_has_no_relation(tmp_path: Path) -> None:
             {"model": {"architecture": "SGC", "fanouts": [0]}},
             "task.links must not be given with model.architecture SGC",
         ),
-        ({"variants": {"search": "Auto"}}, "variants.search Auto must not be given with task.links"),
         ({"variants": {"metric": "Accuracy"}}, "variants.metric Accuracy must not be given with task.links"),
         (
             {"model": {"architecture": "LightGCN", "fanouts": [0]}},

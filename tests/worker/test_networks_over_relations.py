@@ -337,7 +337,7 @@ def test_a_checkpoint_of_other_relations_is_refused_by_the_key(tmp_path: Path) -
     ("model", "variants", "said"),
     [
         ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE, GAT, RGCN, LightGCN with"),
-        ({}, {"projection": "Disabled"}, "variants.projection must be left out with graph.source.typed"),
+        ({}, {"projection": "Disabled"}, "variants.projection must not be Disabled with graph.source.typed"),
         (
             {},
             {"channels": [{"factor": 2}]},

@@ -74,21 +74,24 @@ def _batches_are_of_types(spec: _Spec) -> bool | str:
 
 
 @SEVERAL_TYPES.rule(
-    "has(self.model.program) || ((!has(self.variants.given) || size(self.variants.given) == 0) && "
-    "self.variants.projection != 'Disabled')",
-    "variants.given and projection must be left out with graph.source.typed, whose variants are projected or stored "
-    "ones",
+    "has(self.model.program) || self.variants.projection != 'Disabled' || (has(self.variants.given) && "
+    "size(self.variants.given) > 0 && size(self.variants.pruning.factors) == 0)",
+    "variants.projection must not be Disabled with graph.source.typed, but with variants.given and pruning.factors [] "
+    "as all there is: what is made of a model over types are its products",
 )
-def _variants_are_projected(spec: _Spec) -> bool | str:
+def _variants_are_projected(spec: _Spec) -> bool:
     variants = spec.variants
-    asked = {
-        "given": variants.given,
-        "projection": variants.projection is Projection.DISABLED,
-    }
-    found = [name for name, value in asked.items() if value]
-    if spec.model.program is not None or not found:
-        return True
-    return f"variants.{found[0]} must be left out with graph.source.typed, whose variants are projected or stored ones"
+    is_made = variants.projection is Projection.AUTO or spec.model.program is not None
+    return is_made or bool(variants.given and not variants.pruning.factors)
+
+
+@SEVERAL_TYPES.rule(
+    "has(self.model.program) || !has(self.variants.given) || self.variants.given.all(one, !has(one.columns))",
+    "columns of variants.given must be left out with graph.source.typed: a row is a product, as wide as the hidden "
+    "layer, whichever columns it is made of",
+)
+def _given_variants_read_all_columns(spec: _Spec) -> bool:
+    return spec.model.program is not None or all(one.columns is None for one in spec.variants.given)
 
 
 @SEVERAL_TYPES.rule(
@@ -111,6 +114,7 @@ KIND_RULES = RuleTable(
         _relations_have_fanouts,
         _batches_are_of_types,
         _variants_are_projected,
+        _given_variants_read_all_columns,
         _channels_read_products,
     )
 )

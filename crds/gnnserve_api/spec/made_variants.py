@@ -77,7 +77,7 @@ def _space_of_program(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
     """Storages of what it reads, fewer neighbours than it reads, and perceptrons that learn its scores."""
     program = spec.model.program
     fanouts = () if program is None else fewer_neighbours(program)
-    return SearchSpace(spec.variants, factors=(1,), fanouts=fanouts, hops=spec.task.asked().one_row_hops(SEARCHED_HOPS))
+    return SearchSpace(spec.variants, factors=(1,), fanouts=fanouts, hops=_one_row_hops(spec))
 
 
 def fewer_neighbours(program: Program) -> tuple[tuple[int, ...], ...]:
@@ -100,9 +100,14 @@ def _space_of_products(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
     return SearchSpace(
         spec.variants,
         has_products=True,
-        layers=spec.task.asked().stored_layers(tuple(range(1, layers)), layers),
+        layers=tuple(range(1, layers + 1)),
         fanouts=smaller_fanouts(spec.model.fanouts),
+        hops=_one_row_hops(spec),
     )
+
+
+def _one_row_hops(spec: _Spec) -> tuple[int, ...]:
+    return spec.task.asked().one_row_hops(SEARCHED_HOPS, is_given=spec.model.is_given)
 
 
 def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
@@ -113,7 +118,7 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
         has_products=True,
         layers=() if model.reads_one_row else tuple(range(1, len(model.fanouts) + 1)),
         fanouts=smaller_fanouts(model.fanouts),
-        hops=spec.task.asked().one_row_hops(SEARCHED_HOPS),
+        hops=_one_row_hops(spec),
     )
 
 

@@ -109,9 +109,10 @@ class Links(ApiModel):
         node."""
         return tuple(sorted({*asked, layers}))
 
-    def one_row_hops(self, tried: tuple[int, ...]) -> tuple[int, ...]:
-        """Hops of the one-row variants that a search tries."""
-        return ()
+    def one_row_hops(self, tried: tuple[int, ...], *, is_given: bool) -> tuple[int, ...]:
+        """Hops of the one-row variants that a search tries. `is_given`: whether the model is, whose graph has held-out
+        links, which rows of propagated features would hold."""
+        return tuple(hops for hops in tried if not (hops and is_given))
 
     def keeps(self, check: _Check, spec: _Spec) -> bool | str:
         """Whether the spec keeps a rule about links."""
@@ -157,7 +158,7 @@ class NodeClasses:
     def stored_layers(self, asked: tuple[int, ...], layers: int) -> tuple[int, ...]:
         return asked
 
-    def one_row_hops(self, tried: tuple[int, ...]) -> tuple[int, ...]:
+    def one_row_hops(self, tried: tuple[int, ...], *, is_given: bool) -> tuple[int, ...]:
         return tried
 
     def keeps(self, check: _Check, spec: _Spec) -> bool | str:

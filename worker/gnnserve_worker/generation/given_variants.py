@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
+from gnnserve_api.wording import in_words
 from gnnserve_worker.generation.checkpoint import (
     WantedNetwork,
     digest_of_weights,
@@ -27,6 +28,7 @@ from gnnserve_worker.generation.checkpoint import (
     wanted_of,
 )
 from gnnserve_worker.graph.store import FeatureColumn, GraphData
+from gnnserve_worker.models.architecture import RelationalShape, RelationalSpec
 from gnnserve_worker.models.registry import Tensors, without_decoder
 from gnnserve_worker.tasks.generated import DecoderTensors
 
@@ -87,6 +89,30 @@ def _load(spec: GNNServiceSpec, place: int, name: str, given: Given, digest: str
     wanted = WantedOverRows(model, len(columns), spec.network(len(graph.classes)).classes, columns_remedy=remedy)
     tensors, decoder = load_given_weights(spec, place, given, digest, wanted)
     return GivenVariant(name, columns, tensors, given.hidden, decoder)
+
+
+def load_given_over_relations(
+    spec: GNNServiceSpec, digests: Mapping[str, str], architecture: RelationalSpec, shape: RelationalShape
+) -> tuple[GivenVariant, ...]:
+    """The given variants over relations, in the order of the spec. `shape`: of the model. Raises InputError."""
+    names, found = spec.variants.given_names(), []
+    for place, (name, given) in enumerate(zip(names, spec.variants.given, strict=True)):
+        if embedded := shape.embedded():
+            types = in_words([shape.graph.types[kind].name for kind in embedded])
+            raise InputError(
+                _field(place),
+                f"reads embeddings of nodes of type {types}, which have no features: new nodes begin with the mean of "
+                "one network's embeddings, so that a service has one such network",
+                "give the type features, or the weights as spec.model.checkpoint of a service of their own",
+            )  # fmt: skip
+        own = replace(shape, hidden=given_model(spec, place, given).hidden)
+        # Imported here, as above.
+        from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations  # noqa: PLC0415
+
+        wanted = WantedOverRelations(architecture, own)
+        tensors, decoder = load_given_weights(spec, place, given, digests[name], wanted)
+        found.append(GivenVariant(name, np.zeros(0, np.int64), tensors, given.hidden, decoder))
+    return tuple(found)
 
 
 def given_model(spec: GNNServiceSpec, place: int, given: Given) -> Model:

@@ -387,7 +387,7 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     """What is learnt for a spec before variants are planned; what a search learns beside it is chosen later."""
     variants = spec.variants
     if reads_products(spec):
-        return (_first(spec), *networks_of(spec))
+        return () if variants.are_all_given else (_first(spec), *networks_of(spec))
     if spec.model.program is not None:
         return networks_of(spec)
     if variants.are_all_given:

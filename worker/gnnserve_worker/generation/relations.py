@@ -24,11 +24,13 @@ from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, one_decoder, wanted_of
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.estimates import GraphSizes
+from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
 from gnnserve_worker.generation.families.registry import plan_beside
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states
 from gnnserve_worker.generation.families.relations import (
     RelationalNetwork,
+    RelationalNetworks,
     as_arrays,
     fanouts_by_relation,
     layers_tensors,
@@ -36,6 +38,7 @@ from gnnserve_worker.generation.families.relations import (
     states_of,
 )
 from gnnserve_worker.generation.families.write import write_relation_row_source
+from gnnserve_worker.generation.given_variants import GivenVariant, load_given_over_relations
 from gnnserve_worker.generation.learning import digest_of
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
@@ -94,11 +97,14 @@ def prepare(wanted: Wanted) -> Relations:
         schema, spec.model.hidden, network.classes, network.layers, spec.model.bases, network.attention
     )
     fitting = wanted_of(spec, WantedOverRelations(architecture, shape))
-    given, decoder = given_weights(spec.model, identity.checkpoint, fitting, progress), None
+    given = given_weights(spec.model, identity.checkpoint, fitting, progress)
+    variants = load_given_over_relations(spec, identity.given, architecture, shape)
+    decoders = [one.decoder for one in variants if one.decoder is not None]
     if given is not None and spec.model.checkpoint is not None:
-        decoder = one_decoder(task, [given_decoder_of("spec.model.checkpoint", spec.model.checkpoint, given)])
+        decoders = [given_decoder_of("spec.model.checkpoint", spec.model.checkpoint, given), *decoders]
         given = without_decoder(given)[0]
-    prepared = Relations(replace(wanted, spec=spec), _training_set(spec, data, problem), shape, given, decoder)
+    decoder, subject = one_decoder(task, decoders), _training_set(spec, data, problem)
+    prepared = Relations(replace(wanted, spec=spec), subject, shape, given, decoder, variants)
     return replace(prepared, compared=prepared.compare())
 
 
@@ -113,25 +119,31 @@ class Relations:
     """Weights of the network; None: it is trained."""
     given_decoder: GivenDecoder | None = None
     """What reads outputs of given weights in pairs; None: outputs are answers, or no weights are given."""
+    variants: Sequence[GivenVariant] = ()
+    """Those of spec.variants.given, in its order."""
     compared: Sequence[ComparedScores] = ()
     tables_bytes: int = 0
 
     def compare(self) -> Sequence[ComparedScores]:
         """Hold expected scores against given weights, over the source's graph."""
         wanted, spec, subject, shape = self.wanted, self.wanted.spec, self.subject, self.shape
-        if self.given is None or not wanted.identity.expected:
+        if not wanted.identity.expected:
             return ()
         # Imported here: few revisions have expected scores.
         from gnnserve_worker.generation.expected.relations import compare_scores_over_relations  # noqa: PLC0415
 
+        data, problem = subject.data, subject.problem
         if wanted.graph_version is not None:
             data, problem, _ = wanted.task.import_graph(wanted.repository.downloads, wanted.progress)
-            subject, shape = _training_set(spec, data, problem), replace(shape, graph=data.schema)
+        subject = _training_set(spec, problem.whole(data), problem)
+        shape = replace(shape, graph=subject.schema)
+        weights = {one.name: (_shape_of(one, shape), one.tensors) for one in self.variants}
+        if self.given is not None:
+            weights[MODEL] = shape, self.given
         architecture = relational_spec_of(spec.model.architecture)
         return compare_scores_over_relations(
-            spec, wanted.identity.expected, architecture, shape, subject, self.given, self.given_decoder,
-            wanted.progress,
-        )  # fmt: skip
+            spec, wanted.identity.expected, architecture, subject, weights, self.given_decoder, wanted.progress
+        )
 
     def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
         spec, subject = self.wanted.spec, self.subject
@@ -149,12 +161,21 @@ class Relations:
         states, problem = states_of(subject, tensors), subject.problem
         ends = problem.answered_types(subject.schema) if problem.keeps_outputs else ()
         ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
+        made_of = [] if learnt.master is None else self._layers(tensors)
+        given = [
+            RelationalNetwork(
+                one.network(spec.network(len(subject.data.classes))),
+                self._layers(one.tensors, _shape_of(one, self.shape)), one.name, is_given=True,
+            )
+            for one in self.variants
+        ]  # fmt: skip
+        decoder = (self.given_decoder.weights if self.given_decoder is not None else {}) or sources.decoder
         made = RelationNetworks(
-            self.wanted, self._layers(tensors), subject, states, ends, GraphSizes.of(subject.data, problem.items),
+            self.wanted, made_of, given, subject, states, ends, GraphSizes.of(subject.data, problem.items),
             sources, learnt, network_s,
         )  # fmt: skip
         return Networks(
-            subject, sources, ranking, None, assumptions_of(spec, architecture), sources.decoder, made.plan,
+            subject, sources, ranking, None, assumptions_of(spec, architecture), decoder, made.plan,
             tuple,  # all are kept: none is added unasked beside others
             partial(write_relation_row_source, subject, states),
             made.search if spec.variants.is_searched else None,
@@ -162,7 +183,7 @@ class Relations:
 
     def _one_rows(self, learning: Learning) -> OneRowModels | None:
         spec, subject = self.wanted.spec, self.subject
-        if not spec.variants.one_row:
+        if not spec.variants.one_row and not spec.variants.is_searched:
             return None
         # Imported here: it trains, for which torch is needed.
         from gnnserve_worker.generation.node_rows import node_rows  # noqa: PLC0415
@@ -174,9 +195,10 @@ class Relations:
         rows = node_rows(subject, spec.model.training.scope, RowLayout.BY_TYPE)
         return TrainedOneRows(spec.model, rows, teacher_of, self.wanted.progress, *learning)
 
-    def _layers(self, tensors: Tensors) -> list[RelationalLayer]:
+    def _layers(self, tensors: Tensors, shape: RelationalShape | None = None) -> list[RelationalLayer]:
+        """`shape`: of the network; None: of the model."""
         architecture = relational_spec_of(self.wanted.spec.model.architecture)
-        return [as_arrays(layer) for layer in architecture.layers(tensors, self.shape)]
+        return [as_arrays(layer) for layer in architecture.layers(tensors, shape or self.shape)]
 
     def _weights(self, learning: Learning | None, name: str) -> TensorsAndRuns:
         """Weights of the network, and of a decoder beside it: given, those that an interrupted generation has learnt
@@ -234,6 +256,9 @@ class RelationNetworks:
 
     wanted: Wanted
     layers: Sequence[RelationalLayer]
+    """Those of the model; empty: all variants are given."""
+    given: Sequence[RelationalNetwork]
+    """Those of spec.variants.given, in its order."""
     data: TrainingSet
     states: States
     ends: Collection[int]
@@ -252,17 +277,19 @@ class RelationNetworks:
         """`variants`: others than those of the spec, as of a round of a search."""
         spec, data = self.wanted.spec, self.data
         spec = spec if variants is None else spec.model_copy(update={"variants": variants})
-        network = RelationalNetwork(spec.network(len(data.data.classes)), self.layers)
+        network = spec.network(len(data.data.classes))
+        model = None if spec.variants.are_all_given else RelationalNetwork(network, self.layers)
         narrow = {
             one.network_name: RelationalNetwork.read(
-                spec.model.with_fewer_channels(one.factor).network(network.manifest.classes), data.schema,
+                spec.model.with_fewer_channels(one.factor).network(network.classes), data.schema,
                 self.learnt.networks[one.network_name], one.network_name,
             )
             for one in spec.variants.channels
         }  # fmt: skip
 
         def plan(over: TrainingSet) -> FamilyPlan:
-            return plan_variants(spec, network, narrow, over, self.states, self.ends)
+            given = self.given if spec.variants.given else ()
+            return plan_variants(spec, RelationalNetworks(model, narrow, given), over, self.states, self.ends)
 
         def plan_over(lists: Graph) -> FamilyPlan:
             relations = zip(data.data.relations, parted_lists(lists), strict=True)
@@ -271,7 +298,7 @@ class RelationNetworks:
 
         # What stands beside the model's own variants is made of one-row networks alone.
         made_from = Ingredients(
-            spec, network.manifest, _NO_LISTS, np.zeros((0, 0), np.float32), self.learnt.ranking, None,
+            spec, network, _NO_LISTS, np.zeros((0, 0), np.float32), self.learnt.ranking, None,
             one_rows=self.learnt.one_rows,
         )  # fmt: skip
         return plan_beside(made_from, replace(plan(data), over=plan_over))
@@ -323,6 +350,11 @@ class RelationTeacher:
             states = hidden_states(data, means, layer, states, is_last=number == len(layers))
         outputs: np.ndarray = np.concatenate([np.asarray(one) for one in states])[nodes]
         return outputs
+
+
+def _shape_of(variant: GivenVariant, shape: RelationalShape) -> RelationalShape:
+    """Of the network of a given variant, by that of the model."""
+    return shape if variant.hidden is None else replace(shape, hidden=variant.hidden)
 
 
 def _training_set(spec: GNNServiceSpec, data: GraphData, problem: LearningProblem) -> TrainingSet:

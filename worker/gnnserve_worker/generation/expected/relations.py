@@ -29,15 +29,20 @@ _MOST_PERMUTED = 5
 
 
 def compare_scores_over_relations(
-    spec: GNNServiceSpec, digests: Mapping[str, str], architecture: RelationalSpec, shape: RelationalShape,
-    subject: TrainingSet, tensors: Tensors, decoder: GivenDecoder | None, progress: ProgressListener,
+    spec: GNNServiceSpec, digests: Mapping[str, str], architecture: RelationalSpec, subject: TrainingSet,
+    weights: Mapping[str, tuple[RelationalShape, Tensors]], decoder: GivenDecoder | None, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores of the spec against those of the weights, and of pairs against those that `decoder` makes of
-    their rows. `subject`: of the source's graph. InputError: they differ by more than they may."""
+    their rows. `subject`: of the source's graph. `weights`: by what `ListedScores` calls them. InputError: they differ
+    by more than they may."""
     means = [means_by_relation(subject.data, one) for one in subject.data.relations]
-    network = _Network(architecture, shape, subject, means, tensors)
-    found = compare_listed(spec, digests, subject.data, "", lambda _: network, progress)
-    compare_all_pairs(spec, subject.data, lambda _: network.scores, decoder)
+
+    def network_of(name: str) -> _Network:
+        shape, tensors = weights[name]
+        return _Network(architecture, shape, subject, means, tensors)
+
+    found = compare_listed(spec, digests, subject.data, "", network_of, progress)
+    compare_all_pairs(spec, subject.data, lambda name: network_of(name).scores, decoder)
     return found
 
 

@@ -9,7 +9,7 @@ layer gives over all neighbours.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import assert_never
 
@@ -17,13 +17,14 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import PROJECTED, STORED, ChannelAxis, FollowAxis, VariantPoint
+from gnnserve_api.families import GIVEN_PRODUCTS, PROJECTED, STORED, ChannelAxis, FollowAxis, VariantPoint
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest
 from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Model
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage, projected_name, stored_layer_name
+from gnnserve_api.spec.variants import Projection
+from gnnserve_api.variants import Storage, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     MadeBy,
@@ -59,6 +60,8 @@ class RelationalNetwork:
     layers: Sequence[RelationalLayer]
     name: str = ""
     """As `Ingredients.network_name`."""
+    is_given: bool = False
+    """Whether it is a variant of the user's own, which has the name itself."""
 
     @staticmethod
     def read(manifest: NetworkManifest, graph: GraphSchema, tensors: Tensors, name: str) -> RelationalNetwork:
@@ -70,6 +73,22 @@ class RelationalNetwork:
     def named(self, name: str) -> str:
         """The name of a variant or table of this network, from that of the model's."""
         return f"{self.name}-{name}" if self.name else name
+
+    def products_name(self, storage: Storage) -> str:
+        """Name of the variant that reads its products, and of their table."""
+        return stored_name(self.name, storage) if self.is_given else self.named(projected_name(storage))
+
+
+@dataclass(frozen=True, slots=True)
+class RelationalNetworks:
+    """All networks that variants are made of."""
+
+    model: RelationalNetwork | None
+    """None: no variant is made of it."""
+    narrow: Mapping[str, RelationalNetwork] = field(default_factory=dict)
+    """Those with fewer channels, by their names."""
+    given: Sequence[RelationalNetwork] = ()
+    """Those of spec.variants.given, in its order."""
 
 
 def layers_tensors(layers: Sequence[RelationalLayer]) -> Tensors:
@@ -93,19 +112,35 @@ def as_arrays(layer: RelationalLayer) -> RelationalLayer:
 
 
 def plan_variants(
-    spec: GNNServiceSpec, network: RelationalNetwork, narrow: Mapping[str, RelationalNetwork], subject: TrainingSet,
-    states: States, ends: Collection[int] = (),
+    spec: GNNServiceSpec, networks: RelationalNetworks, subject: TrainingSet, states: States,
+    ends: Collection[int] = (),
 ) -> FamilyPlan:  # fmt: skip
-    """Projected variants, those of stored layers, and those with fewer channels; each with fewer neighbours too, and
-    from each storage. `narrow`: networks with fewer channels by their names. `ends`: places of the types at the ends of
-    links; empty: nodes of the first type are classified."""
-    of_model, last = _Planning(spec, network, subject, states, ends), len(network.layers)
+    """Projected variants, those of stored layers, those with fewer channels and given ones; each with fewer neighbours
+    too, and from each storage. `ends`: places of the types at the ends of links; empty: nodes of the first type are
+    classified."""
+    plans = [] if networks.model is None else _plans_of_model(spec, networks, networks.model, subject, states, ends)
+    plans += [_Planning(spec, one, subject, states, ends).projected(GIVEN_PRODUCTS) for one in networks.given]
+    tables = [table for plan in plans for table in plan.tables]
+    made = [variant for plan in plans for variant in plan.variants]
+    variants = [*chain.from_iterable((one, *with_fewer_neighbours(spec.variants, one)) for one in made)]
+    if spec.model.relation_fanouts:
+        own = fanouts_by_relation(spec.model, subject.schema)
+        variants = [_by_relation(one, own) if any(one.manifest.fanouts) else one for one in variants]
+    return FamilyPlan(tables=tables, variants=variants)
+
+
+def _plans_of_model(
+    spec: GNNServiceSpec, networks: RelationalNetworks, model: RelationalNetwork, subject: TrainingSet,
+    states: States, ends: Collection[int],
+) -> list[FamilyPlan]:  # fmt: skip
+    of_model, last = _Planning(spec, model, subject, states, ends), len(model.layers)
     points = {layer: _point_of(layer, last, spec) for layer in sorted(spec.variants.stored)}
     # Beside links of types embeddings are found by an index, and read as they are.
     points |= {last: points.get(last, _STORED_GRAPH)} if ends else {}
-    plans = [of_model.projected(PROJECTED), of_model.stored(points)]
+    projected = [of_model.projected(PROJECTED)] if spec.variants.projection is Projection.AUTO else []
+    plans = [*projected, of_model.stored(points)]
     for one in spec.variants.canonical().channels:
-        planning = replace(of_model, network=narrow[one.network_name])
+        planning = replace(of_model, network=networks.narrow[one.network_name])
         match one.table:
             case ChannelsTable.PROJECTED:
                 plans.append(planning.projected(_narrow(PROJECTED)))
@@ -115,13 +150,7 @@ def plan_variants(
                 raise ValueError(f"{one.name} reads columns of features, which no table over several types has")
             case _:
                 assert_never(one.table)
-    tables = [table for plan in plans for table in plan.tables]
-    made = [variant for plan in plans for variant in plan.variants]
-    variants = [*chain.from_iterable((one, *with_fewer_neighbours(spec.variants, one)) for one in made)]
-    if spec.model.relation_fanouts:
-        own = fanouts_by_relation(spec.model, subject.schema)
-        variants = [_by_relation(one, own) if any(one.manifest.fanouts) else one for one in variants]
-    return FamilyPlan(tables=tables, variants=variants)
+    return plans
 
 
 def _point_of(layer: int, last: int, spec: GNNServiceSpec) -> VariantPoint:
@@ -174,7 +203,7 @@ class _Planning:
     def projected(self, point: VariantPoint) -> FamilyPlan:
         """The network over its products, from each storage."""
         storages = storages_of(self.spec)
-        variants = [self._variant(point, self._products_name(storage), 0, storage) for storage in storages]
+        variants = [self._variant(point, self.network.products_name(storage), 0, storage) for storage in storages]
         return FamilyPlan([self._products(storage) for storage in storages], variants)
 
     def stored(self, points: Mapping[int, VariantPoint]) -> FamilyPlan:
@@ -197,13 +226,10 @@ class _Planning:
             variants += [self._stored_variant(points[number], number, storage) for storage in listed]
         return FamilyPlan(tables, variants)
 
-    def _products_name(self, storage: Storage) -> str:
-        return self.network.named(projected_name(storage))
-
     def _products(self, storage: Storage) -> PlannedTable:
         first, name = self.network.layers[0], self.network.name
         return plan_table(
-            self._products_name(storage), storage, self.subject.schema, first, self.states,
+            self.network.products_name(storage), storage, self.subject.schema, first, self.states,
             is_last=len(self.network.layers) == 1 and not self.ends,
             made_by=MadeBy(f"{name}." if name else "", layer_tensors(0, first)),
         )  # fmt: skip
@@ -229,7 +255,7 @@ class _Planning:
             for key, tensor in layer_tensors(place, layers[place]).items()
         }
         between = [whole.named(stored_layer_name(layer)) for layer in range(1, number)]
-        made_of = (self._products_name(Storage.FLOAT32), *between)
+        made_of = (self.network.products_name(Storage.FLOAT32), *between)
         followed = FollowedManifest(whole.manifest, tuple(map(LayerTables, made_of)))
         manifest = msgspec.structs.replace(one.manifest, stored=StoredManifest(layer=number, followed=followed))
         return PlannedVariant(manifest, one.factor, {**(one.tensors or {}), **kept})

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.families import POINTS
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.spec.searched import Round, SearchSpace
@@ -114,7 +115,12 @@ def _learn_promising(subject: Subject, measured: Measured, least: float, ends: f
             progress(Progress(f"train {promise.trains}", 1, 1, "left out: budget.seconds would not suffice"))
             continue
         listed = rounds[promise.trains].variants
-        subject = subject.after(networks_of(spec, listed))
+        try:
+            subject = subject.after(networks_of(spec, listed))
+        except InputError as error:
+            # A type may have no features that a perceptron could read. A search tries what there is.
+            progress(Progress(f"train {promise.trains}", 1, 1, f"left out: {error.problem}"))
+            continue
         planned[promise.trains] = subject.plan(listed)
         longest_s = max(longest_s, time.monotonic() - begun)
     return [plan for name in rounds for plan in planned.get(name, [])]

@@ -1,0 +1,132 @@
+"""Variants over several types that a user has trained, each with a width of its own: equal to torch_geometric's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.support import hetero_pyg
+from tests.support.hetero_pyg import HIDDEN, HeteroModel
+from tests.support.several_types import TypedParts, load_types, shop, typed_source, write_folder
+from tests.worker.test_given_links import generated, refusal
+
+from gnnserve_api.families import point_of
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.loaded import LoadedRevision
+
+
+@pytest.fixture(autouse=True)
+def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+
+
+def with_features() -> TypedParts:
+    """The shop, whose tags have features too."""
+    parts = shop()
+    parts.nodes["tag"]["features"] = np.random.default_rng(7).normal(size=(5, 3)).astype(np.float32)
+    return parts
+
+
+def saved(folder: Path, name: str, data: GraphData, hidden: int) -> tuple[HeteroModel, dict[str, Any]]:
+    """A model of that width, and what a manifest says of its weights."""
+    torch.manual_seed(hidden)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hetero_pyg, "HIDDEN", hidden)
+        module = HeteroModel(data)
+    with torch.no_grad():
+        module(data)
+    path = folder / f"{name}.safetensors"
+    save_file({key: value.contiguous() for key, value in module.state_dict().items()}, path)
+    return module, {"checkpoint": {"uri": path.as_uri()}}
+
+
+def service(folder: Path, source: dict[str, Any], variants: dict[str, Any], **parts: Any) -> GNNService:
+    spec = {
+        "graph": {"source": {"typed": source}, "normalization": "Disabled"},
+        "model": {"hidden": HIDDEN, "fanouts": [-1, -1], **parts.pop("model", {})},
+        "variants": variants,
+        **parts,
+    }
+    body = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "tiny"}, "spec": spec}
+    return GNNService.model_validate(body)
+
+
+def scores_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
+    return infer_batch(loaded, variant, nodes, key=0, with_embeddings=False).scores
+
+
+def wanted_of(module: HeteroModel, data: GraphData, kind: str = "user") -> np.ndarray:
+    with torch.no_grad():
+        found: np.ndarray = module.outputs(data)[kind].numpy()
+    return found
+
+
+def test_given_variants_stand_beside_the_model_with_their_own_width(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "shop", with_features())
+    data = load_types(typed_source(source))
+    (whole, model), (narrow, given) = (saved(tmp_path, f"w{hidden}", data, hidden) for hidden in (HIDDEN, 4))
+    np.savez(tmp_path / "expected.npz", nodes=np.arange(30), scores=wanted_of(narrow, data))
+    given |= {"hidden": 4, "name": "narrow", "expected": {"uri": (tmp_path / "expected.npz").as_uri()}}
+    variants = {"given": [given], "storage": ["float32", "int8"], "stored": [1]}
+    published, loaded = generated(tmp_path, service(tmp_path, source, variants, model=model))
+    names = {variant.name for variant in published.variants}
+    assert {"projected", "stored1", "narrow", "narrow-int8"} <= names
+    assert [one.weights for one in published.compared] == ["narrow"]
+    users = np.arange(30)
+    assert scores_of(loaded, "projected", users) == pytest.approx(wanted_of(whole, data), abs=1e-5)
+    assert scores_of(loaded, "narrow", users) == pytest.approx(wanted_of(narrow, data), abs=1e-5)
+    (variant,) = (one for one in published.variants if one.name == "narrow")
+    assert variant.family == "given-projected" and point_of(variant).capabilities.overlay
+    assert published.tables["narrow"].made_by == "narrow."
+
+
+def test_where_all_are_given_nothing_is_trained(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "shop", with_features())
+    data = load_types(typed_source(source))
+    module, given = saved(tmp_path, "w", data, HIDDEN)
+    variants = {"given": [given], "pruning": {"factors": []}, "projection": "Disabled"}
+    published, loaded = generated(tmp_path, service(tmp_path, source, variants))
+    assert [variant.name for variant in published.variants] == ["given-1"] and published.training is None
+    assert scores_of(loaded, "given-1", np.arange(30)) == pytest.approx(wanted_of(module, data), abs=1e-5)
+
+
+def test_of_links_all_variants_are_judged_without_what_is_held_out(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "shop", with_features())
+    data = load_types(typed_source(source))
+    module, given = saved(tmp_path, "w", data, HIDDEN)
+    variants = {"given": [given], "pruning": {"factors": []}, "projection": "Disabled"}
+    links = {"links": {"relation": "buys", "dimensions": hetero_pyg.CLASSES}}
+    published, loaded = generated(tmp_path, service(tmp_path, source, variants, task=links))
+    assert published.links is not None
+    for end in (published.links.first, published.links.second):
+        found = scores_of(loaded, "given-1", np.arange(end.start, end.end))
+        assert found == pytest.approx(wanted_of(module, data, end.type), abs=1e-5)
+
+
+def test_embeddings_of_types_without_features_are_those_of_one_network(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "shop", shop())
+    _, given = saved(tmp_path, "w", load_types(typed_source(source)), HIDDEN)
+    variants = {"given": [given], "pruning": {"factors": []}, "projection": "Disabled"}
+    said = refusal(tmp_path, service(tmp_path, source, variants))
+    assert "spec.variants.given[0]: reads embeddings of nodes of type tag, which have no features" in said
+
+
+@pytest.mark.parametrize(
+    ("variants", "said"),
+    [
+        ({"projection": "Disabled"}, "variants.projection must not be Disabled with graph.source.typed"),
+        (
+            {"given": [{"checkpoint": {"uri": "file:///w.safetensors"}, "columns": [0]}]},
+            "columns of variants.given must",
+        ),
+    ],
+)
+def test_what_products_leave_no_choice_about_is_refused(tmp_path: Path, variants: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        service(tmp_path, {"npz": {"uri": "file:///shop"}}, variants)
