@@ -21,7 +21,6 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.generation.training_set import fit_normalization
 from gnnserve_worker.graph.edges import EdgeList
-from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
@@ -34,7 +33,7 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
-from gnnserve_worker.sampling.batch_view import Part, view_of
+from gnnserve_worker.sampling.batch_view import FeatureRows, Part, view_of
 from gnnserve_worker.sampling.neighbours import Scratch, effective_nodes, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots
 

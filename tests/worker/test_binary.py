@@ -10,12 +10,12 @@ from tests.support.graphs import projected_table_of
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.binary import BinaryRows
 from gnnserve_worker.models.feature_products import FeatureProducts, Scaling
 from gnnserve_worker.models.nonzero import LEAST_INPUTS
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
+from gnnserve_worker.sampling.batch_view import FeatureRows
 
 INPUTS, NODES = LEAST_INPUTS + 37, 90
 DRAW = np.random.default_rng(0)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_worker.graph import feature_rows
-from gnnserve_worker.graph.feature_rows import FeatureRows, addresses_of
 from gnnserve_worker.models.feature_products import Scaling
+from gnnserve_worker.sampling import batch_view
+from gnnserve_worker.sampling.batch_view import FeatureRows, addresses_of
 
 ROWS = np.arange(24, dtype=np.float32).reshape(6, 4)
 
@@ -16,7 +16,7 @@ ROWS = np.arange(24, dtype=np.float32).reshape(6, 4)
 @pytest.mark.parametrize("objects_tell", [True, False])
 def test_addresses_are_those_that_arrays_tell_themselves(objects_tell: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not objects_tell:
-        monkeypatch.setattr(feature_rows, "_objects_tell", lambda: False)
+        monkeypatch.setattr(batch_view, "_objects_tell", lambda: False)
     arrays = [ROWS, ROWS[2:], np.zeros(3, np.int64), np.zeros((0, 4), np.float32)]
     assert addresses_of(arrays).tolist() == [each.ctypes.data for each in arrays]
 

@@ -13,9 +13,9 @@ from functools import cache
 import msgspec
 import numpy as np
 
-from gnnserve_worker.graph.feature_rows import FeatureRows, row_at
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.models.nonzero import NonzeroProduct, Order
+from gnnserve_worker.sampling.batch_view import FeatureRows, row_at
 from gnnserve_worker.tables.table import NO_SCALES
 from gnnserve_worker.tables.vectors import sum_rows
 

@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_worker.graph.feature_rows import FeatureRows, row_at
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.models.binary import BinaryRows, warm_up_binary
 from gnnserve_worker.models.network import Linear
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct, Order, pays
+from gnnserve_worker.sampling.batch_view import FeatureRows, row_at
 from gnnserve_worker.tables.normalise import ROW_NORMS
 from gnnserve_worker.tables.table import Rows
 

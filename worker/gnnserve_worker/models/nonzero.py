@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from gnnserve_worker.graph.feature_rows import FeatureRows, bits_at, row_at
 from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.sampling.batch_view import FeatureRows, bits_at, row_at
 
 LEAST_INPUTS = 256
 """Narrower features take less time to multiply than looking at them would save."""

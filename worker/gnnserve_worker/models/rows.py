@@ -12,12 +12,11 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.feature_products import FeatureProducts, RowsOfFeatures, ScaledColumns, Scaling, product_of
 from gnnserve_worker.models.network import Linear
-from gnnserve_worker.sampling.batch_view import BatchView, name_rows
+from gnnserve_worker.sampling.batch_view import BatchView, FeatureRows, name_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
 
