@@ -15,7 +15,7 @@ sizes and at the manifest alone. It cannot tell a default list that a user wrote
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -112,6 +112,19 @@ with fewer neighbours."""
 _BESIDE = _GROUPS[2:]
 """Those whose variants are of networks of their own, whatever the model's read."""
 PLANNERS = tuple(planner for group in _GROUPS for planner in group)
+_ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
+    StoredPlanner: lambda spec: spec.variants.stored,
+    GivenPlanner: lambda spec: spec.variants.given,
+    ProgramPlanner: lambda spec: spec.model.program,
+    ChannelsPlanner: lambda spec: spec.variants.channels,
+    OneRowPlanner: lambda spec: spec.variants.one_row,
+    CascadePlanner: lambda spec: spec.variants.cascades,
+}
+"""Field of a spec without which there is none of the planner's variants. The other planners are always asked."""
+
+
+def _asked(planners: Iterable[Planner], spec: GNNServiceSpec) -> list[Planner]:
+    return [one for one in planners if type(one) not in _ASKED or _ASKED[type(one)](spec)]
 
 
 def plan_families(made_from: Ingredients) -> list[FamilyPlan]:
@@ -134,7 +147,7 @@ def _plan(
     planned = [*before]
     for group in groups:
         first = len(planned)
-        for planner in group:
+        for planner in _asked(group, made_from.spec):
             plans.append(planner.plan(made_from, planned))
             planned.extend(plans[-1].variants)
         fewer = [each for one in planned[first:] for each in with_fewer_neighbours(variants, one)]
@@ -149,7 +162,7 @@ def needs_master(spec: GNNServiceSpec) -> bool:
     return (
         task_of(spec).needs_master
         or reads_master(spec.variants.pruning.method)
-        or any(planner.needs_master(spec) for planner in PLANNERS)
+        or any(planner.needs_master(spec) for planner in _asked(PLANNERS, spec))
     )
 
 
@@ -161,7 +174,7 @@ def bytes_of_tables(outline: Outline) -> int:
         space = search_space(spec, spec.variants.pruning.factors)
         listed = [*(each.variants for each in space.derived_rounds), space.merged(space.trained_rounds)]
     outlines = [replace(outline, spec=spec.model_copy(update={"variants": variants})) for variants in listed]
-    return sum(planner.tables_bytes(each) for each in outlines for planner in PLANNERS)
+    return sum(planner.tables_bytes(each) for each in outlines for planner in _asked(PLANNERS, each.spec))
 
 
 # --- what is planned of a list
