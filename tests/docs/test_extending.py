@@ -33,7 +33,7 @@ REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "An architecture": lambda: ARCHITECTURES,
     "A table format": lambda: FORMATS,
     "A graph source": lambda: GraphSource.model_fields,
-    "A variant": lambda: [type(planner).__name__ for planner in PLANNERS],
+    "A variant": lambda: [planner.__name__ for planner in PLANNERS],
     "A codec": lambda: dict.fromkeys(codec.content_type for codec in CODECS),
     "A wish": lambda: [wish.member for wish in WISHES],
     "A kind of child": lambda: [child.kind.name for child in CHILDREN],

@@ -253,7 +253,7 @@ def test_planners_say_what_their_tables_take(storage: Storage) -> None:
     spec = spec_of(pruning={"factors": [1, 3]}, storage=[storage], oneRow=one_row, stored=[1, 2], channels=CHANNELS)
     outline = Outline(spec, NETWORK, NODES, WIDTH, [given_variant("a", [4, 0, 1, 2]), given_variant("b", [1, 4])])
     float32_8, float32_3 = (stored_bytes(NODES, columns, Storage.FLOAT32) for columns in (8, 3))
-    found = {type(planner).__name__: planner.tables_bytes(outline) for planner in PLANNERS}
+    found = {planner.__name__: planner().tables_bytes(outline) for planner in PLANNERS}
 
     assert found == {
         "PrunedPlanner": stored_bytes(NODES, 6, storage),

@@ -17,6 +17,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import ChangedSource, NetworkManifest, RevisionManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
@@ -89,6 +90,25 @@ class TypeRowRecipe:
     def width(self) -> int:
         """Columns that it comes with: its features, or those of what stands in their place."""
         return self.features if self.default is None else len(self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedGraph:
+    """The graph of a revision: mapped as it is stored, and with room for changes where it is opened for them."""
+
+    stored: Graph
+    """As it is mapped."""
+    seen: Graph
+    """As predictions read it: with room for new nodes, where it changes."""
+    ids: GraphIds
+    payloads: tuple[EdgePayload | None, ...]
+    """Stored features and times of the edges of each relation; None: they have none."""
+    living: LivingGraph | None = None
+    """The graph where it changes, as predictions see it."""
+    draft: LivingGraph | None = None
+    """Another one over the same files, which changes are applied to first."""
+    mapped_entries: int = 0
+    """Entries of the lists of graphs that change which lie in mapped files; 0: they are copies."""
 
 
 @dataclass(frozen=True, slots=True)

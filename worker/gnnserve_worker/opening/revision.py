@@ -15,18 +15,18 @@ import numpy as np
 from msgspec import UNSET
 from safetensors import SafetensorError
 
-from gnnserve_api.errors import DamagedError
+from gnnserve_api.errors import DamagedError, RepositoryError
+from gnnserve_api.families import point_of
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.graph.store import Splits
+from gnnserve_worker.graph.store import Graph, GraphIds, Splits
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_of
 from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
-from gnnserve_worker.opening.graph import OpenedGraph, open_seen_graph
-from gnnserve_worker.opening.living_graphs import roots_with_room
+from gnnserve_worker.opening.living_graphs import living_graphs, moves_blocks, roots_with_room, with_room
 from gnnserve_worker.opening.loaded import (
     GraphReading,
     LoadedLabels,
@@ -34,14 +34,17 @@ from gnnserve_worker.opening.loaded import (
     LoadedVariant,
     NetworkBuilder,
     NewNodes,
+    OpenedGraph,
     Origin,
     TypeRowRecipe,
 )
 from gnnserve_worker.opening.networks import VariantNetworks
 from gnnserve_worker.opening.rows_by_node import RowsByNode
-from gnnserve_worker.repository import paths
+from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names, open_payloads
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowLayout, open_graph_array
+from gnnserve_worker.repository.room import GraphRoom
 from gnnserve_worker.sampling.neighbours import Sampler, effective_nodes
 from gnnserve_worker.tables.table import Table
 
@@ -176,6 +179,44 @@ _ROWS: Mapping[RowLayout, Callable[[RevisionFiles, OpenedGraph, VariantNetworks,
 }
 
 
+# --- its graph
+
+
+def _open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
+    manifest, mapped = revision.graph, partial(open_graph_array, revision)
+    rules = None if revision.manifest is None else revision.manifest.edge_rules
+    stored = open_graph(manifest, mapped, revision.graph_folder / paths.INDICES, revision.graph_remedy, rules)
+    payloads = open_payloads(stored, mapped, revision.graph_folder, revision.graph_remedy)
+    ids, schema = GraphIds(open_ids(manifest, mapped), open_names(manifest, mapped)), stored.schema
+    if revision.room is None:
+        return OpenedGraph(stored, stored, ids, payloads)
+    if revision.row_layout is not RowLayout.BY_NODE and not revision.makes_rows_by_type:
+        raise _unchangeable(revision, "how rows of new nodes are made")
+    if not any(point_of(variant).capabilities.changes for variant in revision.variants):
+        raise _unchangeable(revision, "how rows of its variants follow changes")
+    if not manifest.keeps_rules(rules):
+        raise _unchangeable(revision, "how edges become neighbour lists")
+    grown = with_room(schema, revision.tables, revision.room)
+    entries = None if moves_blocks(schema, grown) else _mapped_entries(revision, stored, revision.room)
+    living, draft = living_graphs(stored, ids.by_type, grown, revision.room.entries, entries, payloads)
+    mapped_entries = 0 if entries is None else stored.edges
+    return OpenedGraph(stored, living.graph, ids, payloads, living, draft, mapped_entries)
+
+
+def _mapped_entries(revision: RevisionFiles, stored: Graph, room: GraphRoom) -> Callable[[], np.ndarray]:
+    """Opens the graph's entries, writable, with room behind."""
+    path, entries = revision.graph_folder / paths.INDICES, revision.graph.edges + room.entries
+    return lambda: checks.open_growing(path, np.dtype(np.int32), stored.indices.shape, entries, revision.graph_remedy)
+
+
+def _unchangeable(revision: RevisionFiles, lacks: str) -> RepositoryError:
+    return RepositoryError(
+        revision.folder,
+        f"an earlier gnnserve generated it and kept nothing of {lacks}",
+        "generate it again, or leave spec.updates out",
+    )
+
+
 # --- a revision
 
 
@@ -191,7 +232,7 @@ def load_revision(
 
 def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network) -> LoadedRevision:
     """Open a revision. `build`: makes the networks of graphs of one type."""
-    described, graph = revision.graph, open_seen_graph(revision)
+    described, graph = revision.graph, _open_seen_graph(revision)
     parts = OpenedVariants(revision, graph, build)
     variants = {variant.name: parts.open(variant) for variant in revision.variants}
     weighs_neighbours = any(variant.network.weighs_neighbours for variant in variants.values())

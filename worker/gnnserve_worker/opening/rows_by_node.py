@@ -24,8 +24,7 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.graph import OpenedGraph
-from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
+from gnnserve_worker.opening.loaded import CORRECTION, OpenedGraph, TypeRowRecipe
 from gnnserve_worker.opening.networks import (
     VariantNetworks,
     correction_of,

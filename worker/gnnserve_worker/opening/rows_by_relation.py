@@ -26,8 +26,7 @@ from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.stored_layers import StoredRelationMaker
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.graph import OpenedGraph
-from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
+from gnnserve_worker.opening.loaded import CORRECTION, OpenedGraph, TypeRowRecipe
 from gnnserve_worker.opening.networks import followed_of
 from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
 from gnnserve_worker.opening.type_recipe import type_recipe

@@ -22,8 +22,7 @@ from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.type_rows import asked_row_maker, type_row_maker
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.graph import OpenedGraph
-from gnnserve_worker.opening.loaded import TypeRowRecipe
+from gnnserve_worker.opening.loaded import OpenedGraph, TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks, made_of_features, stored_products
 from gnnserve_worker.opening.spread_tables import spread_types
 from gnnserve_worker.opening.type_recipe import TypeRecipe, type_recipe

@@ -101,14 +101,14 @@ class CascadePlanner:
 # --- all planners
 
 
-_GROUPS: tuple[tuple[Planner, ...], ...] = (
-    (PrunedPlanner(), ProjectedPlanner(), StoredPlanner(), GivenPlanner(), ProgramPlanner()),
-    (ChannelsPlanner(),),
-    (OneRowPlanner(),),
-    (CascadePlanner(),),
+_GROUPS: tuple[tuple[type[Planner], ...], ...] = (
+    (PrunedPlanner, ProjectedPlanner, StoredPlanner, GivenPlanner, ProgramPlanner),
+    (ChannelsPlanner,),
+    (OneRowPlanner,),
+    (CascadePlanner,),
 )
-"""Planners in the order of the profile, which begins with the widest variant. Behind each group stand its variants
-with fewer neighbours."""
+"""Kinds of planners, in the order of the profile, which begins with the widest variant. Behind each group stand its
+variants with fewer neighbours."""
 _BESIDE = _GROUPS[2:]
 """Those whose variants are of networks of their own, whatever the model's read."""
 PLANNERS = tuple(planner for group in _GROUPS for planner in group)
@@ -123,8 +123,9 @@ _ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
 """Field of a spec without which there is none of the planner's variants. The other planners are always asked."""
 
 
-def _asked(planners: Iterable[Planner], spec: GNNServiceSpec) -> list[Planner]:
-    return [one for one in planners if type(one) not in _ASKED or _ASKED[type(one)](spec)]
+def asked_planners(spec: GNNServiceSpec, kinds: Iterable[type[Planner]] = PLANNERS) -> list[Planner]:
+    """Planners of these kinds whose variants a spec may have."""
+    return [kind() for kind in kinds if kind not in _ASKED or _ASKED[kind](spec)]
 
 
 def plan_families(made_from: Ingredients) -> list[FamilyPlan]:
@@ -139,7 +140,7 @@ def plan_beside(made_from: Ingredients, model: FamilyPlan) -> list[FamilyPlan]:
 
 
 def _plan(
-    groups: Iterable[Sequence[Planner]], made_from: Ingredients, before: Sequence[PlannedVariant]
+    groups: Iterable[Sequence[type[Planner]]], made_from: Ingredients, before: Sequence[PlannedVariant]
 ) -> list[FamilyPlan]:
     """`before`: what is planned already."""
     variants = made_from.spec.variants.canonical()
@@ -147,7 +148,7 @@ def _plan(
     planned = [*before]
     for group in groups:
         first = len(planned)
-        for planner in _asked(group, made_from.spec):
+        for planner in asked_planners(made_from.spec, group):
             plans.append(planner.plan(made_from, planned))
             planned.extend(plans[-1].variants)
         fewer = [each for one in planned[first:] for each in with_fewer_neighbours(variants, one)]
@@ -162,7 +163,7 @@ def needs_master(spec: GNNServiceSpec) -> bool:
     return (
         task_of(spec).needs_master
         or reads_master(spec.variants.pruning.method)
-        or any(planner.needs_master(spec) for planner in _asked(PLANNERS, spec))
+        or any(planner.needs_master(spec) for planner in asked_planners(spec))
     )
 
 
@@ -174,7 +175,7 @@ def bytes_of_tables(outline: Outline) -> int:
         space = search_space(spec, spec.variants.pruning.factors)
         listed = [*(each.variants for each in space.derived_rounds), space.merged(space.trained_rounds)]
     outlines = [replace(outline, spec=spec.model_copy(update={"variants": variants})) for variants in listed]
-    return sum(planner.tables_bytes(each) for each in outlines for planner in _asked(PLANNERS, each.spec))
+    return sum(planner.tables_bytes(each) for each in outlines for planner in asked_planners(each.spec))
 
 
 # --- what is planned of a list
