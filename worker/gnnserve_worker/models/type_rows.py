@@ -13,14 +13,13 @@ from functools import partial
 
 import numpy as np
 
-from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.kernels.layout import type_of, unpack_layout
 from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.feature_products import FeatureProducts, RowsOfFeatures, ScaledColumns, Scaling
 from gnnserve_worker.models.network import Linear
 from gnnserve_worker.models.rows import RowMaker, RowPlaces
-from gnnserve_worker.sampling.batch_view import BatchView
+from gnnserve_worker.sampling.batch_view import BatchView, FeatureRows
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import Rows, Table
 
