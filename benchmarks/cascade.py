@@ -41,16 +41,16 @@ from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.variants import cascade_name
-from gnnserve_worker.generation.cascades import threshold_for
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE, scores_of
-from gnnserve_worker.inference.batch import confidences, infer_batch, infer_each, warm_up, with_cascades
+from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up, with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.classify_nodes.labels import fit_temperature
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
+from gnnserve_worker.tasks.deciding import BY_CLASS, class_confidences, threshold_for
 
 GRAPHS = {"amazon_computers": 2, "coauthor_cs": 1, "tolokers": 2}
 """Seeds of training of each graph. mlp2 of coauthor_cs has 20,415 columns: its training takes minutes."""
@@ -129,11 +129,11 @@ class Judged:
             first=first,
             then=then,
             temperature=temperature,
-            threshold=threshold_for(self.scores["validation"][first], temperature, percent),
+            threshold=threshold_for(class_confidences(self.scores["validation"][first], temperature), percent),
         )
 
     def passed_on(self, split: str, cascade: CascadeManifest) -> np.ndarray:
-        sure = confidences(self.scores[split][cascade.first], cascade.temperature)
+        sure = class_confidences(self.scores[split][cascade.first], cascade.temperature)
         below: np.ndarray = sure < np.float32(cascade.threshold)
         return below
 
@@ -221,7 +221,7 @@ def _costs(
 ) -> dict[str, tuple[float, float]]:
     """By name: p50 in ms of a batch of test nodes, and the bytes that it reads."""
     warm_up(loaded)
-    infer = partial(with_cascades(partial(infer_each, loaded), cascades), with_embeddings=False)
+    infer = partial(with_cascades(partial(infer_each, loaded), cascades, BY_CLASS), with_embeddings=False)
     names = [*loaded.variants, *(cascade.name for cascade in cascades)]
     found = measure_latencies(infer, names, loaded.labels.splits.test, _BATCH, budget_s=budget_s, rounds=_ROUNDS)
     _check_first(loaded, cascades[0])
@@ -235,9 +235,9 @@ def _costs(
 def _check_first(loaded: LoadedRevision, cascade: CascadeManifest) -> None:
     """The engine must answer as the accuracies are worked out: each node by one of the stages."""
     infer, nodes = partial(infer_batch, loaded), loaded.labels.splits.test[:_BATCH]
-    answer = with_cascades(infer, [cascade])(cascade.name, nodes, 0).scores
+    answer = with_cascades(infer, [cascade], BY_CLASS)(cascade.name, nodes, 0).scores
     first, then = (infer(stage, nodes, 0).scores for stage in (cascade.first, cascade.then))
-    below = confidences(first, cascade.temperature) < np.float32(cascade.threshold)
+    below = class_confidences(first, cascade.temperature) < np.float32(cascade.threshold)
     if not np.allclose(answer, np.where(below[:, None], then, first), rtol=1e-5, atol=1e-5):
         raise RuntimeError(f"{cascade.name} answers otherwise than its stages")
 

@@ -173,8 +173,8 @@ BREAKS_RULE = {
         },
         "variants": {"oneRow": [{"hops": 1}]},
     },
-    "variants.cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of "
-    "classes of nodes": {
+    "variants.thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of classes of "
+    "nodes": {
         **MINIMAL,
         "task": {"links": {}},
         "variants": {"thresholds": "PerClass"},

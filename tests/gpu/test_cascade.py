@@ -16,8 +16,9 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
-from gnnserve_worker.inference.batch import confidences, infer_batch, with_cascades
+from gnnserve_worker.inference.batch import infer_batch, with_cascades
 from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.tasks.deciding import BY_CLASS, class_confidences
 
 pytestmark = pytest.mark.usefixtures("chunks_of_4")
 
@@ -37,13 +38,13 @@ def test_answers_are_those_of_the_gpus_stages(accelerator: Accelerator) -> None:
     loaded = revision()
     engine, seeds = engine_of(loaded, accelerator), np.arange(24, dtype=np.int64)
     on_cpu = infer_batch(loaded, "x2", seeds, key=3).scores
-    ascending = np.sort(confidences(on_cpu, 1.0))
+    ascending = np.sort(class_confidences(on_cpu, 1.0))
     gap = 8 + int(np.diff(ascending[8:16]).argmax())  # between two confidences that no rounding confuses
     cascade = cascade_of(float(ascending[gap : gap + 2].mean()))
 
-    answer = with_cascades(engine.infer, [cascade])(cascade.name, seeds, 3)
+    answer = with_cascades(engine.infer, [cascade], BY_CLASS)(cascade.name, seeds, 3)
 
-    is_passed_on = confidences(on_cpu, 1.0) < np.float32(cascade.threshold)
+    is_passed_on = class_confidences(on_cpu, 1.0) < np.float32(cascade.threshold)
     assert is_passed_on.any()
     stages = [engine.infer(name, seeds, 3).scores for name in ("x2", "x1")]
     expected = np.where(is_passed_on[:, None], stages[1], stages[0])

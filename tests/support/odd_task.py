@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from gnnserve_api import decoding
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import LabelMisfit
@@ -40,9 +41,11 @@ from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks import generation, serving
+from gnnserve_worker.tasks.deciding import BY_CLASS, Decides
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.generated import (
     Batch,
+    Confidences,
     Course,
     DecoderTensors,
     EmbeddingCourse,
@@ -195,8 +198,14 @@ class OddJudge:
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         return variant
 
-    def temperature(self, outputs: np.ndarray) -> float:
+    def confidences(self, first: VariantManifest, outputs_of: OutputsOf) -> Confidences:
         raise ValueError("there are no classes to be sure of")
+
+    def decides(self, variants: Mapping[str, VariantManifest], cascades: Sequence[CascadeManifest]) -> Decides:
+        return BY_CLASS
+
+    def over(self, cascade: CascadeManifest, decides: Decides) -> OddJudge:
+        return self
 
     def misfits(
         self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]

@@ -19,9 +19,9 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.families import POINTS
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.cascades import check_cascades, threshold_for
+from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.inference.batch import Inference, confidences, infer_batch, with_cascades
+from gnnserve_worker.inference.batch import Inference, infer_batch, with_cascades
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -30,6 +30,7 @@ from gnnserve_worker.repository.checks import cascade_misfit
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.tasks.classify_nodes.labels import fit_temperature
+from gnnserve_worker.tasks.deciding import BY_CLASS, class_confidences, threshold_for
 
 GRAPH = planted_graph([1, 5, 8], nodes=300)
 CASCADES = [
@@ -83,7 +84,7 @@ def answers_of(
 def assert_each_is_a_stages(served: ServedRevision, cascade: CascadeManifest, *of: Inference) -> np.ndarray:
     """Returns which of the seeds were passed on."""
     answer, first, then = of
-    is_passed_on = confidences(first.scores, cascade.temperature) < np.float32(cascade.threshold)
+    is_passed_on = class_confidences(first.scores, cascade.temperature) < np.float32(cascade.threshold)
     expected = np.where(is_passed_on[:, None], then.scores, first.scores)
     np.testing.assert_allclose(answer.scores, expected, rtol=1e-6, atol=1e-6)
     return is_passed_on
@@ -111,15 +112,15 @@ def test_a_threshold_passes_on_the_stated_share_of_the_least_confident() -> None
     scores = np.zeros((200, 2), np.float32)
     scores[:, 0] = np.random.default_rng(0).permutation(200) / 20
     for percent, count in {1: 2, 10: 20, 50: 100, 99: 198}.items():
-        below = confidences(scores, 1.5) < np.float32(threshold_for(scores, 1.5, percent))
+        sure = class_confidences(scores, 1.5)
+        below = sure < np.float32(threshold_for(sure, percent))
         assert below.sum() == count
         assert scores[below, 0].max() < scores[~below, 0].min()
 
 
 def test_nodes_of_equal_confidence_stay_together() -> None:
-    assert not (
-        confidences(np.zeros((50, 2), np.float32), 1) < threshold_for(np.zeros((50, 2), np.float32), 1, 50)
-    ).any()
+    same = class_confidences(np.zeros((50, 2), np.float32), 1)
+    assert not (same < threshold_for(same, 50)).any()
 
 
 # --- what is generated
@@ -175,7 +176,7 @@ def test_each_answer_is_that_of_a_stage(served: ServedRevision, name: str) -> No
 @pytest.mark.parametrize(("threshold", "stage"), [(0.0, 1), (2.0, 2)], ids=["nothing", "everything"])
 def test_nothing_or_everything_may_be_passed_on(served: ServedRevision, threshold: float, stage: int) -> None:
     cascade = msgspec.structs.replace(cascade_named(served.manifest, MLP2), threshold=threshold, name="changed")
-    infer = with_cascades(served.compute.infer, [cascade])
+    infer = with_cascades(served.compute.infer, [cascade], BY_CLASS)
     stages = [served.compute.infer(name, SEEDS, 7) for name in (cascade.first, cascade.then)]
     answer = infer("changed", SEEDS, 7)
     np.testing.assert_array_equal(answer.scores, stages[stage - 1].scores)
@@ -237,7 +238,7 @@ def test_overlays_are_seen_by_both_stages(served: ServedRevision, loaded: Loaded
 
 def test_networks_are_answered_for_as_they_were(served: ServedRevision, loaded: LoadedRevision) -> None:
     plain = partial(infer_batch, loaded)
-    assert with_cascades(plain, ()) is plain
+    assert with_cascades(plain, (), BY_CLASS) is plain
     expected = infer_batch(loaded, "x1", SEEDS, 7)
     answer = served.compute.infer("x1", SEEDS, 7)
     np.testing.assert_array_equal(answer.scores, expected.scores)

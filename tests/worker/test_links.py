@@ -39,7 +39,7 @@ from gnnserve_worker.tasks.score_links.course import LinkCourse
 from gnnserve_worker.tasks.score_links.decoders import make_decoder
 from gnnserve_worker.tasks.score_links.folding import read_from_one_end
 from gnnserve_worker.tasks.score_links.links import open_decoder, served_links
-from gnnserve_worker.tasks.score_links.metrics import judge_links, roc_auc
+from gnnserve_worker.tasks.score_links.metrics import DecodedPairs, judge_links, roc_auc
 
 GRAPH = planted_graph([2, 5, 9], nodes=200, columns=12)
 TASK = Links(dimensions=16)
@@ -152,7 +152,12 @@ def test_rankings_leave_known_links_out_and_count_the_others() -> None:
     # Node 0 scores 1 and 2 highest, which are known; 4 stands above the link that is asked about.
     embeddings[0] = [0, 9, 8, 3, 5, 1]
     scores = judge_links(
-        whole, whole.validation, whole.validation_negatives, build_decoder("Dot", {}, 6), lambda n: embeddings[n], 2
+        whole,
+        whole.validation,
+        whole.validation_negatives,
+        DecodedPairs(build_decoder("Dot", {}, 6)),
+        lambda n: embeddings[n],
+        2,
     ).scores
     assert scores.mrr == 0.5
     assert scores.recall_at_k == 1
@@ -166,7 +171,12 @@ def test_equal_scores_have_their_mean_rank_and_a_random_order() -> None:
     held_out = [(0, node) for node in range(1, nodes, 10)]
     whole, embeddings = LinkSet_of([], held_out, nodes), np.zeros((nodes, 2), np.float32)
     scores = judge_links(
-        whole, whole.validation, whole.validation_negatives, build_decoder("Dot", {}, 2), lambda n: embeddings[n], 100
+        whole,
+        whole.validation,
+        whole.validation_negatives,
+        DecodedPairs(build_decoder("Dot", {}, 2)),
+        lambda n: embeddings[n],
+        100,
     ).scores
     assert scores.mrr == pytest.approx(1 / (1 + 900 / 2))
     assert 0.03 < scores.recall_at_k < 0.2  # a tenth of all nodes is among the first hundred

@@ -309,15 +309,13 @@ def one_decoder_reads_all(spec: _Spec, links: Links) -> bool:
 
 
 @_rule_of_links(
-    f"!{_HAS_LINKS} || !((has(self.variants.cascades) && size(self.variants.cascades) > 0) || "
-    "self.variants.thresholds == 'PerClass' || self.variants.pruning.stabilitySeeds > 0)",
-    "variants.cascades, thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of "
-    "classes of nodes",
+    f"!{_HAS_LINKS} || !(self.variants.thresholds == 'PerClass' || self.variants.pruning.stabilitySeeds > 0)",
+    "variants.thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of classes of "
+    "nodes",
 )
 def links_have_no_classes(spec: _Spec, links: Links) -> bool | str:
     variants = spec.variants
     given = {
-        "cascades": variants.cascades,
         "thresholds PerClass": variants.thresholds is Thresholds.PER_CLASS,
         "pruning.stabilitySeeds": variants.pruning.stability_seeds,
     }

@@ -1,22 +1,24 @@
-"""Cascades of one revision: refused where there can be none, and fitted on validation nodes once their stages run."""
+"""Cascades of one revision: refused where there can be none, fitted on the validation split once their stages run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
+from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.cascade import unknown_stages
 from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.families.family import PlannedCascade
 from gnnserve_worker.generation.profile import FittedCascade, scores_of
-from gnnserve_worker.inference.batch import confidences
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.tasks.generated import Judge
+from gnnserve_worker.tasks.deciding import threshold_for
+from gnnserve_worker.tasks.generated import Confidences, Judge
 
 
 def check_cascades(spec: GNNServiceSpec) -> None:
@@ -34,30 +36,23 @@ def check_stages(variants: Variants, existing: Collection[str]) -> None:
         )
 
 
-def fit_cascades(revision: LoadedRevision, planned: Sequence[PlannedCascade], judge: Judge) -> list[FittedCascade]:
-    """Each first stage is run over the validation nodes and calibrated once."""
-    nodes = revision.labels.splits.validation
+def fit_cascades(
+    revision: LoadedRevision, variants: Mapping[str, VariantManifest], planned: Sequence[PlannedCascade], judge: Judge
+) -> list[FittedCascade]:
+    """Each first stage is run over the validation split once. `variants`: as they were calibrated, by name."""
     firsts = dict.fromkeys(cascade.first for cascade in planned)
-    scores = {first: scores_of(revision, first, nodes) for first in firsts}
-    temperatures = {first: judge.temperature(found) for first, found in scores.items()}
-    return [_fit(cascade, scores[cascade.first], temperatures[cascade.first]) for cascade in planned]
+    found = {first: judge.confidences(variants[first], partial(scores_of, revision, first)) for first in firsts}
+    return [_fit(cascade, found[cascade.first]) for cascade in planned]
 
 
-def _fit(planned: PlannedCascade, scores: np.ndarray, temperature: float) -> FittedCascade:
-    threshold = threshold_for(scores, temperature, planned.percent)
+def _fit(planned: PlannedCascade, found: Confidences) -> FittedCascade:
+    threshold = threshold_for(found.of_items, planned.percent)
     manifest = CascadeManifest(
         name=planned.name,
         family=planned.family,
         first=planned.first,
         then=planned.then,
-        temperature=temperature,
+        temperature=found.temperature,
         threshold=threshold,
     )
-    return FittedCascade(manifest, float(np.mean(confidences(scores, temperature) < np.float32(threshold))))
-
-
-def threshold_for(scores: np.ndarray, temperature: float, percent: float) -> float:
-    """The confidence below which that percentage of the nodes lies; fewer where several have the same. Which nodes are
-    the least sure barely depends on the temperature, so a threshold is chosen by this share, not as a probability."""
-    ascending = np.sort(confidences(scores, temperature))
-    return float(ascending[min(round(percent * len(ascending) / 100), len(ascending) - 1)])
+    return FittedCascade(manifest, float(np.mean(found.of_items < np.float32(threshold))))

@@ -25,11 +25,12 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.families import point_of
 from gnnserve_api.profile import CascadeProfile, LatencyProfile, NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.repository import VariantManifest
-from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up, with_cascades
+from gnnserve_worker.inference.batch import Infer, PairsOf, infer_batch, infer_each, warm_up, with_cascades
 from gnnserve_worker.inference.latency import measure_latencies, measure_new_nodes, measured_with_new_nodes
 from gnnserve_worker.models.network import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
+from gnnserve_worker.tasks.deciding import Decides, each_alone, in_turn
 from gnnserve_worker.tasks.generated import Judge, OutputsOf, Verdict
 
 BATCH_SEEDS = (1, 32, 1024)
@@ -101,8 +102,10 @@ def measure_profile(
     them. `judged`: the revision as variants are judged; None: as it is served.
     """
     verdicts = {} if verdicts is None else verdicts
-    subject = _Subject.of(revision, cascades)
-    judged_subject = subject if judged is None else _Subject.of(judged, cascades)
+    manifests = [cascade.manifest for cascade in cascades]
+    decides = judge.decides({known.variant.name: known.variant for known in generated}, manifests)
+    subject = _Subject.of(revision, manifests, decides)
+    judged_subject = _Subject.of(revision if judged is None else judged, manifests, decides, each_alone)
     latency_parts = _SIZE_PARTS * (len(BATCH_SEEDS) + 1)
     before_accuracy = latency_parts + len(BATCH_SEEDS)
     total = before_accuracy + len(subject.names)
@@ -153,7 +156,8 @@ def measure_profile(
     for done, cascade in enumerate(cascades, start=before_accuracy + len(generated)):
         report(done, total)
         made_of = cascade.manifest
-        verdict = verdicts[made_of.name] = judge.judge(_outputs_of(judged_subject, made_of.name, None))
+        outputs_of = _outputs_of(judged_subject, made_of.name, None)
+        verdict = verdicts[made_of.name] = judge.over(made_of, decides).judge(outputs_of)
         variants.append(
             msgspec.structs.replace(
                 _memory_of_both(stages[made_of.first], stages[made_of.then], shared),
@@ -164,6 +168,8 @@ def measure_profile(
                 cascade=CascadeProfile(first=made_of.first, then=made_of.then, passed_on=cascade.passed_on),
                 validation_accuracy=verdict.validation.accuracy,
                 test_accuracy=None if verdict.test is None else verdict.test.accuracy,
+                validation_figures=verdict.validation.figures,
+                test_figures=None if verdict.test is None else verdict.test.figures,
                 latency=tuple(latencies[made_of.name]),
                 test_latency=on_test.get(made_of.name),
                 new_nodes=tuple(new_nodes[made_of.name]),
@@ -209,15 +215,16 @@ class _Subject:
     infer_each: Infer
 
     @staticmethod
-    def of(revision: LoadedRevision, cascades: Sequence[FittedCascade] = ()) -> _Subject:
-        manifests = [cascade.manifest for cascade in cascades]
+    def of(
+        revision: LoadedRevision, manifests: Sequence[CascadeManifest], decides: Decides, pairs_of: PairsOf = in_turn
+    ) -> _Subject:
         able = measured_with_new_nodes(revision)
         return _Subject(
             revision,
             (*revision.variants, *(manifest.name for manifest in manifests)),
             (*able, *(manifest.name for manifest in manifests if {manifest.first, manifest.then} <= {*able})),
-            with_cascades(partial(infer_batch, revision), manifests),
-            with_cascades(partial(infer_each, revision), manifests),
+            with_cascades(partial(infer_batch, revision), manifests, decides, pairs_of),
+            with_cascades(partial(infer_each, revision), manifests, decides, pairs_of),
         )
 
 
@@ -235,25 +242,25 @@ def _measure_new_nodes(subject: _Subject, nodes: np.ndarray, seeds: int, budget_
 
 def calibrated(revision: LoadedRevision, generated: Sequence[GeneratedVariant], judge: Judge) -> list[GeneratedVariant]:
     """Each variant with what makes answers of its outputs: thresholds, or a curve to probabilities."""
-    subject = _Subject.of(revision)
+    infer = partial(infer_batch, revision)
     return [
-        replace(made, variant=judge.calibrate(made.variant, _outputs_of(subject, made.variant.name, None)))
+        replace(made, variant=judge.calibrate(made.variant, partial(_scores_of, infer, made.variant.name)))
         for made in generated
     ]
 
 
 def scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
     """Scores of nodes by a variant that is no cascade, as accuracies are measured."""
-    return _scores_of(_Subject.of(revision), variant, nodes)
+    return _scores_of(partial(infer_batch, revision), variant, nodes)
 
 
 def _outputs_of(subject: _Subject, variant: str, thresholds: Sequence[float] | None) -> OutputsOf:
-    return lambda nodes: decisive_scores(_scores_of(subject, variant, nodes), thresholds)
+    return lambda nodes: decisive_scores(_scores_of(subject.infer, variant, nodes), thresholds)
 
 
-def _scores_of(subject: _Subject, variant: str, nodes: np.ndarray) -> np.ndarray:
+def _scores_of(infer: Infer, variant: str, nodes: np.ndarray) -> np.ndarray:
     scores = [
-        subject.infer(variant, nodes[start : start + _EVALUATION_SEEDS], key=start, with_embeddings=False).scores
+        infer(variant, nodes[start : start + _EVALUATION_SEEDS], key=start, with_embeddings=False).scores
         for start in range(0, len(nodes), _EVALUATION_SEEDS)
     ]
     found = np.concatenate(scores)

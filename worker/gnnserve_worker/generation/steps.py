@@ -299,7 +299,8 @@ class _Measuring:
             if variants.cascades:
                 # Anew: a table of a stage may have been left out, whose storage cannot hold its numbers.
                 check_stages(variants, [*loaded.variants])
-            cascades = fit_cascades(judged, planned, judge) if planned else []
+            made = {one.variant.name: one.variant for one in generated}
+            cascades = fit_cascades(judged, made, planned, judge) if planned else []
             budget_s = self.wanted.profile_budget_s
             profile = measure_profile(loaded, generated, self._report, judge, budget_s, cascades, found, judged)
         except ProgramFailedError as error:

@@ -21,7 +21,6 @@ import numpy as np
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError, DeviceLostError
 from gnnserve_api.profile import LatencyProfile, NewNodesLatency, Profile
-from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.cuda import use_first_gpu
@@ -74,7 +73,7 @@ def serve_on_gpu(
         written = served.changes.log.note_written()
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)), written)
         engine.warm_up(lambda warm: share_where_it_pays(warm, loaded.labels.splits.validation))
-        profile = _measured_here(served.manifest, loaded, engine)
+        profile = _measured_here(served, loaded, engine)
     except CrowdedError as error:
         if not may_fall_back:
             raise
@@ -105,7 +104,7 @@ def serve_on_gpu(
     parts = ", ".join(f"{part} {size:,}" for part, size in stats.memory_bytes.items())
     _log.info("on %s: %s of %s bytes of its memory", stats.device, parts, f"{stats.memory_budget_bytes:,}")
     guarded = GuardedEngine(loaded, engine, trust, may_fall_back=may_fall_back)
-    infer = with_cascades(guarded.infer, served.manifest.cascades)
+    infer = with_cascades(guarded.infer, served.manifest.cascades, served.task.decides)
     # Warming up is as before: the CPU finds ids, and is to answer at once where the GPU is lost.
     compute = replace(
         served.compute,
@@ -128,9 +127,9 @@ def _until_it_fits(served: ServedRevision, why: DeviceError, ledger: Ledger, tru
     return replace(served, compute=compute)
 
 
-def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: GpuEngine) -> Profile:
+def _measured_here(served: ServedRevision, loaded: LoadedRevision, engine: GpuEngine) -> Profile:
     """The same variants and batch sizes, on this device; those that are left to the CPU, on that."""
-    profile = manifest.profile
+    manifest, profile = served.manifest, served.manifest.profile
     if engine.variants != loaded.variants.keys():
         warm_up(loaded)  # or what is compiled and loaded at first would be measured
     names = [variant.name for variant in profile.variants]
@@ -143,7 +142,7 @@ def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: G
             return engine.infer_each(variant, seeds, key, with_embeddings=with_embeddings, view=view)
         return infer_each(loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
 
-    infer = partial(with_cascades(infer_network, manifest.cascades), with_embeddings=False)
+    infer = partial(with_cascades(infer_network, manifest.cascades, served.task.decides), with_embeddings=False)
     for point in profile.variants[0].latency:
         measured = measure_latencies(
             infer, names, loaded.labels.splits.validation, point.seeds, budget_s=_BUDGET_S, rounds=_ROUNDS

@@ -3,16 +3,16 @@
 The same function serves requests, measures the profile and computes the accuracies in it, so that what is
 promised is what is served.
 
-Through a cascade one variant answers, and another one about the nodes that the first is not sure of. A cascade computes
-nothing itself but confidences, so it runs on any device that its stages run on. Each answer is that of one of the two
-stages, with the neighbours that this stage would have drawn by itself.
+Through a cascade one variant answers, and another one about what the first is not sure of, which the task decides
+(`tasks/deciding.py`). A cascade computes nothing itself, so it runs on any device that its stages run on. Either stage
+has the neighbours that it would have drawn by itself.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -35,6 +35,7 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distin
 from gnnserve_worker.sampling.normalised import weigh
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.tables.table import RowsBehind
+from gnnserve_worker.tasks.deciding import Decides, SeedPairs, in_turn
 
 _CHUNK_BYTES = 1024 * 1024
 """What one chunk gathers and computes: as much as stays in a core's own cache."""
@@ -319,15 +320,23 @@ def _rows_of(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
 # --- cascades: two variants for one batch
 
 
-def with_cascades(infer: Infer, cascades: Sequence[CascadeManifest]) -> Infer:
+PairsOf = Callable[[int], SeedPairs]
+"""Which of so many seeds of a batch are asked about together."""
+
+
+def with_cascades(
+    infer: Infer, cascades: Sequence[CascadeManifest], decides: Decides, pairs_of: PairsOf = in_turn
+) -> Infer:
     """`infer` of a revision's networks, which answers for its cascades as well."""
-    return _Cascading(infer, {cascade.name: cascade for cascade in cascades}) if cascades else infer
+    return _Cascading(infer, {cascade.name: cascade for cascade in cascades}, decides, pairs_of) if cascades else infer
 
 
 @dataclass(frozen=True, slots=True)
 class _Cascading:
     infer: Infer
     cascades: Mapping[str, CascadeManifest]
+    decides: Decides
+    pairs_of: PairsOf
 
     def __call__(
         self,
@@ -341,33 +350,20 @@ class _Cascading:
         cascade = self.cascades.get(variant)
         if cascade is None:
             return self.infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
-        return infer_cascade(self.infer, cascade, seeds, key, view=view)
+        return self._infer_cascade(cascade, seeds, key, view)
 
-
-def infer_cascade(
-    infer: Infer, cascade: CascadeManifest, seeds: np.ndarray, key: int, *, view: BatchView | None = None
-) -> Inference:
-    """As `infer_batch`, without embeddings: the two networks' hidden layers differ."""
-    answer = infer(cascade.first, seeds, key, with_embeddings=False, view=view)
-    started = time.perf_counter()
-    scores = answer.scores
-    places = np.flatnonzero(confidences(scores, cascade.temperature) < np.float32(cascade.threshold))
-    seen = None if view is None else view.of_places(places)
-    times = answer.times + StageTimes(0.0, 0.0, (time.perf_counter() - started) * 1e3)
-    if not len(places):
-        return Inference(scores, None, times, answer.gathered_bytes)
-    rest = infer(cascade.then, seeds[places], key, with_embeddings=False, view=seen)
-    scores[places] = rest.scores
-    return Inference(scores, None, times + rest.times, answer.gathered_bytes + rest.gathered_bytes)
-
-
-def confidences(scores: np.ndarray, temperature: float) -> np.ndarray:
-    """Probability of the likeliest class, float32 [nodes], where scores (float32 [nodes, classes]) are divided by the
-    temperature first (On calibration of modern neural networks, section 4.2)."""
-    # By class: numpy reduces long rows many times as fast as rows that are as short as there are classes.
-    lag = scores.T.copy()
-    lag -= lag.max(axis=0)
-    lag /= np.float32(temperature)
-    np.exp(lag, out=lag)
-    shares: np.ndarray = np.float32(1) / lag.sum(axis=0)
-    return shares
+    def _infer_cascade(
+        self, cascade: CascadeManifest, seeds: np.ndarray, key: int, view: BatchView | None
+    ) -> Inference:
+        """Without embeddings: the two networks' hidden layers differ."""
+        answer = self.infer(cascade.first, seeds, key, with_embeddings=False, view=view)
+        started = time.perf_counter()
+        places = self.decides.passed_on(cascade, answer.scores, self.pairs_of(len(seeds)))
+        seen = None if view is None else view.of_places(places)
+        times = answer.times + StageTimes(0.0, 0.0, (time.perf_counter() - started) * 1e3)
+        if not len(places):
+            scores = self.decides.joined(answer.scores, places, answer.scores[:0])
+            return Inference(scores, None, times, answer.gathered_bytes)
+        rest = self.infer(cascade.then, seeds[places], key, with_embeddings=False, view=seen)
+        scores = self.decides.joined(answer.scores, places, rest.scores)
+        return Inference(scores, None, times + rest.times, answer.gathered_bytes + rest.gathered_bytes)

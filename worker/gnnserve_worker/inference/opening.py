@@ -49,7 +49,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     )
     task = opener.open(parts)
     indexes = _indexes_of(loaded, manifest.revision, task.recommending)
-    infer = with_cascades(partial(infer_batch, loaded), manifest.cascades)
+    infer = with_cascades(partial(infer_batch, loaded), manifest.cascades, task.decides)
     changes = STILL
     if replica is not None:
         changes = _changes_of(loaded, replica, changed_features_of(loaded, manifest, graph), indexes)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
 from gnnserve_api.programs import ProgramLimits
@@ -20,13 +21,14 @@ from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.variants import capabilities_of
-from gnnserve_worker.inference.batch import Infer
+from gnnserve_worker.inference.batch import Infer, with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
+from gnnserve_worker.tasks.deciding import SeedPairs
 from gnnserve_worker.tasks.served import ServedTask
 
 
@@ -78,6 +80,8 @@ class ServedRevision:
     """What each variant can give that not every request needs."""
     has_embeddings: bool = field(init=False)
     """Whether a variant can give its last hidden layer: a network of one layer has none."""
+    paired: Mapping[str, CascadeManifest] = field(init=False)
+    """Cascades by name to which a batch must say which of its seeds are asked about together; empty: it need not."""
     tier_permille: Mapping[str, int] = field(init=False)
     """By variant, the accuracy tolerance from which on it answers; without those that never do."""
 
@@ -86,12 +90,18 @@ class ServedRevision:
         drawn = {variant.name: _most_drawn(variant.fanouts) for variant in manifest.variants}
         most_drawn = max([*drawn.values(), *(drawn[one.first] + drawn[one.then] for one in manifest.cascades)])
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
+        paired = {one.name: one for one in manifest.cascades} if self.task.decides.by_pairs else {}
+        object.__setattr__(self, "paired", paired)
         gives = capabilities_of(manifest)
         object.__setattr__(self, "capabilities", gives)
         object.__setattr__(self, "has_embeddings", any(each.embeddings for each in gives.values()))
         tiers = stated_tiers(points_of(manifest.profile))
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
+
+    def infer_paired(self, cascade: str, pairs: SeedPairs) -> Infer:
+        """What computes a batch of one of `paired`, whose seeds are asked about so."""
+        return with_cascades(self.compute.infer, (self.paired[cascade],), self.task.decides, lambda _: pairs)
 
     def follow(self, table: RoutingTable) -> None:
         """Compute as the table says, whatever answers are chosen by it."""

@@ -45,6 +45,7 @@ from gnnserve_worker.serving.requests import (
     share_out,
 )
 from gnnserve_worker.serving.shared_time import SharedTime, longest_turn_of
+from gnnserve_worker.tasks.deciding import each_alone
 
 SHORT_BATCH_MS = 2.0
 """Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load far
@@ -388,7 +389,8 @@ class Engine:
                 continue
             self._worked_for = model
             job = task.job
-            inputs = BatchInputs(job.seeds, next(self._draw_keys), job.with_embeddings)
+            pairs = each_alone(len(job.seeds)) if job.variant in lane.revision.paired else None
+            inputs = BatchInputs(job.seeds, next(self._draw_keys), job.with_embeddings, pairs=pairs)
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms, job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille

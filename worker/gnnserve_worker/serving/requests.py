@@ -29,7 +29,7 @@ from gnnserve_api.protocol import ErrorDetail
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.asking.question import IN_BODY, NO_WISHES, Question, Wishes
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.batch import Inference, StageTimes
+from gnnserve_worker.inference.batch import Infer, Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.inference.served_changes import STILL, ServedChanges
 from gnnserve_worker.programs.failure import ProgramFailedError
@@ -40,6 +40,7 @@ from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.variants import NO_LOSSES, VariantChooser
 from gnnserve_worker.serving.tracing.tracer import Tracer
 from gnnserve_worker.serving.tracing.traces import RequestTrace
+from gnnserve_worker.tasks.deciding import SeedPairs
 from gnnserve_worker.tasks.served import Items
 
 DRAW_KEY_STEP = 65_536
@@ -355,6 +356,8 @@ class BatchInputs(msgspec.Struct, frozen=True):
     with_embeddings: bool
     parts: Sequence[Part] | None = None
     """The requests, or pieces of them, whose seeds these are, in order; None: none of them has an overlay or a seed."""
+    pairs: SeedPairs | None = None
+    """Which seeds are asked about together; None: the variant need not know."""
 
 
 class Computed(msgspec.Struct, frozen=True):
@@ -377,9 +380,24 @@ def fetch_inputs(accepted: AcceptedRequests, lane: Lane, batch: Batch, key: int)
         has_parts |= question.overlay is not None or question.seed is not None
     if has_parts:
         seeds = np.concatenate(nodes, out=lane.seeds[: batch.seeds])  # a copy: the view changes it
-        return BatchInputs(seeds, key, with_embeddings, [_part_of(accepted[p.request.key], p) for p in batch.pieces])
+        parts = [_part_of(accepted[p.request.key], p) for p in batch.pieces]
+        return BatchInputs(seeds, key, with_embeddings, parts, _pairs_of(accepted, lane, batch))
     seeds = nodes[0] if len(nodes) == 1 else np.concatenate(nodes, out=lane.seeds[: batch.seeds])
+    if lane.revision.paired:
+        return BatchInputs(seeds, key, with_embeddings, None, _pairs_of(accepted, lane, batch))
     return BatchInputs(seeds, key, with_embeddings)
+
+
+def _pairs_of(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> SeedPairs | None:
+    """Pairs of the batch's requests, by the places of its seeds."""
+    if batch.variant not in lane.revision.paired:
+        return None
+    found, first = list[SeedPairs](), 0
+    for piece in batch.pieces:
+        own = accepted[piece.request.key].question.form.within(piece.start, piece.stop)
+        found.append(SeedPairs(own.first + first, own.second + first, own.alone + first))
+        first += piece.stop - piece.start
+    return SeedPairs(*(np.concatenate(ends) for ends in zip(*map(msgspec.structs.astuple, found), strict=True)))
 
 
 def _part_of(pending: Pending, piece: Piece) -> Part:
@@ -394,25 +412,24 @@ def infer(
         started_ms = clock_ms()
         # Before the batch begins, so that no offset is told that it did not see.
         offset = lane.revision.changes.log.offset
+        run = lane.revision.compute.infer
+        if inputs.pairs is not None:
+            run = lane.revision.infer_paired(variant, inputs.pairs)
         if inputs.parts is None:
-            inference = lane.revision.compute.infer(
-                variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings
-            )
+            inference = run(variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings)
         else:
-            inference = _infer_parts(lane, variant, inputs, inputs.parts)
+            inference = _infer_parts(run, lane, variant, inputs, inputs.parts)
         return Computed(inference, started_ms, clock_ms(), offset)
     except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
         return error
 
 
-def _infer_parts(lane: Lane, variant: str, inputs: BatchInputs, parts: Sequence[Part]) -> Inference:
+def _infer_parts(run: Infer, lane: Lane, variant: str, inputs: BatchInputs, parts: Sequence[Part]) -> Inference:
     """As `infer`, by a view of the graph with the overlays and seeds of the parts."""
     started = time.perf_counter()
     view = view_of(lane.revision.graph.first_new, parts, inputs.seeds)
     overlay_ms = (time.perf_counter() - started) * 1e3
-    inference = lane.revision.compute.infer(
-        variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings, view=view
-    )
+    inference = run(variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings, view=view)
     return msgspec.structs.replace(inference, times=inference.times.after_overlay(overlay_ms))
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.profile import Metric, TaskFigures, VariantProfile
@@ -27,6 +28,7 @@ from gnnserve_worker.graph.links import LinkSet, Pairs
 from gnnserve_worker.graph.store import Finding, Graph, GraphData, Relation
 from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.tasks.deciding import Decides
 
 if TYPE_CHECKING:
     import torch
@@ -195,6 +197,15 @@ class Verdict(NamedTuple):
     """None: there is no test split."""
 
 
+class Confidences(NamedTuple):
+    """How sure a variant is of each item of a split."""
+
+    temperature: float
+    """As of `CascadeManifest`."""
+    of_items: np.ndarray
+    """float32 [items]"""
+
+
 class Judge(Protocol):
     """Judges variants of networks that are trained."""
 
@@ -214,8 +225,14 @@ class Judge(Protocol):
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         """The variant with what makes answers of its outputs, fitted on the validation split."""
 
-    def temperature(self, outputs: np.ndarray) -> float:
-        """Divisor of outputs of the validation nodes that makes confidences of them, for cascades."""
+    def confidences(self, first: VariantManifest, outputs_of: OutputsOf) -> Confidences:
+        """How sure a variant is of the validation split, as the first stage of cascades."""
+
+    def decides(self, variants: Mapping[str, VariantManifest], cascades: Sequence[CascadeManifest]) -> Decides:
+        """What decides between the stages of cascades. `variants`: as they were calibrated, by name."""
+
+    def over(self, cascade: CascadeManifest, decides: Decides) -> Judge:
+        """The judge of outputs of a cascade."""
 
     def misfits(
         self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]

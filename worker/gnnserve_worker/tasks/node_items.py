@@ -1,4 +1,4 @@
-"""Nodes as the items of a request: one entry of the answer for each."""
+"""Nodes as the items of a request: one entry of the answer for each, made of scores of classes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.question import RequestError, check_node_count
+from gnnserve_worker.tasks.deciding import BY_CLASS
 
 _NODES = IdList(b'"nodes"', (b",", b"]"), (b'",', b'"]'), overlays_have_it=True)
 
@@ -18,6 +19,7 @@ class NodeItems:
 
     id_list = _NODES
     joined = None
+    decides = BY_CLASS
 
     def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
         nodes: Sequence[Any] = request.nodes

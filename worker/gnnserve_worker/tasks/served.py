@@ -22,6 +22,7 @@ from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.tasks.deciding import Decides
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.recommending import Recommending
 from gnnserve_worker.tasks.served_labels import LiveLabels, NodeLabels
@@ -250,7 +251,7 @@ class ServedTask(Items, AskedModel, Protocol):
     def explained(self, node: int) -> ExplainedScores | str:
         """The scores of a node (its number) as they are explained; a text: why it has none."""
 
-    # Labels and accuracy, canary
+    # Labels and accuracy, cascades, canary
 
     @property
     def labels(self) -> NodeLabels: ...
@@ -265,6 +266,10 @@ class ServedTask(Items, AskedModel, Protocol):
     @property
     def multi_label(self) -> bool:
         """Whether a node may have several of them."""
+
+    @property
+    def decides(self) -> Decides:
+        """What decides in cascades."""
 
     def is_like(self, other: Any) -> bool:
         """Whether the same requests can be asked of another revision's task."""

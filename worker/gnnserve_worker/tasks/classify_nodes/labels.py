@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import LabelMisfit
@@ -43,7 +44,9 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, metric_of, right_labels
+from gnnserve_worker.tasks.deciding import BY_CLASS, Decides, class_confidences
 from gnnserve_worker.tasks.generated import (
+    Confidences,
     Course,
     DecoderTensors,
     EmbeddingCourse,
@@ -306,8 +309,17 @@ class LabelJudge:
         thresholds = fit_thresholds(outputs_of(self.problem.splits.validation), self.problem.expected)
         return msgspec.structs.replace(variant, thresholds=thresholds)
 
-    def temperature(self, outputs: np.ndarray) -> float:
-        return fit_temperature(outputs, self.problem.expected)
+    def confidences(self, first: VariantManifest, outputs_of: OutputsOf) -> Confidences:
+        outputs = outputs_of(self.problem.splits.validation)
+        temperature = fit_temperature(outputs, self.problem.expected)
+        return Confidences(temperature, class_confidences(outputs, temperature))
+
+    def decides(self, variants: Mapping[str, VariantManifest], cascades: Sequence[CascadeManifest]) -> Decides:
+        return BY_CLASS
+
+    def over(self, cascade: CascadeManifest, decides: Decides) -> LabelJudge:
+        """Itself: scores of a cascade are those of its stages."""
+        return self
 
     def misfits(
         self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]

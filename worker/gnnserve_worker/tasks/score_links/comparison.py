@@ -23,7 +23,7 @@ from gnnserve_worker.graph.links import LinkSet, Pairs
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.tasks.generated import SHORTEST
-from gnnserve_worker.tasks.score_links.metrics import rank_links, roc_auc
+from gnnserve_worker.tasks.score_links.metrics import DecodedPairs, rank_links, roc_auc
 
 TEMPERATURE = 0.1
 """Divisor of cosines before the softmax. On gowalla 0.1 learns faster than 0.15 and 0.2."""
@@ -184,7 +184,9 @@ class ComparedLinks:
     def judge(self, embeddings: np.ndarray) -> tuple[float, float]:
         links, settings = self.links, self._settings
         decoder = build_decoder(settings.decoder, {}, settings.dimensions)
-        ranked = rank_links(links, links.validation, decoder, lambda nodes: embeddings[nodes], settings.recall_at)
+        ranked = rank_links(
+            links, links.validation, DecodedPairs(decoder), lambda nodes: embeddings[nodes], settings.recall_at
+        )
         of_links, of_others = (
             decoder.score(embeddings[pairs.first], embeddings[pairs.second])
             for pairs in (links.validation, links.validation_negatives)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.profile import Metric, VariantProfile
@@ -17,9 +18,17 @@ from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import End, LinkSet, Pairs
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder
-from gnnserve_worker.tasks.generated import Judgement, OutputsOf, Verdict
+from gnnserve_worker.tasks.deciding import Decides
+from gnnserve_worker.tasks.generated import Confidences, Judgement, OutputsOf, Verdict
 from gnnserve_worker.tasks.score_links.calibration import fit_calibration
-from gnnserve_worker.tasks.score_links.metrics import accuracy_of, judge_links, scores_of_pairs
+from gnnserve_worker.tasks.score_links.deciding import ByPair, CascadeScorer, log_odds, pair_confidences
+from gnnserve_worker.tasks.score_links.metrics import (
+    DecodedPairs,
+    PairScorer,
+    accuracy_of,
+    judge_links,
+    scores_of_pairs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +41,16 @@ class LinkJudge:
     weights: Mapping[str, np.ndarray]
     """The decoder's, with those of `models/folding.py` where embeddings are eigenvectors."""
     graph: Graph | None = None
+    cascade: CascadeScorer | None = None
+    """What scores pairs of a cascade's outputs; None: outputs are embeddings, which the decoder reads."""
 
     @property
     def decoder(self) -> LinkDecoder:
         return build_decoder(self.settings.decoder, self.weights, self.settings.dimensions)
+
+    @property
+    def _scorer(self) -> PairScorer:
+        return DecodedPairs(self.decoder) if self.cascade is None else self.cascade
 
     def judge(self, outputs_of: OutputsOf) -> Verdict:
         links = self.links
@@ -45,18 +60,39 @@ class LinkJudge:
         return Verdict(validation, self._judged(links.test, links.test_negatives, outputs_of))
 
     def _judged(self, asked: Pairs, others: Pairs, outputs_of: OutputsOf) -> Judgement:
-        found = judge_links(self.links, asked, others, self.decoder, outputs_of, self.settings.recall_at)
+        found = judge_links(self.links, asked, others, self._scorer, outputs_of, self.settings.recall_at)
         accuracy = accuracy_of(found.scores, self.metric)
         return Judgement(accuracy, figures=found.scores, right=found.items.get(self.metric))
 
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         """The variant with the curve from its scores of links to probabilities."""
-        held_out = (self.links.validation, self.links.validation_negatives)
-        calibration = fit_calibration(*(scores_of_pairs(self.decoder, outputs_of, pairs) for pairs in held_out))
+        calibration = fit_calibration(*self._validation_scores(outputs_of))
         return msgspec.structs.replace(variant, calibration=calibration)
 
-    def temperature(self, outputs: np.ndarray) -> float:
-        raise ValueError("scores of pairs have no classes to be sure of")
+    def _validation_scores(self, outputs_of: OutputsOf) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of validation links, and of as many other pairs."""
+        links = self.links
+        of_links, of_others = (
+            scores_of_pairs(DecodedPairs(self.decoder), outputs_of, pairs)
+            for pairs in (links.validation, links.validation_negatives)
+        )
+        return of_links, of_others
+
+    def confidences(self, first: VariantManifest, outputs_of: OutputsOf) -> Confidences:
+        """Its calibration says how sure a score is, of links and of as many other pairs."""
+        if first.calibration is None:
+            raise ValueError(f"{first.name} was not calibrated")
+        scores = np.concatenate(self._validation_scores(outputs_of))
+        return Confidences(1.0, pair_confidences(log_odds(scores, first.calibration)))
+
+    def decides(self, variants: Mapping[str, VariantManifest], cascades: Sequence[CascadeManifest]) -> ByPair:
+        found = {name: one.calibration for name, one in variants.items() if one.calibration is not None}
+        return ByPair.of(self.decoder, found, cascades)
+
+    def over(self, cascade: CascadeManifest, decides: Decides) -> LinkJudge:
+        if not isinstance(decides, ByPair):
+            raise TypeError(f"{cascade.name} decides about pairs")
+        return replace(self, cascade=decides.scorers[cascade.name])
 
     def misfits(
         self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]

@@ -15,6 +15,7 @@ from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder, probabilities
 from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.tasks.score_links.deciding import LOG_ODDS, NO_CASCADES, ByPair, CascadeScorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,16 @@ class ServedLinks:
     decoder: LinkDecoder
     calibrations: Mapping[str, LinkCalibration]
     """By variant."""
+    decides: ByPair = NO_CASCADES
+    """What decides in cascades, and scores pairs of their outputs."""
+
+    def score_by(self, variant: str, outputs: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """`score` of outputs of a variant, which may be a cascade."""
+        return self.scorer_of(variant).score(outputs[first], outputs[second])
+
+    def scorer_of(self, variant: str) -> LinkDecoder | CascadeScorer:
+        """What scores pairs of rows that a variant gives."""
+        return self.decides.scorers.get(variant, self.decoder)
 
     def score(self, embeddings: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Scores float32 [pairs]. `embeddings`: float32 [nodes, dimensions]; the two ends are rows of it."""
@@ -38,7 +49,10 @@ def served_links(manifest: RevisionManifest, folder: Path | None) -> ServedLinks
     """Links that a revision scores, with the decoder from its folder. Raises DamagedError."""
     assert manifest.links is not None and folder is not None  # noqa: S101
     found = {one.name: one.calibration for one in manifest.variants if one.calibration is not None}
-    return ServedLinks(manifest.links, open_decoder(folder, manifest.links), found)
+    decoder = open_decoder(folder, manifest.links)
+    decides = ByPair.of(decoder, found, manifest.cascades)
+    found |= {one.name: LOG_ODDS for one in manifest.cascades}
+    return ServedLinks(manifest.links, decoder, found, decides)
 
 
 def open_decoder(folder: Path, links: LinksManifest) -> LinkDecoder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -31,8 +32,31 @@ _CHOSEN: Mapping[MetricChoice, Metric] = {
     MetricChoice.MRR: "mrr",
     MetricChoice.RECALL_AT_K: "recallAtK",
 }
-EmbeddingsOf = Callable[[np.ndarray], np.ndarray]
-"""Embeddings float32 [nodes, dimensions] of nodes (int64)."""
+RowsOf = Callable[[np.ndarray], np.ndarray]
+"""What a variant gives of nodes (int64): float32 [nodes, width], embeddings where it is no cascade."""
+
+
+class PairScorer(Protocol):
+    """What scores pairs of rows that variants give."""
+
+    def score(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Scores float32 [pairs] of rows float32 [pairs, width]."""
+
+    def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Scores float32 [n, m] of each of n rows with each of m."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPairs:
+    """The `PairScorer` of rows that are embeddings."""
+
+    decoder: LinkDecoder
+
+    def score(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return self.decoder.score(first, second)
+
+    def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return score_all(self.decoder, first, second)
 
 
 def metric_of_links(choice: MetricChoice) -> Metric:
@@ -77,11 +101,11 @@ class JudgedLinks:
 
 
 def judge_links(
-    links: LinkSet, asked: Pairs, others: Pairs, decoder: LinkDecoder, embeddings_of: EmbeddingsOf, k: int
+    links: LinkSet, asked: Pairs, others: Pairs, scorer: PairScorer, rows_of: RowsOf, k: int
 ) -> JudgedLinks:
     """`asked`: held-out links; `others`: as many pairs without one."""
-    of_links, of_others = (scores_of_pairs(decoder, embeddings_of, pairs) for pairs in (asked, others))
-    ranked, below = rank_links(links, asked, decoder, embeddings_of, k), _shares_below(of_links, of_others)
+    of_links, of_others = (scores_of_pairs(scorer, rows_of, pairs) for pairs in (asked, others))
+    ranked, below = rank_links(links, asked, scorer, rows_of, k), _shares_below(of_links, of_others)
     scores = LinkScores(
         links=len(asked),
         roc_auc=float(below.mean()),
@@ -111,10 +135,10 @@ def accuracy_of(scores: LinkScores, metric: Metric) -> float:
             raise ValueError(f"{metric} is no metric of links")
 
 
-def scores_of_pairs(decoder: LinkDecoder, embeddings_of: EmbeddingsOf, pairs: Pairs) -> np.ndarray:
+def scores_of_pairs(scorer: PairScorer, rows_of: RowsOf, pairs: Pairs) -> np.ndarray:
     nodes, places = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
-    embeddings = embeddings_of(nodes)
-    return decoder.score(embeddings[places[: len(pairs)]], embeddings[places[len(pairs) :]])
+    rows = rows_of(nodes)
+    return scorer.score(rows[places[: len(pairs)]], rows[places[len(pairs) :]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +160,7 @@ class Ranked:
         return float(self.recalls.mean())
 
 
-def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of: EmbeddingsOf, k: int) -> Ranked:
+def rank_links(links: LinkSet, asked: Pairs, scorer: PairScorer, rows_of: RowsOf, k: int) -> Ranked:
     random = np.random.default_rng(_SAMPLING_SEED)
     sources = _sample(np.unique(asked.first), MOST_SOURCES, random)
     kept = np.isin(asked.first, sources)
@@ -145,7 +169,7 @@ def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of
     candidates = np.union1d(candidates, wanted.second)
     # Equal scores stand in this order: ids may be in one of popularity.
     order = random.permutation(len(candidates))
-    of_candidates, of_sources = embeddings_of(candidates), embeddings_of(sources)
+    of_candidates, of_sources = rows_of(candidates), rows_of(sources)
     known, asked_keys = links.known_keys(), np.sort(pair_keys(wanted.first, wanted.second, links.nodes))
     gains = 1 / np.log2(np.arange(2, k + 2))
     reciprocals: list[np.ndarray] = []
@@ -153,7 +177,7 @@ def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of
     ndcg = 0.0
     for start in range(0, len(sources), _RANKED_AT_ONCE):
         block = slice(start, start + _RANKED_AT_ONCE)
-        scores = score_all(decoder, of_sources[block], of_candidates)
+        scores = scorer.score_all(of_sources[block], of_candidates)
         for source, row in zip(sources[block].tolist(), scores, strict=True):
             hits = np.searchsorted(candidates, _partners(source, asked_keys, links.nodes))
             left_out = _places_of(_partners(source, known, links.nodes), candidates)

@@ -13,6 +13,7 @@ import numpy as np
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
+from gnnserve_worker.tasks.deciding import SeedPairs
 
 
 class _Workspace(threading.local):
@@ -34,6 +35,13 @@ class PairForm(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def within(self, start: int, stop: int) -> SeedPairs:
+        """Pairs among the computed nodes from `start` to `stop` - 1, whose places are counted from there."""
+        first, second = self.first - start, self.second - start
+        has_first, has_second = ((ends >= 0) & (ends < stop - start) for ends in (first, second))
+        both, other = has_first & has_second, has_first ^ has_second
+        return SeedPairs(first[both], second[both], np.where(has_first, first, second)[other])
 
 
 def check_pair_count(count: int, max_nodes: int) -> None:

@@ -161,7 +161,7 @@ class LinkMeasure:
     metric: Metric = "rocAuc"
     compares_by_nodes: bool = True
     _rows: dict[str, np.ndarray] = field(default_factory=dict)
-    """Embeddings of `nodes`, float32 [nodes, dimensions], by variant; NaN: not computed."""
+    """What variants give of `nodes`, float32 [nodes, columns]; NaN: not computed."""
     _came: dict[str, deque[float]] = field(default_factory=dict)
     """Scores of the last links that came to be, by variant."""
 
@@ -189,7 +189,8 @@ class LinkMeasure:
         return NO_VALUES
 
     def values(self, variant: str, scores: np.ndarray, form: PairForm, truths: np.ndarray) -> np.ndarray:
-        found, values = self.links.score(scores, form.first, form.second), np.full(len(truths), np.nan)
+        found = self.links.score_by(variant, scores, form.first, form.second)
+        values = np.full(len(truths), np.nan)
         others = self._scores_of_drawn(variant)
         if len(others := np.sort(others[np.isfinite(others)])):
             values[truths] = _share_below(found[truths], others)
@@ -209,7 +210,7 @@ class LinkMeasure:
             if not len(kept):
                 return None
             pairs = PairForm(form.first[kept].copy(), form.second[kept].copy())
-            found = self.links.score(scores, pairs.first, pairs.second)
+            found = self.links.score_by(variant, scores, pairs.first, pairs.second)
             return KeptAnswer(variant, nodes[:most].copy(), (pairs, found))
         # What a request joins to more is made of several nodes.
         return None if len(nodes) != 1 else KeptAnswer(variant, nodes.copy(), (None, scores.copy()))
@@ -224,7 +225,7 @@ class LinkMeasure:
         is_known = np.isfinite(before) & np.isfinite(after)
         if not is_known.any():
             return NO_VALUES
-        found = self.links.score(scores, form.first, form.second)
+        found = self.links.score_by(variant, scores, form.first, form.second)
         sides = np.sign(answered[:, None] - before[is_known]) == np.sign(found[:, None] - after[is_known])
         return np.asarray(sides.mean(axis=1))
 
@@ -233,7 +234,7 @@ class LinkMeasure:
         rows = self._rows.get(variant)
         if rows is None:
             return np.full(len(self.drawn), np.nan, np.float32)
-        return self.links.score(rows, self.drawn.first, self.drawn.second)
+        return self.links.score_by(variant, rows, self.drawn.first, self.drawn.second)
 
     def _best_for(self, node: int, variant: str, row: np.ndarray) -> np.ndarray | None:
         """The best of the drawn nodes at the other end, by their places; None: they are not computed, or too few."""
@@ -243,7 +244,7 @@ class LinkMeasure:
             return None
         own = np.broadcast_to(row, (len(places), row.shape[1]))
         pairs = (own, rows[places]) if is_first else (rows[places], own)
-        return places[np.argsort(-self.links.decoder.score(*pairs), kind="stable")[:_BEST]]
+        return places[np.argsort(-self.links.scorer_of(variant).score(*pairs), kind="stable")[:_BEST]]
 
 
 def _share_below(scores: np.ndarray, ordered: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.tasks.deciding import Decides
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.score_links.description import OUTPUTS, describe_pairs
@@ -156,7 +157,11 @@ class ScoreLinks:
     def explained(self, node: int) -> ExplainedScores | str:
         return "pairs of nodes are scored here, and a node alone has no answer"
 
-    # Canary
+    # Cascades and canary
+
+    @property
+    def decides(self) -> Decides:
+        return self.links.decides
 
     def is_like(self, other: Any) -> bool:
         return isinstance(other, ScoreLinks)
@@ -164,7 +169,7 @@ class ScoreLinks:
     def _outputs(self, answer: ScoredNodes, question: Question) -> dict[str, np.ndarray]:
         """The arrays that are asked for, float32 [pairs] each, C-contiguous."""
         outputs, form = question.outputs, question.form
-        scores = self.links.score(answer.scores, form.first, form.second)
+        scores = self.links.score_by(answer.variant, answer.scores, form.first, form.second)
         made = {"scores": scores}
         if "probabilities" in outputs:
             made["probabilities"] = self.links.probabilities(answer.variant, scores)
