@@ -215,7 +215,7 @@ bench-frontier: .venv/installed ## accuracy against latency of every family, on 
 bench-channels: .venv/installed ## fewer hidden channels, for all nodes and in batches, on five public graphs; 15 minutes
 	$(BIN)/python -m benchmarks.channels $(PARTS)
 
-bench-recommend: .venv/installed ## recommendations over a million nodes; recall of unseen queries on real graphs beside other indexes; predictions while PostgreSQL is filled; spam among reviews; 12 minutes, ONLY=million,gowalla,arxiv,writing,spam in parts
+bench-recommend: .venv/installed ## recommendations over a million nodes, filtered and by a perceptron; recall of unseen queries on real graphs beside other indexes; predictions while PostgreSQL is filled; spam among reviews; 18 minutes, ONLY=million,filters,perceptron,gowalla,arxiv,writing,spam in parts
 	$(BIN)/python -m benchmarks.recommend $(PARTS)
 
 bench-cascade: .venv/installed ## cascades at every threshold beside the convex hull of single variants, on three public graphs; 12 minutes
