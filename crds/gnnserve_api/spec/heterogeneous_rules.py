@@ -95,13 +95,16 @@ def _given_variants_read_all_columns(spec: _Spec) -> bool:
 
 
 @SEVERAL_TYPES.rule(
-    "!has(self.variants.channels) || self.variants.channels.all(one, one.table != 'Features')",
+    "has(self.model.program) || !has(self.variants.channels) || "
+    "self.variants.channels.all(one, one.table != 'Features')",
     "table of variants.channels must be Projected or Stored with graph.source.typed: types have columns of their own, "
     "so that no table holds columns of all of them",
 )
 def _channels_read_products(spec: _Spec) -> bool | str:
     names = [one.name for one in spec.variants.channels if one.table is ChannelsTable.FEATURES]
-    return not names or (
+    if spec.model.program is not None or not names:
+        return True
+    return (
         f"table Features of {names[0]} in variants.channels must be Projected or Stored with graph.source.typed: types "
         "have columns of their own, so that no table holds columns of all of them"
     )
