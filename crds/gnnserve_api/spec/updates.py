@@ -49,8 +49,7 @@ class UpdatesLog(ApiModel):
 
 class Compaction(ApiModel):
     """A Job makes the graph anew at the end of the log, and workers switch to that revision while they answer. They
-    then keep later changes only, and one that starts has only these to apply. Logs of graphs of several types are not
-    compacted."""
+    then keep later changes only, and one that starts has only these to apply."""
 
     delta_percent: Annotated[int, Field(ge=10, le=90)] = 50
     """Percentage of `maxDelta` that changes take in a worker when compaction begins."""

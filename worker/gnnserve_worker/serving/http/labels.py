@@ -61,14 +61,14 @@ def take_labels(
     for i, (item, label) in enumerate(zip(items, request.labels, strict=True)):
         time = None if request.times is None else request.times[i]
         if (positions[i] < 0).any():
-            lacking = given[i][int(positions[i].argmin())]
+            lacking = item[int(positions[i].argmin())]
             problems.append(_refused(i, LabelProblem.UNKNOWN_NODE, f"node {shown_value(lacking)} is not in the graph"))
         elif i in refused:
             problems.append(_refused(i, *refused[i]))
         elif time is not None and time > latest:
             problems.append(_refused(i, LabelProblem.FUTURE_TIME, f"{time.isoformat()} is still to come"))
         elif time is not None and ((item, time) in seen or watch.was_seen(item, time)):
-            what = f"{labelled.item} {', '.join(map(shown_value, given[i]))}"
+            what = f"{labelled.item} {', '.join(map(shown_value, item))}"
             message = f"a label of {what} at {time.isoformat()} was taken before"
             problems.append(_refused(i, LabelProblem.REPEATED, message))
         else:
