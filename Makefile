@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu test-killed gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit capabilities generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu test-killed gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -74,6 +74,10 @@ oldest-versions: .venv/installed ## choose the versions of tools/oldest.txt anew
 kernels: .venv/installed
 	$(BIN)/python -m tools.kernels
 
+# All cells, in turn with what else there is to compute: CI runs a sample of them with each commit.
+test-matrix: .venv/installed kernels ## docs/capabilities.md cell by cell: generated, served, asked in every form, changed; pairs of features by a pairwise cover; 6 minutes
+	GNNSERVE_MATRIX=whole $(BIN)/pytest -q -n logical --maxprocesses=8 --dist=load tests/matrix
+
 # All but the campaign, which is the operator's every day in trouble: minutes by itself.
 test-fast: .venv/installed ## two minutes: the contract, the operator's decisions, the pages; no training, no worker, no cluster
 	$(BIN)/pytest -q -n logical --maxprocesses=8 --dist=loadfile --ignore=tests/control/test_campaign.py \
@@ -109,6 +113,9 @@ format: .venv/installed ## format and fix what can be fixed
 
 audit: .venv/installed ## known vulnerabilities of the environment and of what each image would contain; needs the network
 	$(BIN)/python -m tools.audit --uv $(UV)
+
+capabilities: .venv/installed kernels ## what requests may ask for, in docs/capabilities.md, asked of a server of each column; two minutes
+	$(BIN)/python -m tests.matrix.requests
 
 generate: .venv/installed ## the CRD, docs/manifest.md and docs/capabilities.md from the types, descriptors from the .proto files
 	$(BIN)/python -m gnnserve_api.schema

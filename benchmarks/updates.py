@@ -6,6 +6,7 @@ A log of ten million edges that becomes part of the graph (`updates_compaction.p
 (`updates_start.py`).
 Through HTTP: durable changes per second, arrival at a second worker, predictions beside changes (`updates_service.py`).
 Two public graphs as they grew (`updates_replay.py`).
+Links: scores after changes, and recommendations beside them (`updates_links.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.updates_compaction import QUICK as FEW_COMPACTED
 from benchmarks.updates_compaction import measure_compaction_elsewhere
 from benchmarks.updates_graph import FULL as SHAPES
 from benchmarks.updates_graph import measure_elsewhere
+from benchmarks.updates_links import ANSWERED, SERVICES, measure_link_answers, measure_recommending
 from benchmarks.updates_measured import ServiceFigures
 from benchmarks.updates_relations import NAME as TYPED
 from benchmarks.updates_replay import GRAPHS, measure_replay
@@ -35,7 +37,9 @@ from benchmarks.verdicts import Verdict, given
 
 _CHANGES = {False: 100_000, True: 2000}
 """Changes before answers are compared, by whether the run is quick."""
-_PROGRAMS = {Part.SERVICE: ("gnnserve_cli.commands.serve",)}
+_LINK_CHANGES = {False: 10_000, True: 1000}
+_SERVER = ("gnnserve_cli.commands.serve",)
+_PROGRAMS = {Part.SERVICE: _SERVER, Part.RECOMMENDING: _SERVER}
 """What parts start as processes."""
 
 
@@ -71,6 +75,14 @@ def replay(name: str, run: Run) -> Figures:
     return measure_replay(name, updates_replay.QUICK if run.quick else updates_replay.FULL)
 
 
+def links(name: str, run: Run) -> Figures:
+    return measure_link_answers(name, _LINK_CHANGES[run.quick])
+
+
+def recommending(name: str, run: Run) -> Figures:
+    return measure_recommending(name, updates_service.QUICK if run.quick else updates_service.FULL)
+
+
 MEASURED: dict[Part, tuple[Callable[[str, Run], Figures], Sequence[str]]] = {
     Part.GRAPH: (graph, [*SHAPES]),
     Part.ANSWERS: (answers, ARCHITECTURES),
@@ -78,6 +90,8 @@ MEASURED: dict[Part, tuple[Callable[[str, Run], Figures], Sequence[str]]] = {
     Part.COMPACTION: (compaction, (*SHAPES, TYPED)),
     Part.START: (start, (TYPED, "arxiv")),
     Part.REPLAY: (replay, GRAPHS),
+    Part.LINKS: (links, [*ANSWERED]),
+    Part.RECOMMENDING: (recommending, SERVICES),
 }
 """What measures a part, and of what."""
 
@@ -100,6 +114,8 @@ REASONS = {
     "durable changes per second": "a change makes several stored rows anew, in tables that lie far from each other",
     "arrival at a second worker": "the load is a share of the highest rate, and the first probes meet pages that are "
     "copied and kernels that are read from files",
+    "p99 of recommendations": "half of the highest rate and the recommendations together are more than the processors "
+    "can do",
     "p99 of predictions": "half of the highest rate and the predictions together are more than the processors can do",
     "stored1 and stored2 exact": "a change reaches the neighbours of neighbours: their sums move, rows are made anew",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.figure_blocks import figures, paragraphs, table
@@ -15,7 +15,9 @@ _LEAST_S = 0.05
 @figures("updates")
 def updates(found: Any) -> str:
     """Changes in process and through HTTP, what readers pay, memory, compaction, starts, accuracy."""
-    tables = (_applied, _durable, _beside_changes, _gathered, _memory, _compacted, _started, _replayed)
+    tables = (
+        _applied, _durable, _beside_changes, _recommended, _gathered, _memory, _compacted, _started, _replayed,
+    )  # fmt: skip
     return paragraphs(*(render(found) for render in tables))
 
 
@@ -53,22 +55,26 @@ def _durable(found: Mapping[str, Any]) -> str:
                 f"{rate['changes_per_s']:,}",
                 f"{rate['p50_ms']:.2f} / {rate['p99_ms']:.2f}",
             )
-            for service in found["services"]
+            for service in (*found["services"], *found.get("recommending", ()))
             for rate in service["rates"]
         ),
     )
 
 
 def _beside_changes(found: Mapping[str, Any]) -> str:
+    costs = [(service, cost) for service in found["services"] for cost in service["predictions"]]
+    return _costs("predictions at 70 % of the capacity", costs)
+
+
+def _recommended(found: Mapping[str, Any]) -> str:
+    services = found.get("recommending", ())
+    costs = [(service, cost) for service in services for cost in service["recommendations"]]
+    return _costs("recommendations by links at 70 % of the capacity", costs) if costs else ""
+
+
+def _costs(title: str, costs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
     return table(
-        (
-            "predictions at 70 % of the capacity",
-            "changes/s offered",
-            "acknowledged meanwhile",
-            "p99 without, ms",
-            "with",
-            "with over without",
-        ),
+        (title, "changes/s offered", "acknowledged meanwhile", "p99 without, ms", "with", "with over without"),
         (
             (
                 f"{service['service']}, {service['variant']}",
@@ -78,8 +84,7 @@ def _beside_changes(found: Mapping[str, Any]) -> str:
                 f"{cost['p99_with_ms']:.2f}",
                 _ratio(cost),
             )
-            for service in found["services"]
-            for cost in service["predictions"]
+            for service, cost in costs
         ),
     )
 

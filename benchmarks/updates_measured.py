@@ -138,6 +138,28 @@ class ServiceFigures(msgspec.Struct, frozen=True):
     predictions: tuple[PredictionCost, ...]
 
 
+class LinkErrors(msgspec.Struct, frozen=True):
+    """How far scores of pairs of one kind of service are off, relative where they are above 1."""
+
+    service: str
+    changes: int
+    pairs: int
+    errors: dict[str, float]
+    """Largest error, by variant."""
+
+
+class RecommendingFigures(msgspec.Struct, frozen=True):
+    """A service that recommends by links, whose graph changes."""
+
+    variant: str
+    """Variant that the index is of."""
+    nodes: int
+    edges: int
+    """Entries of neighbour lists."""
+    rates: tuple[DurableRate, ...]
+    recommendations: tuple[PredictionCost, ...]
+
+
 class ReplayedVariant(msgspec.Struct, frozen=True):
     variant: str
     changed: float

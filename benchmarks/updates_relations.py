@@ -6,6 +6,7 @@ what changes take.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,11 @@ class TypedStream:
         self._draw = np.random.default_rng(seed)
         self._width = max(kind.features or 0 for kind in graph.schema.types)
         self._relations = [one for one in graph.schema.relations if one.reverse_of is None]
-        edges = np.array([_EDGES[one.source, one.name, one.target] for one in self._relations], np.float64)
+        # An edge that goes both ways is in two lists.
+        edges = np.array([one.edges / (1 + one.both_ways) for one in self._relations])
         self._shares = edges / edges.sum()
-        self._next_user = _NODES["user"]
+        self._nodes = {kind.name: kind.nodes for kind in graph.schema.types}
+        self._next_user = self._nodes["user"]
         self._pools = [self._entries(graph, one.source, one.name) for one in self._relations]
         """Edges that are there, positions of source and target within their types: int64 [edges, 2]."""
 
@@ -119,7 +122,8 @@ class TypedStream:
         new, overrides, edges = self._draw.multinomial(size, MIXED.shares).tolist()
         first, self._next_user = self._next_user, self._next_user + new
         texts = [f"user/{number}" for number in range(first, self._next_user)]
-        texts += [f"item/{number}" for number in self._draw.choice(_NODES["item"], overrides, replace=False).tolist()]
+        overridden = self._draw.choice(self._nodes["item"], overrides, replace=False)
+        texts += [f"item/{number}" for number in overridden.tolist()]
         batch = self.batch(edges)
         ids = batch.ids
         assert isinstance(ids, TextIds)  # noqa: S101
@@ -131,12 +135,15 @@ class TypedStream:
         rows = self._draw.standard_normal((new + overrides, self._width), dtype=np.float32)
         return ChangeBatch(counts, joined, rows)
 
+    def batches(self, size: int, count: int) -> Iterator[ChangeBatch]:
+        return (self.batch(size) for _ in range(count))
+
     def batch(self, size: int) -> ChangeBatch:
         which = int(self._draw.choice(len(self._relations), p=self._shares))
         one, pool = self._relations[which], self._pools[which]
         removed = size // 2
         added = size - removed
-        sources, targets = (self._draw.integers(0, _NODES[kind], added) for kind in (one.source, one.target))
+        sources, targets = (self._draw.integers(0, self._nodes[kind], added) for kind in (one.source, one.target))
         places = self._draw.choice(len(pool), removed, replace=False)
         leaving = pool[places]
         pool[places] = np.stack((sources, targets), axis=1)[:removed]

@@ -17,6 +17,8 @@ from benchmarks.updates_measured import (
     AnswerErrors,
     Compaction,
     GraphFigures,
+    LinkErrors,
+    RecommendingFigures,
     Replay,
     ServiceFigures,
     Start,
@@ -27,12 +29,13 @@ RIPPLE_PER_S = {"arxiv": 56_000, "products": 7_600}
 """What RIPPLE++ says of the same graphs, with two layers that are kept exact."""
 WANTED_ARRIVAL_MS, WANTED_PREDICTION_RATIO, WANTED_SHARE = 50.0, 1.2, 0.5
 WANTED_ERROR, WANTED_CHANGES, WANTED_SUM_CHANGES = 1e-5, 100_000, 10_000_000
+WANTED_LINK_CHANGES = 10_000
 WANTED_POINTS = 0.3
 WANTED_COMPACTED = 10_000_000
 WANTED_START_S, WANTED_RECORDS = 3.0, 14_258
 
 Verdict = dict[str, Any]
-Figures = GraphFigures | AnswerErrors | ServiceFigures | Compaction | Start | Replay
+Figures = GraphFigures | AnswerErrors | ServiceFigures | Compaction | Start | Replay | LinkErrors | RecommendingFigures
 
 
 class Part(StrEnum):
@@ -48,6 +51,10 @@ class Part(StrEnum):
     """A log of small batches that a revision applies as it is opened."""
     REPLAY = "replay"
     """Two graphs as they grew."""
+    LINKS = "links"
+    """Scores of links beside those of graphs that have the changes."""
+    RECOMMENDING = "recommending"
+    """Recommendations by links beside changes, through HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,8 @@ KINDS: Mapping[Part, Kind] = {
     Part.COMPACTION: Kind("compactions", "shape", Compaction),
     Part.START: Kind("starts", "shape", Start),
     Part.REPLAY: Kind("graphs", "graph", Replay),
+    Part.LINKS: Kind("links", "service", LinkErrors),
+    Part.RECOMMENDING: Kind("recommending", "service", RecommendingFigures),
 }
 
 
@@ -93,6 +102,9 @@ def verdicts_of(entries: Entries) -> Iterator[tuple[str, Verdict]]:
     for shape, figures in _figures(entries, Part.SERVICE, ServiceFigures):
         yield from _of_service(shape, figures)
     yield from _of_answers([figures for _, figures in _figures(entries, Part.ANSWERS, AnswerErrors)])
+    yield from _of_links([figures for _, figures in _figures(entries, Part.LINKS, LinkErrors)])
+    for service, figures in _figures(entries, Part.RECOMMENDING, RecommendingFigures):
+        yield from _of_recommending(service, figures)
     for shape, figures in _figures(entries, Part.GRAPH, GraphFigures):
         if deeper := [rate for rate in figures.rates if rate.layers > 1]:
             best = max(deeper, key=lambda rate: rate.changes_per_s)
@@ -199,6 +211,36 @@ def _of_answers(answers: list[AnswerErrors]) -> Iterator[tuple[str, Verdict]]:
             "passed": largest <= WANTED_ERROR and changes >= WANTED_CHANGES and not missing,
         },
     )
+
+
+def _of_links(links: list[LinkErrors]) -> Iterator[tuple[str, Verdict]]:
+    if not links:
+        return
+    largest = max(error for each in links for error in each.errors.values())
+    changes = min(each.changes for each in links)
+    yield (
+        "largest difference of scores of links from those of the graph that has the changes",
+        {
+            "wanted": f"{WANTED_ERROR:g} after {WANTED_LINK_CHANGES:,} changes",
+            "measured": f"{largest:.1e} after {changes:,}, {', '.join(each.service for each in links)}",
+            "passed": largest <= WANTED_ERROR and changes >= WANTED_LINK_CHANGES,
+        },
+    )
+
+
+def _of_recommending(service: str, figures: RecommendingFigures) -> Iterator[tuple[str, Verdict]]:
+    best = max(figures.rates, key=lambda rate: rate.changes_per_s)
+    for cost in figures.recommendations:
+        if cost.share == WANTED_SHARE:
+            yield (
+                f"{service}: p99 of recommendations at 70 % load, with changes at half their rate over without",
+                {
+                    "wanted": f"at most {WANTED_PREDICTION_RATIO}",
+                    "measured": f"{cost.ratio} ({cost.low} to {cost.high}), {cost.p99_with_ms} ms, "
+                    f"{cost.changes_per_s:,} changes/s offered of {best.changes_per_s:,}",
+                    "passed": cost.ratio <= WANTED_PREDICTION_RATIO,
+                },
+            )
 
 
 def _figures(entries: Entries, part: Part, kind: type[Any]) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """Changes through HTTP: how many a second last, how soon another worker has them, and what predictions pay.
 
-One `gnnserve run` on a shape, with stored1 kept exact and the log in SQLite; for arrivals a second one beside it, which
-follows the same log. Client and servers share the machine. Each measurement begins with an empty log.
+One `gnnserve run` on a service (of a shape: with stored1 kept exact) and the log in SQLite; for arrivals a second one
+beside it, which follows the same log. Client and servers share the machine. Each measurement begins with an empty log.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -24,7 +25,6 @@ import yaml
 from benchmarks.live_accuracy_shadows import compare
 from benchmarks.serving import running_server
 from benchmarks.updates_applied import CHANGES_PATH, AppliedWatch, settled_end
-from benchmarks.updates_changes import ChangeStream
 from benchmarks.updates_connection import Connection
 from benchmarks.updates_graph import BATCHES, REPOSITORY, STORED, Subject, living_manifest, publish
 from benchmarks.updates_measured import Arrival, DurableRate, PredictionCost, ServiceFigures
@@ -32,13 +32,15 @@ from benchmarks.updates_sender import Sender, Sent, sending
 from benchmarks.wrk import Load as WrkLoad
 from benchmarks.wrk import encode_post, generate_load, write_requests
 from gnnserve_api.changes import CHANGES_TYPE, ChangesAnswer
+from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.loadgen.generator import generate_load as generate_predictions
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan
 from gnnserve_client.address import Endpoint
-from gnnserve_worker.graph.change_batch import encode_batch
+from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
 from gnnserve_worker.repository.paths import ServicePaths
+from gnnserve_worker.repository.repository import Repository
 
 CLIENTS = 8
 PREDICTION_LOAD = 0.7
@@ -88,7 +90,7 @@ def measure_service(
     others are measured at shares of them."""
     figures = before or ServiceFigures(STORED, (), (), ())
     with tempfile.TemporaryDirectory(prefix="gnnserve-updates-") as folder:
-        bench = Bench(name, Path(folder))
+        bench = Bench(subject_of(name), Path(folder))
         if Load.RATES in loads:
             rates = tuple(bench.durable_rate(batch, effort.seconds) for batch in effort.batches)
             figures = msgspec.structs.replace(figures, rates=rates)
@@ -105,20 +107,45 @@ def measure_service(
     return figures
 
 
-class Bench:
-    """A shape's service, and changes for it."""
+class Stream(Protocol):
+    """Batches of random changes without end."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        repository, revision = publish(name)
-        self._folder = folder
+    def batches(self, size: int, count: int) -> Iterator[ChangeBatch]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSubject:
+    """A service whose revision is published, and what it is asked while its graph changes."""
+
+    manifest: Mapping[str, Any]
+    """Its GNNService, without what is said of changes."""
+    stream: Callable[[int], Stream]
+    """Changes for a seed."""
+    requests: Callable[[Endpoint], Requests]
+
+
+def subject_of(name: str) -> ServedSubject:
+    """The service of a shape, which predicts by stored1."""
+    subject = Subject(*publish(name))
+
+    def requests(endpoint: Endpoint) -> Requests:
+        return build_predictions(endpoint, subject.graph.nodes, _PREDICTED_SEEDS, None, 1, binary=True)
+
+    manifest = living_manifest(name, {"routing": {"mode": "Static", "variant": STORED}})
+    return ServedSubject(manifest, subject.stream, requests)
+
+
+class Bench:
+    """A service, and changes for it."""
+
+    def __init__(self, subject: ServedSubject, folder: Path) -> None:
+        self._folder, self._subject = folder, subject
+        spec = {**subject.manifest["spec"], "updates": {"log": {"sqlite": {}}, "maxDelta": "128Gi"}}
+        service = GNNService.model_validate({**subject.manifest, "spec": spec})
+        repository = Repository(REPOSITORY, service.metadata.namespace, service.metadata.name)
         self._logs = ServicePaths(repository.folder).updates
-        self._subject = Subject(repository, revision)
-        self._manifest, self._tokens = folder / f"{name}.yaml", folder / "tokens"
-        more = {
-            "updates": {"log": {"sqlite": {}}, "maxDelta": "128Gi"},
-            "routing": {"mode": "Static", "variant": STORED},
-        }
-        self._manifest.write_text(yaml.safe_dump(living_manifest(name, more), sort_keys=False))
+        self._manifest, self._tokens = folder / "service.yaml", folder / "tokens"
+        self._manifest.write_text(yaml.safe_dump({**subject.manifest, "spec": spec}, sort_keys=False))
         self._token = secrets.token_hex()
         self._tokens.write_text(f"{self._token}\n")
 
@@ -149,7 +176,7 @@ class Bench:
             batch, round(first.requests_per_s * batch), per_s, load.p50_ms, load.p99_ms, load.requests, seconds
         )
 
-    def _load(self, port: int, stream: ChangeStream, batch: int, count: int, seconds: int) -> WrkLoad:
+    def _load(self, port: int, stream: Stream, batch: int, count: int, seconds: int) -> WrkLoad:
         file = self._folder / "changes"
         first = next(self._requests(port, stream, batch, 1))
         connection = Connection(port)
@@ -165,7 +192,7 @@ class Bench:
             )
         return load
 
-    def _requests(self, port: int, stream: ChangeStream, batch: int, count: int) -> Iterator[bytes]:
+    def _requests(self, port: int, stream: Stream, batch: int, count: int) -> Iterator[bytes]:
         headers = {"Authorization": f"Bearer {self._token}"}
         for made in stream.batches(batch, count):
             yield encode_post(port, CHANGES_PATH, CHANGES_TYPE, encode_batch(made), headers)
@@ -186,7 +213,7 @@ class Bench:
         print(f"{offered_per_s:,.0f} changes/s: arrival p99 {p99_ms:.2f} ms", flush=True)
         return Arrival(round(offered_per_s), p50_ms, p99_ms, probes)
 
-    def _probe(self, first: int, second: int, stream: ChangeStream, probes: int) -> list[float]:
+    def _probe(self, first: int, second: int, stream: Stream, probes: int) -> list[float]:
         """Milliseconds from acknowledgement to arrival, of each probe; 0: it was there before."""
         requests = [*self._requests(first, stream, 10, probes)]
         connection, acknowledged = Connection(first), []
@@ -204,7 +231,7 @@ class Bench:
 
     @contextmanager
     def _paced(
-        self, port: int, stream: ChangeStream, changes_per_s: float, seconds: float
+        self, port: int, stream: Stream, changes_per_s: float, seconds: float
     ) -> Iterator[Sender | None]:  # fmt: skip
         """A process that sends so many changes per second; None: none at all. `seconds`: in all."""
         per_s = changes_per_s / _PACED_BATCH
@@ -222,7 +249,7 @@ class Bench:
         changes_per_s = share * best_per_s
         seconds = (effort.rounds + 1) * effort.round_s
         with self.serving() as endpoint:
-            requests = build_predictions(endpoint, self._subject.graph.nodes, _PREDICTED_SEEDS, None, 1, binary=True)
+            requests = self._subject.requests(endpoint)
             found: dict[bool, list[np.ndarray]] = {False: [], True: []}
             acknowledged: list[Sent] = []
             stream, batch = self._subject.stream(23), max(BATCHES)
@@ -242,7 +269,7 @@ class Bench:
                             found[changes].append(latencies_ms)
                             acknowledged += [] if sent is None else [sent]
         compared = compare(found[False], found[True], rate_per_s)
-        print(f"{changes_per_s:,.0f} changes/s: p99 of predictions {compared.ratio:.2f} times as long", flush=True)
+        print(f"{changes_per_s:,.0f} changes/s: p99 of requests {compared.ratio:.2f} times as long", flush=True)
         return PredictionCost(
             round(changes_per_s), share, round(rate_per_s, 1), round(compared.p99_without_ms, 3),
             round(compared.p99_with_ms, 3), round(compared.ratio, 3), round(compared.low, 3), round(compared.high, 3),
@@ -253,7 +280,7 @@ class Bench:
 
 def _capacity(endpoint: Endpoint, requests: Requests, seconds: float) -> float:
     """Requests per second in a closed loop."""
-    plan = LoadPlan(_CONNECTIONS, seconds, _PREDICTED_SEEDS)
+    plan = LoadPlan(_CONNECTIONS, seconds, requests.seeds_each)
     for _ in range(2):  # the first warms up
         record = generate_predictions(endpoint, requests, plan, None, _TIMEOUT_S)
     return len(record.rows) / seconds
@@ -261,7 +288,7 @@ def _capacity(endpoint: Endpoint, requests: Requests, seconds: float) -> float:
 
 def _predict(endpoint: Endpoint, requests: Requests, rate_per_s: float, seconds: float, seed: int) -> np.ndarray:
     """Latencies in ms of an open loop, from when each request was due."""
-    plan = LoadPlan(_CONNECTIONS, seconds, _PREDICTED_SEEDS, rate_per_s=rate_per_s)
+    plan = LoadPlan(_CONNECTIONS, seconds, requests.seeds_each, rate_per_s=rate_per_s)
     schedule = build_schedule(Arrivals.POISSON, rate_per_s, seconds, seed)
     record = generate_predictions(endpoint, requests, plan, schedule, _TIMEOUT_S)
     if record.errors or set(record.statuses) != {200}:

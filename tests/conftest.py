@@ -45,6 +45,7 @@ LONG = (
     "worker/test_compile_kernels.py",
     "control/test_campaign.py",
     "worker/test_real_graphs.py",
+    "matrix/test_matrix.py",
     "cli/test_report.py",
     "describe/test_describe.py",
     "worker/test_program_types_generation.py",

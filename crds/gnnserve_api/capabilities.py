@@ -2,7 +2,8 @@
 
 `python -m gnnserve_api.capabilities` writes it, `--check` says whether it is up to date. A cell is what reading a
 manifest says: it works, or the sentence that refuses it. So the page has no words of its own about any of them, and
-what is refused or admitted from now on is on it.
+what is refused or admitted from now on is on it. That it is true is tested cell by cell, by `tests/matrix`, which also
+writes the page's second part: what servers of each column refuse.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ _PROGRAM: _Parts = {
     "model": {
         "program": {
             "uri": "model.onnx", "hops": 2, "scores": {"name": "logits", "columns": 64},
+            "embeddings": {"name": "rows", "columns": 64},
             "inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"}],
         },
         "expected": {"uri": "expected.npz"},
@@ -154,10 +156,19 @@ trained. A dash: it is of another task.
 """
 
 
-def refusal_of(setup: Setup, feature: Feature) -> str | None:
+def manifest_of(spec: _Parts) -> dict[str, Any]:
+    """A manifest that says this and nothing else."""
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "service"}, "spec": spec}
+
+
+def is_of_task(setup: Setup, feature: Feature) -> bool:
+    """Whether the feature is of the setup's task."""
+    return feature.parts.keys() & _TASK <= setup.spec.keys()
+
+
+def refusal_of(setup: Setup, *features: Feature) -> str | None:
     """The sentence that refuses them together; None: they go together."""
-    spec = merged(setup.spec, feature.parts)
-    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "service"}, "spec": spec}
+    document = manifest_of(merged(setup.spec, *(feature.parts for feature in features)))
     try:
         parse_document(Document("manifest", document))
     except InputError as error:
@@ -167,32 +178,44 @@ def refusal_of(setup: Setup, feature: Feature) -> str | None:
     return None
 
 
+SERVED_PART = "<!-- Generated out of what served revisions say; do not edit."
+"""What the page's second part begins with, which stays as it is here."""
+
+
+def page_with(served_part: str) -> str:
+    return f"{page()}{served_part}"
+
+
 def page() -> str:
+    """The first part."""
     sentences: list[str] = []
-    rows = [_row(["", *(setup.name for setup in SETUPS)]), _row(["---"] * (1 + len(SETUPS)))]
+    rows = [row(["", *(setup.name for setup in SETUPS)]), row(["---"] * (1 + len(SETUPS)))]
     for feature in FEATURES:
         cells = [f"[{feature.name}]({feature.page})"]
         for setup in SETUPS:
-            if not feature.parts.keys() & _TASK <= setup.spec.keys():
+            if not is_of_task(setup, feature):
                 cells.append("–")
                 continue
             said = refusal_of(setup, feature)
             if said is not None and said not in sentences:
                 sentences.append(said)
             cells.append("yes" if said is None else f"{sentences.index(said) + 1}")
-        rows.append(_row(cells))
+        rows.append(row(cells))
     listed = [f"{number}. {sentence}" for number, sentence in enumerate(sentences, start=1)]
     return "\n".join([_INTRODUCTION, *rows, "", *listed, ""])
 
 
-def _row(cells: Sequence[str]) -> str:
+def row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gnnserve_api.capabilities", description=f"Write {CAPABILITIES_PATH.name}.")
     parser.add_argument("--check", action="store_true", help="compare it instead; exit 1 if it differs")
-    return write_or_compare(CAPABILITIES_PATH, page(), check=parser.parse_args(arguments).check)
+    written = CAPABILITIES_PATH.read_text(encoding="utf-8") if CAPABILITIES_PATH.exists() else ""
+    begins = written.find(f"\n{SERVED_PART}")
+    kept = "" if begins < 0 else written[begins:]
+    return write_or_compare(CAPABILITIES_PATH, page_with(kept), check=parser.parse_args(arguments).check)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,7 @@ def parse_document(given: Document, base: PathBase | None = None) -> GNNService:
         raise _input_error(where, problems) from None
     problems = [*_unknown_stages(service.spec)]
     problems += [*_impossible_variants(service.spec), *_fixed_variants(service.spec)]
+    problems += [*_no_embeddings(service.spec)]
     if problems:
         raise _input_error(where, problems)
     return service
@@ -189,6 +190,16 @@ def _fixed_variants(spec: GNNServiceSpec) -> Iterator[str]:
         yield (
             f"{_named_in(spec)}: names {', '.join(fixed)}, which cannot follow changes of the graph, spec.updates; "
             f"name some of {', '.join(following)}, or leave one of the two out"
+        )
+
+
+def _no_embeddings(spec: GNNServiceSpec) -> Iterator[str]:
+    """Embeddings of networks that have none to return. In a cluster a condition tells it once the revision is there."""
+    has_own = spec.model.program is not None or spec.variants.given or spec.task.links is not None
+    if spec.embeddings is not None and not has_own and len(spec.model.fanouts) == 1:
+        yield (
+            f"spec.embeddings: model.fanouts {list(spec.model.fanouts)} of {spec.model.architecture} has one layer, "
+            "and so no hidden layer to return; give it two layers or more, or leave spec.embeddings out"
         )
 
 

@@ -74,3 +74,10 @@ def test_a_service_whose_variants_cannot_follow_at_all_has_no_updates() -> None:
     with pytest.raises(InputError, match=r"spec.updates: none of spec.variants follows changes of the graph; add"):
         parse_document(document(model=model, updates=UPDATES))
     parse_document(document(model=model, updates=UPDATES, variants={"oneRow": [{"hops": 0}]}))
+
+
+def test_networks_of_one_layer_have_no_embeddings_to_return() -> None:
+    model = {"architecture": "SGC", "fanouts": [0]}
+    with pytest.raises(InputError, match=r"spec.embeddings: model.fanouts \[0\] of SGC has one layer, and"):
+        parse_document(document(model=model, embeddings={}))
+    parse_document(document(model={"architecture": "SIGN", "fanouts": [0, 0]}, embeddings={}))

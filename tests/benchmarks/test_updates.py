@@ -25,8 +25,10 @@ from benchmarks.updates_measured import (
     ExactSums,
     Gathering,
     GraphFigures,
+    LinkErrors,
     MemoryPoint,
     PredictionCost,
+    RecommendingFigures,
     Replay,
     ReplayedVariant,
     ServiceFigures,
@@ -181,13 +183,19 @@ COMPACTION = Compaction(
 )  # fmt: skip
 
 
+LINKS = LinkErrors("LightGCN", 10_002, 5000, {"x1": 3e-6})
+RECOMMENDING = RecommendingFigures(
+    "x1", 1000, 9000, (DurableRate(100, 8000, 9000, 2.0, 9.0, 30_000, 10),),
+    (PredictionCost(4500, 0.5, 900.0, 2.0, 2.2, 1.11, 1.05, 1.15, 20.0, 9000, 4400),),
+)  # fmt: skip
 START = Start(1000, 9000, 14_258, 165_000, 60_000_000, 0.9, 1.44, (2.5, 1.44, 1.4))
 
 
 def entries(**changed: object) -> Entries:
     figures = {Part.GRAPH: ("arxiv", GRAPH), Part.ANSWERS: ("GCN", ANSWERS), Part.SERVICE: ("arxiv", SERVICE),
                Part.COMPACTION: ("arxiv", COMPACTION), Part.START: ("typed", START),
-               Part.REPLAY: ("facebook_pages", REPLAY)}  # fmt: skip
+               Part.REPLAY: ("facebook_pages", REPLAY), Part.LINKS: ("LightGCN", LINKS),
+               Part.RECOMMENDING: ("gowalla", RECOMMENDING)}  # fmt: skip
     found: Entries = {part: {name: of} for part, (name, of) in figures.items()}
     for part, of in changed.items():
         (name,) = found[Part(part)]
@@ -214,6 +222,8 @@ def test_verdicts_are_of_what_is_wanted() -> None:
         "arxiv: compaction of a log of edges": True,
         "typed: start over small batches": True,
         "facebook_pages: accuracy on the nodes that arrived": True,
+        "largest difference of scores of links from those of the graph that has the changes": True,
+        "gowalla: p99 of recommendations at 70 % load, with changes at half their rate over without": True,
     }
     assert found["arxiv: arrival at a second worker, p99"]["measured"] == "49.0 ms, beside 21,000 changes/s"
     assert found["facebook_pages: accuracy on the nodes that arrived"]["measured"] == (
@@ -252,13 +262,21 @@ def test_figures_are_shown_of_every_part(tmp_path: Path) -> None:
     rows = (
         "| arxiv, stored1 exact | 1,000 | 900 | 2,000 | 10 |", "| 210,000 | 30.00 / 60.00 |", "1.30 (1.25 to 1.35)",
         "| 52 | apply the log of changes 41.5 | 40.2 / 0.8 | 3.0 | 0.24 |", "1.01 (0.99 to 1.03)", "| 2,000 | 500 |",
+        "| gowalla | 100 | 8,000 | 9,000 | 2.00 / 9.00 |", "| gowalla, x1 | 4,500 | 4,400 | 2.00 | 2.20 |",
         "| typed | 14,258 | 165,000 | 1.44 | 2.50 | 0.90 |", "| facebook_pages | stored1 | 0.8980 | 0.9000 |",
     )  # fmt: skip
     for words in rows:
         assert words in shown
     # What answers differ by is in the verdicts.
     read = [part.name for part in results.parts_read()]
-    assert read == ["graph arxiv", "service arxiv", "compaction arxiv", "start typed", "replay facebook_pages"]
+    assert read == [
+        "graph arxiv",
+        "service arxiv",
+        "compaction arxiv",
+        "start typed",
+        "replay facebook_pages",
+        "recommending gowalla",
+    ]
     assert json.loads((tmp_path / "updates.json").read_text())["verdicts"]
 
 

@@ -3,25 +3,38 @@ after the log is folded into it; and links that are held out stay so."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import torch
-from tests.support.generated import generate_over
-from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, RandomModels, batch_of, ids_of, stored_ids
+from tests.support.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of, ids_of
+from tests.support.living_links import (
+    UID,
+    ChangingLinks,
+    JoinedLinks,
+    JoinedNodes,
+    LinksOfOneType,
+    LinksOfTypes,
+    batch_of_body,
+    data_of,
+    generated,
+    largest_error,
+    pairs_of,
+    read_tensors_of,
+    rows_of,
+    spec_of,
+    typed_batch,
+)
 from tests.support.living_relations import PlainTypedGraph
 from tests.worker.test_new_ends import made
 from tests.worker.test_overlays_over_relations import embeddings_of
 from tests.worker.test_recommend_links import of_users, service_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.repository import ChangedSource, RevisionManifest
-from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.repository import ChangedSource
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
@@ -30,49 +43,18 @@ from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.folding import fold
-from gnnserve_worker.generation import one_relation
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts, encode_batch
-from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
-from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.graph.links import Pairs
-from gnnserve_worker.graph.store import GraphData, Splits
+from gnnserve_worker.graph.change_batch import Applied, encode_batch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.models.folding import EIGENVALUES, SHARES
+from gnnserve_worker.models.folding import SHARES
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks.generated import Imported
 from gnnserve_worker.tasks.score_links.held_out import HeldOutLinks, hold_out_links
 
 NODES, CLOSE = 40, 2e-5
-UID = "f7b4c2a0-0000-4000-8000-000000000003"
-VARIANTS = {"pruning": {"factors": [1, 2]}, "stored": [1, 2], "storedFollowChanges": True, "storage": ["float32"]}
-
-
-def spec_of(architecture: str) -> GNNServiceSpec:
-    return GNNServiceSpec.model_validate(
-        {
-            "graph": {"source": {"npz": {"uri": "file:///made-up.npz"}}, "normalization": "Disabled"},
-            "model": {"fanouts": [-1, -1], "hidden": 8, **MODELS[architecture]},
-            "task": {"links": {"dimensions": 6}},
-            "variants": VARIANTS,
-        }
-    )
-
-
-def data_of(plain: PlainGraph, digest: str) -> GraphData:
-    graph, features, rules = plain.built()
-    none, ids = Splits(*(np.zeros(0, np.int64) for _ in range(3))), stored_ids([*plain.lists])
-    return GraphData.of_one_type("made up", digest, graph, features, np.zeros(0, np.int64), (), none, rules, ids)
-
-
-def generated(repository: Repository, spec: GNNServiceSpec, imported: Imported) -> RevisionManifest:
-    models = RandomModels(spec.model.network(6))
-    with patch.object(one_relation, "worth_keeping", tuple):
-        return generate_over(spec, imported.graph, imported.problem, repository, lambda data, features: models)
 
 
 def assert_equal(found: LoadedRevision, plain: PlainGraph, expected: LoadedRevision) -> None:
@@ -83,10 +65,6 @@ def assert_equal(found: LoadedRevision, plain: PlainGraph, expected: LoadedRevis
         rows = infer_batch(found, name, positions, 0).scores
         others = infer_batch(expected, name, np.arange(len(positions)), 0).scores
         np.testing.assert_allclose(rows, others, atol=CLOSE, rtol=CLOSE, err_msg=name)
-
-
-def pairs_of(*parts: Pairs) -> list[tuple[int, int]]:
-    return [pair for part in parts for pair in zip(part.first.tolist(), part.second.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -144,28 +122,6 @@ def test_after_any_changes_and_once_they_are_folded_links_are_those_of_the_graph
     assert trained <= listed and not trained & expected
 
 
-def typed_batch(
-    nodes: list[str], edges: list[tuple[str, str, str]], removed_edges: list[tuple[str, str, str]], removed: list[str]
-) -> ChangeBatch:
-    texts = [*nodes, *(text for edge in (*edges, *removed_edges) for text in edge), *removed]
-    counts = ChangeCounts(len(nodes), 0, 0, len(edges), len(removed_edges), len(removed))
-    return ChangeBatch(counts, TextIds(*lay_out(texts), TEXTS_WITH_TYPES), np.zeros((len(nodes), 0), np.float32))
-
-
-def batch_of_body(body: dict[str, Any], width: int) -> ChangeBatch:
-    """`body`: as clients send it. `width`: features of the type that has most."""
-    nodes, overrides = body["nodes"], body["overrides"]
-    texts = [one["id"] for one in nodes] + [f"{one['id']['type']}/{one['id']['id']}" for one in overrides]
-    texts += [text for edge in (*body["edges"], *body["removedEdges"]) for text in edge] + body["removedNodes"]
-    rows = np.zeros((len(nodes) + len(overrides), width), np.float32)
-    for row, one in zip(rows, (*nodes, *overrides), strict=True):
-        given = one.get("features", [])
-        row[: len(given)] = given
-    sizes = (len(body[name]) for name in ("edges", "removedEdges", "removedNodes"))
-    counts = ChangeCounts(len(nodes), len(overrides), 0, *sizes)
-    return ChangeBatch(counts, TextIds(*lay_out(texts), TEXTS_WITH_TYPES), rows)
-
-
 def test_links_over_types_are_those_of_the_graph_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
     given = made(tmp_path, "GraphSAGE", monkeypatch)
@@ -205,83 +161,6 @@ def test_links_over_types_are_those_of_the_graph_built_anew(tmp_path: Path, monk
         len(plain.rows["user"]),
         given.loaded.manifest.links.weights,
     )
-
-
-class JoinedNodes:
-    """LightGCN's rows by the ids of nodes: as they were generated, and what each node is joined to."""
-
-    def __init__(self, loaded: LoadedRevision) -> None:
-        graph, schema = loaded.graph, loaded.graph.schema
-        names = [f"{kind.name}/{place}" for kind in schema.types for place in range(kind.nodes)]
-        rows = infer_batch(loaded, "x1", np.arange(graph.nodes), 0).scores
-        self.base, self.touched = dict(zip(names, rows, strict=True)), set[str]()
-        self.joined = {name: {names[other] for other in graph.list_of(node)} for node, name in enumerate(names)}
-        weights = read_tensors_of(loaded)
-        shares = weights.get(SHARES, np.ones(len(names), np.float32))
-        self.shares = dict(zip(names, shares.tolist(), strict=True))
-        self.values = weights.get(EIGENVALUES)
-
-    def random_batch(self, draw: np.random.Generator) -> ChangeBatch:
-        def one(kind: str) -> str:
-            found = [name for name in self.joined if name.startswith(kind)]
-            return found[draw.integers(len(found))]
-
-        new = [f"{kind}/{1000 + len(self.base)}" for kind in ("user", "item")]
-        self.base |= dict.fromkeys(new, np.zeros(8, np.float32))
-        self.shares |= dict.fromkeys(new, 0.0)
-        self.joined |= {name: set() for name in new}
-        self.touched |= {*new}
-        gone = one("tag") if draw.random() < 0.3 else ""
-        edges = [(one("user"), "buys", one("item")) for _ in range(4)]
-        user = one("user")
-        there = [(user, "buys", other) for other in sorted(self.joined[user]) if other.startswith("item")][:1]
-        there = [edge for edge in there if edge not in edges]
-        for first, _, second in edges:
-            self.change(first, second, adds=True)
-        for first, _, second in there:
-            self.change(first, second, adds=False)
-        for other in self.joined.pop(gone, ()):
-            self.joined[other].discard(gone)
-            self.touched.add(other)
-        return typed_batch(new, edges, there, [gone] if gone else [])
-
-    def change(self, first: str, second: str, *, adds: bool) -> None:
-        for one, other in ((first, second), (second, first)):
-            if (other in self.joined[one]) is not adds:
-                (self.joined[one].add if adds else self.joined[one].remove)(other)
-                self.touched.add(one)
-
-    def rows(self) -> dict[str, np.ndarray]:
-        return {name: self._row(name) if name in self.touched else self.base[name] for name in self.joined}
-
-    def _row(self, name: str) -> np.ndarray:
-        found = sum((self.shares[one] * self.base[one] for one in sorted(self.joined[name])), np.zeros(8, np.float32))
-        if self.values is not None:
-            found = np.divide(found, self.values, out=np.zeros_like(found), where=self.values > 0)
-        length = float(np.linalg.norm(found)) if self.values is None or name.startswith("user") else 1.0
-        return found / length if length else found
-
-
-def read_tensors_of(loaded: LoadedRevision) -> dict[str, np.ndarray]:
-    assert loaded.manifest is not None and loaded.manifest.links is not None and loaded.origin.folder is not None
-    weights = loaded.manifest.links.weights
-    return {} if weights is None else safetensors.numpy.load_file(loaded.origin.folder / weights)
-
-
-def rows_of(loaded: LoadedRevision, names: list[str], variant: str = "x1") -> np.ndarray:
-    if loaded.changes is None:
-        assert loaded.ids.asked is not None
-        return infer_batch(loaded, variant, loaded.ids.asked.find_texts(names), 0).scores
-    graph = loaded.changes.graph
-    kinds = [graph.stored.place_of(name.partition("/")[0]) for name in names]
-    numbers = [
-        int(
-            graph.places.first_nodes[kind]
-            + graph.ids_of[kind].find_integers(np.array([int(name.partition("/")[2])]))[0]
-        )
-        for kind, name in zip(kinds, names, strict=True)
-    ]
-    return infer_batch(loaded, variant, np.array(numbers), 0).scores
 
 
 @pytest.mark.parametrize("compared_with", ["Drawn", "Nothing"])
@@ -340,3 +219,33 @@ def test_rows_are_learnt_anew_of_the_links_that_there_are_now(tmp_path: Path, mo
     assert 0 < held_out[1] < held_out[0]
     lengths = np.linalg.norm(rows_of(load_revision(repository, learnt.revision), ["user/900", "item/4"]), axis=1)
     np.testing.assert_allclose(lengths, 1, atol=1e-5)
+
+
+def of_one_type(folder: Path, patched: pytest.MonkeyPatch) -> ChangingLinks:
+    return LinksOfOneType(folder, "GraphSAGE")
+
+
+def of_types(folder: Path, patched: pytest.MonkeyPatch) -> ChangingLinks:
+    given = made(folder, "GraphSAGE", patched)
+    assert given.loaded.manifest is not None
+    repository = Repository(folder / "repository", "default", "shop")
+    return LinksOfTypes(repository, given.loaded.manifest.revision, given.data, given.model.float())
+
+
+def of_light_gcn(folder: Path, patched: pytest.MonkeyPatch) -> ChangingLinks:
+    repository = Repository(folder / "repository", "default", "shop")
+    return JoinedLinks(repository, generate(service_of(of_users(folder)), repository, silent).revision)
+
+
+@pytest.mark.parametrize("links_of", [of_one_type, of_types, of_light_gcn])
+def test_scores_after_hundreds_of_changes_are_those_of_the_graph_that_has_them(
+    tmp_path: Path, links_of: Callable[[Path, pytest.MonkeyPatch], ChangingLinks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make bench-updates` does the same with ten thousand."""
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+    links, draw, changes = links_of(tmp_path, monkeypatch), np.random.default_rng(11), 0
+    while changes < 400:
+        changes += links.change(draw)
+    errors = largest_error(links, 500, draw)
+    assert errors
+    assert max(errors.values()) <= 1e-5, errors

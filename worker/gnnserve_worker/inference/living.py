@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakSet
 
 import numpy as np
@@ -107,15 +108,16 @@ class LivingRevision:
         self._loaded = loaded
         self.first_nodes, self.first_edges = self.graph.taken, self.graph.lists.used_entries
         """Nodes of the revision's own, of all types, and entries of its lists."""
-        self.drafting = Drafting(loaded, self._give_way)
+        self._computing = threading.Lock()
+        """Held while a batch of predictions is computed, or a group of changes is published."""
+        # No method of this one: a revision that is let go is gone at once, with its mapped files.
+        self.drafting = Drafting(loaded, partial(_give_way, self._computing))
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
         self.touched = TouchedSince()
         """What changes touch, noted from the first one on for one that takes it."""
         self._is_broken = False
         """An error has left a batch half applied."""
-        self._computing = threading.Lock()
-        """Held while a batch of predictions is computed, or a group of changes is published."""
         self._publishing = threading.Lock()
         """Held while a group is published, so that `check` never waits for predictions."""
         self.applying = threading.Lock()
@@ -248,14 +250,6 @@ class LivingRevision:
         except BaseException:
             self._is_broken = True
             raise
-
-    def _give_way(self) -> None:
-        """Wait while a batch of predictions is computed, which takes all processors."""
-        if not self._computing.locked():
-            return
-        ends_s = time.monotonic() + _LONGEST_WAY_S
-        while self._computing.locked() and time.monotonic() < ends_s:
-            time.sleep(_LOOK_S)
 
     def _require_whole(self) -> None:
         if self._is_broken:
@@ -391,3 +385,12 @@ class LivingRevision:
 def _field_of(row: int, new_nodes: int, column: int) -> str:
     is_new = row < new_nodes
     return f"{'nodes' if is_new else 'overrides'}[{row if is_new else row - new_nodes}].features[{column}]"
+
+
+def _give_way(computing: threading.Lock) -> None:
+    """Wait while a batch of predictions is computed, which takes all processors."""
+    if not computing.locked():
+        return
+    ends_s = time.monotonic() + _LONGEST_WAY_S
+    while computing.locked() and time.monotonic() < ends_s:
+        time.sleep(_LOOK_S)

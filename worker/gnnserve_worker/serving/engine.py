@@ -141,6 +141,7 @@ class Engine:
         """Forget a model, with which the engine is done."""
         model = self.models.pop(name)
         self._time.remove(model)
+        model.let_go()
         if (executor := self._away.pop(model, None)) is not None:
             executor.end()
 

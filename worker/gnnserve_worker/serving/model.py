@@ -194,6 +194,10 @@ class ServedModel:
         self.withdrawals += 1
         if self.state is ModelState.READY:
             self.state = ModelState.LOADING
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Keep nothing of any revision, as at the end of its service: whoever keeps the model keeps no mapped files."""
         self.lane = self.table = None
         self.watch.forget_revision()
         self.renewal.forget_revision()

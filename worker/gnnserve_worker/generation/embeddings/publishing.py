@@ -18,6 +18,7 @@ import numpy as np
 from gnnserve_api.embeddings import IndexManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
+from gnnserve_worker.asking.variants import missing_embeddings
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.columns import TypesOf, keep_columns
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, published_blocks
@@ -56,11 +57,11 @@ def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantMani
         return check_embeddings(manifest, named, "spec.embeddings.variant")
     task = embedded_task(manifest)
     giving = {each.name: each for each in manifest.variants if task.gives(each)}
-    if not giving:
+    if not giving and (missing := missing_embeddings(manifest)) is not None:
         raise InputError(
             "spec.embeddings",
-            f"revision {manifest.revision} has no variant with embeddings: its networks have no hidden layer",
-            "give model.fanouts two layers or more, or leave spec.embeddings out",
+            f"revision {manifest.revision} has no variant with embeddings: {missing.problem}",
+            f"{missing.remedy}, or leave spec.embeddings out",
         )
     profiled = [variant for variant in manifest.profile.variants if variant.name in giving]
     preferred = [one for one in profiled if task.is_preferred(giving[one.name])]

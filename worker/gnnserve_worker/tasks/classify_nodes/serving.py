@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -69,6 +70,10 @@ class ClassScores:
         return float(shifted[column] / shifted.sum())
 
 
+def _decisive_scores(thresholds: Mapping[str, np.ndarray], variant: str, scores: np.ndarray) -> np.ndarray:
+    return decisive_scores(scores, thresholds.get(variant)) if thresholds else scores
+
+
 @dataclass(frozen=True, slots=True)
 class ClassifyNodes(NodeItems):
     graph: ServedGraph
@@ -105,7 +110,9 @@ class ClassifyNodes(NodeItems):
         object.__setattr__(self, "class_ids", ids)
         object.__setattr__(self, "class_texts", texts)
         object.__setattr__(self, "class_lists", tuple(_encoder.encode([label]) for label in self.classes))
-        labels = ClassLabels(self.graph, self.classes, self.multi_label, self.decisive_scores, self.held_out)
+        # Of what a task makes, nothing refers to it: a revision that is let go is gone at once, with its mapped files.
+        decisive = partial(_decisive_scores, self.thresholds)
+        labels = ClassLabels(self.graph, self.classes, self.multi_label, decisive, self.held_out)
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "live_labels", labels)
         object.__setattr__(self, "numbers_per_node", 1 + len(self.classes) + self.most_embedding_columns)
@@ -207,7 +214,7 @@ class ClassifyNodes(NodeItems):
                 return np.ascontiguousarray(answer.scores, "<f4")
 
     def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
-        return decisive_scores(scores, self.thresholds.get(variant)) if self.thresholds else scores
+        return _decisive_scores(self.thresholds, variant, scores)
 
     # Describing
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -75,7 +76,8 @@ class ScoreLinks:
     tensors: PairTensors = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tensors", PairTensors(self._outputs))
+        # It does not refer to the task: a revision that is let go is gone at once, with its mapped files.
+        object.__setattr__(self, "tensors", PairTensors(partial(_outputs, self.links)))
 
     # Asking
 
@@ -129,11 +131,11 @@ class ScoreLinks:
         return b"".join(self.json_blocks(answer, question))
 
     def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
-        for name, one in self._outputs(answer, question).items():
+        for name, one in _outputs(self.links, answer, question).items():
             yield b'"%b":%b,' % (name.encode(), orjson.dumps(one, option=ARRAYS))
 
     def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
-        return self._outputs(answer, question)[question.outputs[0]].astype("<f4", copy=False)
+        return _outputs(self.links, answer, question)[question.outputs[0]].astype("<f4", copy=False)
 
     # Describing
 
@@ -166,14 +168,15 @@ class ScoreLinks:
     def is_like(self, other: Any) -> bool:
         return isinstance(other, ScoreLinks)
 
-    def _outputs(self, answer: ScoredNodes, question: Question) -> dict[str, np.ndarray]:
-        """The arrays that are asked for, float32 [pairs] each, C-contiguous."""
-        outputs, form = question.outputs, question.form
-        scores = self.links.score_by(answer.variant, answer.scores, form.first, form.second)
-        made = {"scores": scores}
-        if "probabilities" in outputs:
-            made["probabilities"] = self.links.probabilities(answer.variant, scores)
-        return {name: np.ascontiguousarray(made[name], np.float32) for name in outputs}
+
+def _outputs(links: ServedLinks, answer: ScoredNodes, question: Question) -> dict[str, np.ndarray]:
+    """The arrays that are asked for, float32 [pairs] each, C-contiguous."""
+    outputs, form = question.outputs, question.form
+    scores = links.score_by(answer.variant, answer.scores, form.first, form.second)
+    made = {"scores": scores}
+    if "probabilities" in outputs:
+        made["probabilities"] = links.probabilities(answer.variant, scores)
+    return {name: np.ascontiguousarray(made[name], np.float32) for name in outputs}
 
 
 def _open(parts: TaskParts) -> ScoreLinks:

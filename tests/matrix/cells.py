@@ -1,0 +1,65 @@
+"""Cells of docs/capabilities.md: features beside a kind of graph, task and model, and what the page says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+from tests.support.pairwise import pairwise_cover
+
+from gnnserve_api.capabilities import FEATURES, SETUPS, Feature, Setup, is_of_task, merged, refusal_of
+
+
+@dataclass(frozen=True)
+class Cell:
+    setup: Setup
+    features: tuple[Feature, ...]
+
+    @property
+    def refusal(self) -> str | None:
+        return refusal_of(self.setup, *self.features)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the page's manifest says."""
+        return merged(self.setup.spec, *(one.parts for one in self.features))
+
+    def __str__(self) -> str:
+        return f"{self.setup.name}: {', '.join(one.name for one in self.features) or 'nothing more'}"
+
+
+CELLS = [Cell(setup, (feature,)) for setup in SETUPS for feature in FEATURES if is_of_task(setup, feature)]
+REFUSED = [cell for cell in CELLS if cell.refusal is not None]
+ADMITTED = [*(Cell(setup, ()) for setup in SETUPS), *(cell for cell in CELLS if cell.refusal is None)]
+
+
+def pairs_of(setup: Setup) -> list[Cell]:
+    """Cells of several features that have each pair which goes together in one of them."""
+    able = [cell.features[0] for cell in ADMITTED if cell.setup is setup and cell.features]
+
+    def go_together(chosen: tuple[Feature, ...]) -> bool:
+        if any(contradict(one.parts, other.parts) for one, other in permutations(chosen, 2)):
+            return False
+        return refusal_of(setup, *chosen) is None
+
+    return [Cell(setup, chosen) for chosen in pairwise_cover(able, go_together)]
+
+
+def contradict(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether they say different things of one field, or one names a file of weights and the other an architecture."""
+    said = dict(fields_of(one))
+    if "model.architecture" in said and any("checkpoint" in f"{field} {value}" for field, value in fields_of(other)):
+        return True
+    return any(field in said and said[field] != value for field, value in fields_of(other))
+
+
+def fields_of(parts: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields of a spec that are no sections, by their paths, as `variants.stored`; an empty section is one."""
+    for name, value in parts.items():
+        path = f"{under}.{name}" if under else name
+        if isinstance(value, Mapping) and value:
+            yield from fields_of(value, path)
+        else:
+            yield path, value

@@ -1,0 +1,184 @@
+"""What a column of docs/capabilities.md needs so that its manifests can be run as they are: the files that they name,
+in one folder, and what makes them quick.
+
+No node has more than five neighbours by a relation, with what is brought, as few as any manifest of the page samples:
+all are read, and variants that compute the same network over fewer neighbours, or ahead of time, answer alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from tests.support.graphs import npz_arrays, random_splits, write_npz
+from tests.support.hetero_pyg import HIDDEN, HeteroModel
+from tests.support.programs import export_over_graph
+from tests.support.pyg import edges_of_graph, module_of, to_tensors
+from tests.support.several_types import TypedParts, load_types, typed_source, write_folder
+
+from gnnserve_api.capabilities import SETUPS, Setup, merged
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_worker.graph.store import Graph, GraphData
+
+NODES, COLUMNS, CLASSES, ROWS = 60, 8, 2, 64
+"""Two classes, which thresholds tell apart, and rows of programs as wide as the page has them."""
+_SHOP_NODES = 40
+MOST_NEIGHBOURS = 5
+_LAYERED = {"graph": {"normalization": "Disabled"}, "model": {"hidden": HIDDEN, "training": {"epochs": 2}}}
+
+
+@dataclass(frozen=True)
+class Column:
+    setup: Setup
+    write: Callable[[Path], object]
+    """Write the files that manifests of the column name."""
+    parts: Mapping[str, Any]
+    """Fields that the page's manifests leave to be chosen, and that make a generation short."""
+    asks_pairs: bool = False
+    named_types: tuple[str, str] = ("", "")
+    """Types of the nodes that are asked about: of the first, and of the second one of pairs. Empty: ids have none."""
+
+    @property
+    def scored(self) -> str:
+        """The relation whose links are scored."""
+        relation: str = self.parts.get("task", {}).get("links", {}).get("relation", "")
+        return relation
+
+    @property
+    def first(self) -> int | str:
+        return self._id(0, 7)
+
+    @property
+    def new(self) -> int | str:
+        """Id that no node of the graph has."""
+        return self._id(0, 1000)
+
+    @property
+    def other(self) -> int | str:
+        """A node to ask about beside the first one, which it is not joined to."""
+        return self._id(1, 20)
+
+    @property
+    def between(self) -> int | str:
+        """A node that an edge more is given to."""
+        return self._id(1, 30)
+
+    def _id(self, end: int, node: int) -> int | str:
+        return f"{self.named_types[end]}/{node}" if self.named_types[end] else node
+
+    @property
+    def features_of_first(self) -> list[float]:
+        rows = _shop().nodes["user"]["features"] if self.named_types[0] else np.asarray(_one_type().features)
+        listed: list[float] = rows[7].tolist()
+        return listed
+
+
+def _one_type() -> GraphData:
+    """A ring with chords: each node is joined to those beside it and to the one across."""
+    across = np.arange(NODES)[:, None] + np.array([-1, 1, NODES // 2])
+    lists = Graph(np.arange(NODES + 1, dtype=np.int64) * 3, np.sort(across % NODES, axis=1).astype(np.int32).ravel())
+    labels = np.arange(NODES) * CLASSES // NODES
+    features = np.random.default_rng(0).normal(size=(NODES, COLUMNS)).astype(np.float32)
+    features[np.arange(NODES), labels] += 3
+    return GraphData.of_one_type(
+        "made up", "made up", lists, features, labels.astype(np.int64), tuple(range(CLASSES)), random_splits(NODES, 0),
+        EdgeRules(Direction.UNDIRECTED),
+    )  # fmt: skip
+
+
+def _shop() -> TypedParts:
+    """Users buy items and know each other, items have tags."""
+    draw, every = np.random.default_rng(1), np.arange(_SHOP_NODES)
+    labels = every * CLASSES // _SHOP_NODES
+
+    def ends(*steps: int) -> dict[str, np.ndarray]:
+        targets = (every[:, None] + np.array(steps)) % _SHOP_NODES
+        return {"src": np.repeat(every, len(steps)).astype(np.int32), "dst": targets.astype(np.int32).ravel()}
+
+    users = {
+        "features": (draw.normal(size=(_SHOP_NODES, 6)) + 2 * labels[:, None]).astype(np.float32),
+        "labels": labels.astype(np.int64),
+        **{f"{name}_mask": every % 3 == place for place, name in enumerate(("train", "val", "test"))},
+    }
+    others = {
+        name: {"features": draw.normal(size=(_SHOP_NODES, columns)).astype(np.float32)}
+        for name, columns in (("item", 5), ("tag", 4))
+    }
+    nodes = {name: {"num_nodes": np.array(_SHOP_NODES), **arrays} for name, arrays in {"user": users, **others}.items()}
+    edges = {
+        ("user", "buys", "item"): ends(0, 1, 5), ("item", "has", "tag"): ends(0), ("user", "knows", "user"): ends(1),
+    }  # fmt: skip
+    return TypedParts(nodes, edges)
+
+
+def _write_one_type(folder: Path) -> None:
+    data = _one_type()
+    write_npz(folder / "graph.npz", npz_arrays(data))
+    for name, columns in (("weights", COLUMNS), ("two-columns", 2)):
+        module = module_of("GraphSAGE", (10, 10), columns, hidden=HIDDEN, classes=CLASSES)
+        save_file(to_tensors(module), folder / f"{name}.safetensors")
+
+
+def _write_shop(folder: Path) -> None:
+    source = write_folder(folder / "shop", _shop())
+    data = load_types(typed_source(source))
+    torch.manual_seed(3)
+    model = HeteroModel(data)
+    with torch.no_grad():
+        model(data)
+    tensors = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in model.state_dict().items()}
+    save_file(tensors, folder / "weights.safetensors")
+
+
+class _Encoder(torch.nn.Module):
+    """A program as people bring it, with a norm that no layer of ours has: classes, and rows that they are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import torch_geometric.nn as pyg
+
+        torch.manual_seed(5)
+        self.first, self.second = pyg.SAGEConv(COLUMNS, HIDDEN), pyg.SAGEConv(HIDDEN, ROWS)
+        self.norm, self.head = torch.nn.BatchNorm1d(HIDDEN), torch.nn.Linear(ROWS, CLASSES)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.second(torch.nn.functional.elu(self.norm(self.first(x, edge_index))), edge_index)
+        return self.head(rows), rows
+
+
+def _write_program(folder: Path, *, expects_rows: bool) -> None:
+    _write_one_type(folder)
+    module, data = _Encoder().eval(), _one_type()
+    export_over_graph(module, COLUMNS, folder / "model.onnx", ("logits", "rows"))
+    with torch.no_grad():
+        scores, rows = module(torch.from_numpy(np.asarray(data.features)), edges_of_graph(data.graph))
+    expected = rows if expects_rows else scores
+    np.savez(folder / "expected.npz", nodes=np.arange(NODES), scores=expected.numpy())
+
+
+_LINKS = {"task": {"links": {"dimensions": HIDDEN}}}
+_BUYS = {"task": {"links": {"dimensions": HIDDEN, "relation": "buys"}}}
+_BRIEF = {"model": {"training": {"epochs": 2, "batchSize": 32}}}
+_PROGRAM = {"model": {"program": {"scores": {"columns": CLASSES}}, "training": {"epochs": 2}}}
+_USERS_AND_ITEMS = ("user", "item")
+_FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[str, str]]] = {
+    "classes, one type": (_write_one_type, _LAYERED, ("", "")),
+    "classes, several types": (_write_shop, _LAYERED, ("user", "user")),
+    "links, one type": (_write_one_type, merged(_LAYERED, _LINKS), ("", "")),
+    "links, several types": (_write_shop, merged(_LAYERED, _BUYS), _USERS_AND_ITEMS),
+    "links by LightGCN": (_write_shop, merged(_BUYS, _BRIEF), _USERS_AND_ITEMS),
+    "classes by a program": (partial(_write_program, expects_rows=False), _PROGRAM, ("", "")),
+    "links by a program": (partial(_write_program, expects_rows=True), _PROGRAM, ("", "")),
+}
+"""Files, fields and types of each column. One that the page gets is described here, too."""
+COLUMNS_OF_PAGE: Mapping[str, Column] = {
+    setup.name: Column(setup, write, parts, "task" in setup.spec, types)
+    for setup in SETUPS
+    for write, parts, types in [_FILES[setup.name]]
+}

@@ -1,0 +1,188 @@
+"""What a service of each column of docs/capabilities.md answers and refuses at runtime, asked of one that is served.
+
+`make capabilities` writes the second table of the page (two minutes); tests compare it, a column at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from tests.matrix.cells import Cell
+from tests.matrix.columns import COLUMNS_OF_PAGE, Column
+from tests.matrix.scene import Opened, Scene, run, scene_of
+from tests.support.serving import Client, FakeWorker, running
+
+from gnnserve_api.capabilities import CAPABILITIES_PATH, FEATURES, SERVED_PART, page_with, row
+from gnnserve_worker.serving.security.access import Access
+
+_TOKEN = "writing-0123456789ab"  # noqa: S105
+_WRITING = {"authorization": f"Bearer {_TOKEN}"}
+_EMBEDDINGS = next(feature for feature in FEATURES if feature.parts == {"embeddings": {}})
+_INTRODUCTION = f"""
+{SERVED_PART}
+     `make capabilities` writes it, `make test-matrix` compares it. -->
+
+## What requests may ask for
+
+Each cell says whether a service of the column's graph, task and model takes the row's request, here one with
+`embeddings`. A number is that of the sentence below that refuses it, told by a server of such a graph.
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    name: str
+    page: str
+    """Page of docs that says what it is."""
+    ask: Callable[[Scene, Client, Opened], Awaitable[httpx.Response]]
+
+
+async def _predict(scene: Scene, client: Client, **fields: Any) -> httpx.Response:
+    return await client.http.post("/v1/predict", json=scene.body(scene.column.first, **fields))
+
+
+async def _new_node(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
+    overlay = {"nodes": [opened.new_node(scene.column)], "edges": opened.edges_like(scene.column)}
+    return await client.http.post("/v1/predict", json=scene.body(scene.column.new, overlay=overlay))
+
+
+async def _arrays(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
+    ends = (7, 20) if scene.column.asks_pairs else (7,)
+    headers = {"content-type": "application/octet-stream"}
+    return await client.http.post("/v1/predict?return=scores", content=np.array(ends, "<i8").tobytes(), headers=headers)
+
+
+async def _new_node_in_arrays(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
+    asked = [-1, 20] if scene.column.asks_pairs else [-1]
+    edges = [edge if isinstance(edge[0], int) else [7, 7] for edge in opened.edges_like(scene.column)]
+    edges = [[-1 if end == scene.column.new else end for end in edge] for edge in edges]
+    numbers = np.array([len(asked), 1, len(edges), 0, *asked, *np.array(edges).ravel()], "<i8").tobytes()
+    features = np.array(scene.column.features_of_first, "<f4").tobytes()
+    return await client.http.post(
+        "/v1/predict?return=scores", content=numbers + features,
+        headers={"content-type": "application/vnd.gnnserve.overlay"},
+    )  # fmt: skip
+
+
+async def _recommended(scene: Scene, client: Client, **fields: Any) -> httpx.Response:
+    return await client.http.post("/v1/recommend", json={"node": scene.column.first, "count": 3, **fields})
+
+
+async def _labels(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
+    body = {"nodes": [scene.column.first], "labels": [0]}
+    return await client.http.post("/v1/labels", json=body, headers=_WRITING)
+
+
+async def _recommended_for_new(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
+    edges = opened.edges_like(scene.column)
+    if not opened.taking(overlay=True):  # rows are made of those that links join
+        edges = [edge for edge in edges if edge[1] == scene.column.scored]
+    overlay = {"nodes": [opened.new_node(scene.column)], "edges": edges}
+    return await _recommended(scene, client, node=scene.column.new, overlay=overlay)
+
+
+REQUESTS = (
+    Request("scores (`return: [scores]`)", "http.md", lambda scene, client, _: _predict(scene, client)),
+    Request(
+        "labels (`return: [labels]`)", "http.md",
+        lambda scene, client, _: _predict(scene, client, **{"return": ["labels"]}),
+    ),
+    Request(
+        "embeddings (`return: [embeddings]`)", "embeddings.md",
+        lambda scene, client, _: _predict(scene, client, **{"return": ["embeddings"]}),
+    ),
+    Request("ids as arrays (`application/octet-stream`)", "http.md", _arrays),
+    Request("a new node (`overlay`)", "http.md", _new_node),
+    Request("… as arrays (`application/vnd.gnnserve.overlay`)", "http.md", _new_node_in_arrays),
+    Request("recommendations (`/v1/recommend`)", "recommend.md", lambda scene, client, _: _recommended(scene, client)),
+    Request("… for a new node", "recommend.md", _recommended_for_new),
+    Request(
+        "… of some classes (`filter.labels`)", "recommend.md",
+        lambda scene, client, _: _recommended(scene, client, filter={"labels": [0]}),
+    ),
+    Request(
+        "influences (`/v1/explain`)", "tour.md",
+        lambda scene, client, _: client.http.post("/v1/explain", json={"node": scene.column.first, "count": 2}),
+    ),
+    Request("labels that come later (`/v1/labels`)", "metrics.md", _labels),
+)  # fmt: skip
+
+
+def refusals_of(column: Column, files: Path, folder: Path) -> dict[str, str | None]:
+    """By the name of each request, the sentence that refuses it; None: it is answered."""
+    found: dict[str, str | None] = {}
+
+    async def ask(scene: Scene) -> None:
+        opened = scene.open(scene.manifest.revision)
+        async with running(FakeWorker(loaded=False), scene.service, write_access=Access((_TOKEN,))) as client:
+            client.switch(opened.served, scene.service)
+            for request in REQUESTS:
+                response = await request.ask(scene, client, opened)
+                is_refused = response.status_code != 200
+                found[request.name] = (
+                    response.json()["error"]["message"].strip() if is_refused else _unexplained(response)
+                )
+
+    with scene_of(Cell(column.setup, (_EMBEDDINGS,)), column, folder, files) as scene:
+        run(ask(scene))
+    return found
+
+
+def _unexplained(response: httpx.Response) -> str | None:
+    """Why an answer has not what it is asked for."""
+    told = response.json() if response.headers["content-type"].startswith("application/json") else {}
+    return told.get("unexplained") or None
+
+
+def served_part(found: Mapping[str, Mapping[str, str | None]]) -> str:
+    """The second table. `found`: by column, as `refusals_of` gives it."""
+    sentences: list[str] = []
+    rows = [row(["", *found]), row(["---"] * (1 + len(found)))]
+    for request in REQUESTS:
+        cells = [f"[{request.name}]({request.page})"]
+        for refusals in found.values():
+            said = refusals[request.name]
+            if said is not None and said not in sentences:
+                sentences.append(said)
+            cells.append("yes" if said is None else f"{sentences.index(said) + 1}")
+        rows.append(row(cells))
+    listed = [f"{number}. {sentence}" for number, sentence in enumerate(sentences, start=1)]
+    return "\n".join([_INTRODUCTION, *rows, "", *listed, ""])
+
+
+def told_on_page(column: str) -> dict[str, str | None]:
+    """The same of one column, as the page has it."""
+    _, _, part = CAPABILITIES_PATH.read_text().partition(SERVED_PART)
+    lines = part.splitlines()
+    sentences = dict(line.split(". ", 1) for line in lines if line[:1].isdigit())
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    place = table[0].index(column)
+    return {
+        request.name: None if cells[place] == "yes" else sentences[cells[place]]
+        for request, cells in zip(REQUESTS, table[2:], strict=True)
+    }
+
+
+def main() -> int:
+    found = {}
+    with tempfile.TemporaryDirectory() as root:
+        for place, (name, column) in enumerate(COLUMNS_OF_PAGE.items()):
+            files, folder = Path(root) / f"files-{place}", Path(root) / f"{place}"
+            files.mkdir()
+            folder.mkdir()
+            column.write(files)
+            found[name] = refusals_of(column, files, folder)
+            print(f"{name}: {sum(said is not None for said in found[name].values())} of {len(REQUESTS)} are refused")
+    CAPABILITIES_PATH.write_text(page_with(served_part(found)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
