@@ -117,11 +117,11 @@ def _shop() -> TypedParts:
     return TypedParts(nodes, edges)
 
 
-def _write_one_type(folder: Path) -> None:
+def _write_one_type(folder: Path, outputs: int = CLASSES) -> None:
     data = _one_type()
     write_npz(folder / "graph.npz", npz_arrays(data))
     for name, columns in (("weights", COLUMNS), ("two-columns", 2)):
-        module = module_of("GraphSAGE", (10, 10), columns, hidden=HIDDEN, classes=CLASSES)
+        module = module_of("GraphSAGE", (10, 10), columns, hidden=HIDDEN, classes=outputs)
         save_file(to_tensors(module), folder / f"{name}.safetensors")
 
 
@@ -163,14 +163,15 @@ def _write_program(folder: Path, *, expects_rows: bool) -> None:
 
 
 _LINKS = {"task": {"links": {"dimensions": HIDDEN}}}
-_BUYS = {"task": {"links": {"dimensions": HIDDEN, "relation": "buys"}}}
+# As wide as what torch_geometric's model ends in.
+_BUYS = {"task": {"links": {"dimensions": CLASSES, "relation": "buys"}}}
 _BRIEF = {"model": {"training": {"epochs": 2, "batchSize": 32}}}
 _PROGRAM = {"model": {"program": {"scores": {"columns": CLASSES}}, "training": {"epochs": 2}}}
 _USERS_AND_ITEMS = ("user", "item")
 _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[str, str]]] = {
     "classes, one type": (_write_one_type, _LAYERED, ("", "")),
     "classes, several types": (_write_shop, _LAYERED, ("user", "user")),
-    "links, one type": (_write_one_type, merged(_LAYERED, _LINKS), ("", "")),
+    "links, one type": (partial(_write_one_type, outputs=HIDDEN), merged(_LAYERED, _LINKS), ("", "")),
     "links, several types": (_write_shop, merged(_LAYERED, _BUYS), _USERS_AND_ITEMS),
     "links by LightGCN": (_write_shop, merged(_BUYS, _BRIEF), _USERS_AND_ITEMS),
     "classes by a program": (partial(_write_program, expects_rows=False), _PROGRAM, ("", "")),
