@@ -120,9 +120,8 @@ def _shop() -> TypedParts:
 def _write_one_type(folder: Path, outputs: int = CLASSES) -> None:
     data = _one_type()
     write_npz(folder / "graph.npz", npz_arrays(data))
-    for name, columns in (("weights", COLUMNS), ("two-columns", 2)):
-        module = module_of("GraphSAGE", (10, 10), columns, hidden=HIDDEN, classes=outputs)
-        save_file(to_tensors(module), folder / f"{name}.safetensors")
+    module = module_of("GraphSAGE", (10, 10), COLUMNS, hidden=HIDDEN, classes=outputs)
+    save_file(to_tensors(module), folder / "weights.safetensors")
 
 
 def _write_shop(folder: Path) -> None:

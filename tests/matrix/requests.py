@@ -76,8 +76,8 @@ async def _recommended(scene: Scene, client: Client, **fields: Any) -> httpx.Res
 
 
 async def _labels(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
-    body = {"nodes": [scene.column.first], "labels": [0]}
-    return await client.http.post("/v1/labels", json=body, headers=_WRITING)
+    body = opened.served.task.live_labels.example()
+    return await client.http.post("/v1/labels", content=body, headers=_WRITING)
 
 
 async def _recommended_for_new(scene: Scene, client: Client, opened: Opened) -> httpx.Response:

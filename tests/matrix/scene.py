@@ -35,6 +35,7 @@ from gnnserve_api.manifest import Document, parse_document
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.paths import ManifestFolder
 from gnnserve_api.spec.service import GNNService
+from gnnserve_api.spec.task import Decoder
 from gnnserve_api.variants import Storage
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.changes.follower import catch_up
@@ -252,7 +253,8 @@ def plain_scores(scene: Scene, opened: Opened, variant: VariantManifest) -> np.n
     it is another network."""
     loaded, table = opened.loaded, opened.served.manifest.tables[variant.table]
     network = variant.network
-    if (table.kind, network.architecture) != ("features", "GraphSAGE") or scene.column.named_types[0]:
+    task, is_sage = scene.service.spec.task.links, (table.kind, network.architecture) == ("features", "GraphSAGE")
+    if not is_sage or scene.column.named_types[0] or (task is not None and task.decoder is not Decoder.DOT):
         return None
     assert loaded.origin.folder is not None
     weights = load_file(loaded.origin.folder / variant.weights)
