@@ -27,7 +27,7 @@ from tests.support.following_index import followed
 from tests.support.grpc_worker import listening
 from tests.support.living import ROOM_BYTES, write_and_apply
 from tests.support.serving import Client, FakeWorker, running
-from tests.worker.test_serving_canary import DirectCalls
+from tests.worker.test_serving_canary import STAYS, DirectCalls
 
 from gnnserve_api.capabilities import manifest_of, merged
 from gnnserve_api.families import ChannelAxis, ColumnAxis, NetworkAxis, point_of
@@ -342,7 +342,14 @@ async def ask_canary(scene: Scene, client: Client, opened: Opened) -> None:
     assert canary is not None
     other = scene.open(canary.revision)
     second = ServedCanary(
-        client.model.service, canary.revision, client.engine, client.app.predict, DirectCalls(), 1.0, lambda _: None
+        client.model.service,
+        canary.revision,
+        client.engine,
+        client.app.predict,
+        DirectCalls(),
+        1.0,
+        STAYS,
+        lambda _: None,
     )
     second.open(50)
     second.switch(other.served, scene.service.spec.routing_table(canary.revision), 0.5)
