@@ -99,8 +99,15 @@ BREAKS_RULE = {
         "model": {**PROGRAM, "program": CONTRACT},
         "task": {"links": {"decoder": "MLP", "dimensions": 10}},
     },
-    "variants.given, stored and channels must be left out with model.program, whose layers are not looked into: "
-    "storage, fanouts, oneRow, cascades and search are there": {
+    "variants.given must be left out with model.program: they are other weights of the layers that spec.model "
+    "describes, and a program has its own in its file; another program is a service of its own, or a second revision, "
+    "routing.canary": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "variants": {"given": [GIVEN]},
+    },
+    "variants.stored and channels must be left out with model.program, whose layers are not looked into: storage, "
+    "fanouts, oneRow, cascades and search are there": {
         **MINIMAL,
         "model": PROGRAM,
         "variants": {"stored": [1]},

@@ -68,19 +68,28 @@ def programs_bring_the_decoder(spec: _Spec, program: Program) -> bool | str:
 
 
 _EMPTY = " && ".join(
-    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)" for name in ("given", "stored", "channels")
+    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)" for name in ("stored", "channels")
 )
 
 
 @_rule_of_programs(
+    "!has(self.variants.given) || size(self.variants.given) == 0",
+    "variants.given must be left out with model.program: they are other weights of the layers that spec.model "
+    "describes, and a program has its own in its file; another program is a service of its own, or a second revision, "
+    "routing.canary",
+)
+def programs_have_no_other_weights(spec: _Spec, program: Program) -> bool:
+    return not spec.variants.given
+
+
+@_rule_of_programs(
     f"({_EMPTY})",
-    "variants.given, stored and channels must be left out with model.program, whose layers are not looked into: "
-    "storage, fanouts, oneRow, cascades and search are there",
+    "variants.stored and channels must be left out with model.program, whose layers are not looked into: storage, "
+    "fanouts, oneRow, cascades and search are there",
 )
 def programs_are_not_looked_into(spec: _Spec, program: Program) -> bool | str:
     variants = spec.variants
     asked = {
-        "given": variants.given,
         "stored": variants.stored,
         "channels": variants.channels,
     }

@@ -281,6 +281,7 @@ class GNNServiceSpec(ApiModel):
     _programs_give_rows_of_the_dimensions = task_rules.programs_give_rows_of_the_dimensions
     _rows_are_given_as_they_are = task_rules.rows_are_given_as_they_are
     _programs_bring_the_decoder = programs.programs_bring_the_decoder
+    _programs_have_no_other_weights = programs.programs_have_no_other_weights
     _programs_are_not_looked_into = programs.programs_are_not_looked_into
     _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer
     _pods_are_the_pools = pooled.pods_are_the_pools
