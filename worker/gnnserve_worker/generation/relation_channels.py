@@ -129,7 +129,7 @@ class _MeasuredSum:
     columns: slice
     bias: int | None
     weights: np.ndarray
-    """Of all reads below each other, float64 [reads · channels, columns]."""
+    """Matrices of all reads below each other, float64 [reads · channels, columns]."""
     moments: np.ndarray
     """float64 [reads · channels, reads · channels]"""
     mean: np.ndarray

@@ -154,7 +154,7 @@ def _plans_of_model(
 
 
 def _point_of(layer: int, last: int, spec: GNNServiceSpec) -> VariantPoint:
-    """Of later layers, and of the scores, what rows are made of is kept where that is asked for."""
+    """The point of a stored layer: later ones, and the scores, follow changes where that is asked for."""
     return _FOLLOWING if layer == 1 < last or spec.variants.stored_follow_changes else _STORED_GRAPH
 
 
