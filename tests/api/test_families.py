@@ -39,6 +39,7 @@ stored                      oc-- ap-- pentagon first layer stored per node, over
 stored-deeper               ---- ap-- pentagon a later layer stored per node, over all neighbours
 stored-deeper-following     -c-- ap-- pentagon a layer stored per node, made anew where the graph changes
 given                       ocie a--- square   given, with feature columns of its own
+given-projected             ocie ap-- square   given, first layer stored per node
 program                     ocie a--- square   a program of your own, over all feature columns
 fanouts                     ocie a--- triangle samples fewer neighbours
 projected-fanouts           ocie -p-- triangle samples fewer neighbours
@@ -46,6 +47,7 @@ stored-fanouts              oc-- ap-- triangle samples fewer neighbours
 stored-deeper-fanouts       ---- ap-- triangle samples fewer neighbours
 stored-deeper-following-fanouts -c-- ap-- triangle samples fewer neighbours
 given-fanouts               ocie a--- triangle samples fewer neighbours
+given-projected-fanouts     ocie ap-- triangle samples fewer neighbours
 program-fanouts             ocie a--- triangle samples fewer neighbours
 channels                    oci- a--- circle   reads feature columns; fewer hidden channels
 channels-projected          oci- ap-- diamond  fewer hidden channels, first layer stored per node
