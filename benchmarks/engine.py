@@ -23,8 +23,7 @@ from gnnserve_api.variants import Storage, columns_of, projected_name, variant_n
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
 from gnnserve_worker.inference.batch import Inference, infer_batch, warm_up
 from gnnserve_worker.models.blas import preferred_compute
-from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.registry import first_layer, keep_columns_of, without_first_product
+from gnnserve_worker.models.registry import build_network, first_layer, keep_columns_of, without_first_product
 from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
 from gnnserve_worker.repository import files
 from gnnserve_worker.sampling.neighbours import effective_nodes

@@ -41,7 +41,7 @@ from gnnserve_worker.gpu.pinned import pin
 from gnnserve_worker.gpu.placement import parts_of
 from gnnserve_worker.gpu.resident import LANES, Resident, make_resident
 from gnnserve_worker.inference.batch import Inference, infer_batch
-from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tables.table import map_array
 

@@ -27,7 +27,7 @@ from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.resident import Means, make_resident
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 
 NODES, WIDTH = 200, 12

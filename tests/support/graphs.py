@@ -15,7 +15,7 @@ from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph, GraphData, GraphIds, Splits
-from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import GraphReading, LoadedLabels, LoadedRevision, LoadedVariant, Origin
 from gnnserve_worker.sampling.neighbours import effective_nodes
 from gnnserve_worker.sampling.normalised import inverse_roots

@@ -25,9 +25,8 @@ from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.feature_products import Scaling
-from gnnserve_worker.models.registry import Tensors, projection_of, without_first_product
+from gnnserve_worker.models.registry import Tensors, build_network, projection_of, without_first_product
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker

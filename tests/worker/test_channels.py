@@ -30,8 +30,7 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.ranking import gram_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.architecture import FirstLayer
-from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.registry import Tensors, spec_of
+from gnnserve_worker.models.registry import Tensors, layer_sizes, spec_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent

@@ -33,9 +33,9 @@ from gnnserve_worker.generation.moments import first_layer_moments, refit
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.registry import (
     Tensors,
+    build_network,
     first_layer,
     projection_of,
     with_first_layer,

@@ -31,9 +31,8 @@ from gnnserve_worker.generation.moments import first_layer_moments
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations
-from gnnserve_worker.models.registry import first_layer, without_first_product
+from gnnserve_worker.models.registry import build_network, first_layer, without_first_product
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch

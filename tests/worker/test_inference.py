@@ -36,8 +36,8 @@ from gnnserve_worker.inference.batch import (
 from gnnserve_worker.kernel_cache import KERNELS
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.blas import preferred_compute
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
@@ -339,7 +339,7 @@ def test_after_warming_up_a_request_with_a_seed_of_its_own_compiles_nothing(arch
 
     compiled = {name: set(kernel.signatures) for name, kernel in KERNELS.items()}
     assert compiled["gnnserve_worker.sampling.neighbours._sample"]
-    assert compiled["gnnserve_worker.sampling.seen.sample_seen"]  # with a view
+    assert compiled["gnnserve_worker.kernels.view.sample_seen"]  # with a view
     for name in revision.variants:
         for seeds in (np.array([3]), np.array([5, 3, 5, 1])):
             view = view_of(NODES, [Part(len(seeds), None, seed=7)], seeds)

@@ -33,8 +33,8 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models import blas
-from gnnserve_worker.models.build import build_network, compute_for
 from gnnserve_worker.models.network import Activations, Layer, Network, take
+from gnnserve_worker.models.registry import build_network, compute_for
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import Table
 

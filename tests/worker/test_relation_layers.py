@@ -12,7 +12,7 @@ from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifes
 from gnnserve_api.variants import Storage
 from gnnserve_worker.kernels.layout import pack_layout
 from gnnserve_worker.models.architecture import RelationalLayer, layer_tensors
-from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.models.relation_table import RelationTable
 
 NODES, WIDTH = 70, 9

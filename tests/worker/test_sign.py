@@ -37,9 +37,8 @@ from gnnserve_worker.generation.training_set import Normalized, fit_normalizatio
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Layer, Network
-from gnnserve_worker.models.registry import projection_of, without_first_product
+from gnnserve_worker.models.registry import build_network, projection_of, without_first_product
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours

@@ -92,7 +92,7 @@ def export(
     from gnnserve_worker.generation.embeddings.compute import check_embeddings  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings, files_of  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed  # noqa: PLC0415
-    from gnnserve_worker.models.build import build_network  # noqa: PLC0415
+    from gnnserve_worker.models.registry import build_network  # noqa: PLC0415
     from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 

@@ -31,7 +31,7 @@ from gnnserve_worker.graph.store import Graph, GraphIds
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.inference.made_up import rows_of_all
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, layer_of
-from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant

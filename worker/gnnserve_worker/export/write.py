@@ -35,8 +35,8 @@ from gnnserve_worker.export.one_type import LayeredExport
 from gnnserve_worker.export.programs import FORMATS, Program, trace
 from gnnserve_worker.export.readme import readme
 from gnnserve_worker.export.several_types import check_exportable, relational_export
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tasks.serving import published_task
 

@@ -27,8 +27,7 @@ from gnnserve_worker.generation.ranking import gram_of, rank_by_lasso
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.architecture import Axis, key_of
-from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.registry import Tensors, first_layer, spec_of, with_first_layer
+from gnnserve_worker.models.registry import Tensors, first_layer, layer_sizes, spec_of, with_first_layer
 from gnnserve_worker.models.tail import behind, tail_tensors
 from gnnserve_worker.progress import Progress, ProgressListener
 

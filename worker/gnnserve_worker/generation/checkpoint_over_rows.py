@@ -13,9 +13,8 @@ from gnnserve_worker.generation.checkpoint_description import architecture_of, d
 from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, MisfitError, layout_of
 from gnnserve_worker.generation.checkpoint_settings import needed_settings, sizes_of, tells_hops
 from gnnserve_worker.models.architecture import Axis
-from gnnserve_worker.models.build import head_sizes
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.models.registry import Tensors, spec_of
+from gnnserve_worker.models.registry import Tensors, head_sizes, spec_of
 
 
 @dataclass(frozen=True, slots=True)

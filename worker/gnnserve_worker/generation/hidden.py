@@ -15,9 +15,8 @@ import numpy as np
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Layer, finish_aggregation, linear_part
-from gnnserve_worker.models.registry import projection_of, spec_of, without_first_product
+from gnnserve_worker.models.registry import build_network, projection_of, spec_of, without_first_product
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel, thread_count

@@ -101,7 +101,7 @@ def prepare(wanted: Wanted) -> OneRelation:
         weights = given_weights(spec.model, identity.checkpoint, wanted_of(spec, network), progress)
         own = given_decoder_of("spec.model.checkpoint", spec.model.checkpoint, weights or {})
         master, decoders = without_decoder(weights or {})[0], [own, *decoders]
-    decoder = one_decoder(wanted.task, decoders)
+    decoder = one_decoder(wanted.task, decoders) if decoders else None
     compared = _compare(wanted, graph, problem, master, given, decoder)
     return OneRelation(wanted, graph, problem, given, master, tables_bytes, compared, given_decoder=decoder)
 
@@ -148,7 +148,8 @@ class OneRelation:
         wanted, spec, graph = self.wanted, self.wanted.spec, self.graph
         # Before training, since a metric may not fit the graph, and a variable may be no number.
         self.problem.check(spec.variants)
-        check_cascades(spec)
+        if spec.variants.cascades:
+            check_cascades(spec)
         network = spec.network(len(graph.classes))
         data = training_set(graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec))
         check_range(data.normalized.features, () if spec.variants.is_searched else spec.variants.storage)

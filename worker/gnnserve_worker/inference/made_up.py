@@ -30,8 +30,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, default_key, layer_tensors
-from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.registry import relational_spec_of, spec_of
+from gnnserve_worker.models.registry import layer_sizes, relational_spec_of, spec_of
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths

@@ -4,7 +4,7 @@ A network is a list of layers; a layer aggregates each row's neighbours and the 
 multiplies what comes out, by the library of `blas.py`. The first one reads a table, the others hidden states. `Layer`
 does so over one relation; over several, where each has weights of its own, `relation_means.py` and
 `relation_attention.py` do. One file per architecture beside this one says what its layers compute, `registry.py` finds
-it, `build.py` builds. Training is `generation/networks.py`.
+it, `registry.py` builds. Training is `generation/networks.py`.
 """
 
 from __future__ import annotations

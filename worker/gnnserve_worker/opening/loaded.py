@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # only a server that has a program imports what runs one
 
 
 class NetworkBuilder(Protocol):
-    """`models/build.py`, or a test's stand-in."""
+    """`build_network` in `models/registry.py`, or a test's stand-in."""
 
     def __call__(
         self,

@@ -20,8 +20,8 @@ from gnnserve_api.families import point_of
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import VariantNetwork
+from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_of

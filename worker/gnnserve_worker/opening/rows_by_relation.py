@@ -18,9 +18,9 @@ from gnnserve_api.repository import FollowedManifest, NetworkManifest, TableMani
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, default_key, layer_of
-from gnnserve_worker.models.build import build_network, table_layer
 from gnnserve_worker.models.feature_products import Scaling
 from gnnserve_worker.models.network import VariantNetwork
+from gnnserve_worker.models.registry import build_network, table_layer
 from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.rows import MakesRows, RowMaker

@@ -14,9 +14,8 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.primitives import scratch_for
-from gnnserve_worker.kernels.view import SampleView, unpack
+from gnnserve_worker.kernels.view import SampleView, row_in_view, unpack
 from gnnserve_worker.sampling.neighbours import KnownNodes, place_seeds
-from gnnserve_worker.sampling.seen import row_in_view
 
 _WORTH_IT = 64
 """Deduplicate only where at least one seed in this many is a repetition. Finding one takes a few ns, copying its scores

@@ -37,8 +37,7 @@ from gnnserve_worker.kernels.primitives import (
     scratch_table,
     stream,
 )
-from gnnserve_worker.kernels.view import SampleView
-from gnnserve_worker.sampling.seen import sample_seen
+from gnnserve_worker.kernels.view import SampleView, sample_seen
 
 LAST_GENERATION = 2**31 - 64
 """Largest generation KnownNodes can store (32 bits). Each hop takes one; at the limit the table is cleared."""

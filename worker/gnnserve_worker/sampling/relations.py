@@ -26,9 +26,17 @@ from gnnserve_worker.kernels.primitives import (
     prefetch_bounds,
     stream,
 )
-from gnnserve_worker.kernels.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, drawn_by, seen_as, unpack
+from gnnserve_worker.kernels.view import (
+    HAS_KEY,
+    HAS_OVERLAY,
+    HAS_OVERRIDES,
+    SampleView,
+    drawn_by,
+    row_in_view,
+    seen_as,
+    unpack,
+)
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, row_of
-from gnnserve_worker.sampling.seen import row_in_view
 
 Fanouts = tuple[int, ...] | tuple[tuple[int, ...], ...]
 """Fan-outs of each layer, or those of each relation."""

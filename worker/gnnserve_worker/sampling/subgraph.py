@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.primitives import choose_positions, scratch_bitmap, scratch_table, stream
 from gnnserve_worker.sampling.normalised import inverse_roots
@@ -66,7 +65,7 @@ class SubgraphSampler:
             degrees = self._indptr[frontier.astype(np.int64) + 1] - self._indptr[frontier]
             taken = degrees if fanout < 0 else np.minimum(degrees, fanout)
             starts = np.concatenate([[0], np.cumsum(taken)])
-            reached = enlarged(nodes, len(nodes), len(nodes) + min(int(starts[-1]), len(self._local)))
+            reached = np.concatenate([nodes, np.empty(min(int(starts[-1]), len(self._local)), dtype=np.int32)])
             neighbours = np.empty(int(starts[-1]), dtype=np.int32)
             count = _sample_hop(
                 self._indptr, self._indices, frontier, starts,

@@ -24,8 +24,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.build import compute_for
-from gnnserve_worker.models.registry import Tensors
+from gnnserve_worker.models.registry import Tensors, compute_for
 from gnnserve_worker.repository import paths
 from gnnserve_worker.tables.table import Table
 

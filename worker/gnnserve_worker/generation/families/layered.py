@@ -64,9 +64,16 @@ from gnnserve_worker.generation.families.family import (
     storages_of,
 )
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
-from gnnserve_worker.models.build import build_network, layer_sizes
 from gnnserve_worker.models.network import Layer
-from gnnserve_worker.models.registry import Tensors, keep_columns_of, projection_of, spec_of, without_first_product
+from gnnserve_worker.models.registry import (
+    Tensors,
+    build_network,
+    keep_columns_of,
+    layer_sizes,
+    projection_of,
+    spec_of,
+    without_first_product,
+)
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository.revision_files import stored_bytes

@@ -23,8 +23,7 @@ from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.lessons import LearntNetworks, Teacher, WeightSources, networks_of, take_lessons
 from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.registry import Tensors, spec_of
+from gnnserve_worker.models.registry import Tensors, layer_sizes, spec_of
 from gnnserve_worker.repository.revision_files import stored_bytes
 
 

@@ -20,7 +20,7 @@ from gnnserve_worker.generation.search.latency_model import Degrees, LatencyMode
 from gnnserve_worker.inference.batch import infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.models.registry import compute_for
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
