@@ -30,6 +30,7 @@ NODES, COLUMNS, CLASSES, ROWS = 60, 8, 2, 64
 """Two classes, which thresholds tell apart, and rows of programs as wide as the page has them."""
 _SHOP_NODES = 40
 MOST_NEIGHBOURS = 5
+_DECODER = "decoder.safetensors"
 _LAYERED = {"graph": {"normalization": "Disabled"}, "model": {"hidden": HIDDEN, "training": {"epochs": 2}}}
 
 
@@ -43,6 +44,18 @@ class Column:
     asks_pairs: bool = False
     named_types: tuple[str, str] = ("", "")
     """Types of the nodes that are asked about: of the first, and of the second one of pairs. Empty: ids have none."""
+
+    def completed(self, *features: Mapping[str, Any]) -> dict[str, Any]:
+        """The spec of the page's manifest that asks for these, with what it leaves to be chosen. Where a perceptron
+        scores pairs, weights that are given name its file."""
+        spec = merged(self.setup.spec, self.parts, *features)
+        if spec.get("task", {}).get("links", {}).get("decoder") != "MLP":
+            return spec
+        of_pairs = {"checkpoint": {"decoder": {"uri": _DECODER}}}
+        if "checkpoint" in spec["model"]:
+            spec = merged(spec, {"model": of_pairs})
+        given = [merged(one, of_pairs) for one in spec.get("variants", {}).get("given", ())]
+        return merged(spec, {"variants": {"given": given}}) if given else spec
 
     @property
     def scored(self) -> str:
@@ -122,6 +135,7 @@ def _write_one_type(folder: Path, outputs: int = CLASSES) -> None:
     write_npz(folder / "graph.npz", npz_arrays(data))
     module = module_of("GraphSAGE", (10, 10), COLUMNS, hidden=HIDDEN, classes=outputs)
     save_file(to_tensors(module), folder / "weights.safetensors")
+    _write_decoder(folder, outputs)
 
 
 def _write_shop(folder: Path) -> None:
@@ -133,6 +147,14 @@ def _write_shop(folder: Path) -> None:
         model(data)
     tensors = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in model.state_dict().items()}
     save_file(tensors, folder / "weights.safetensors")
+    _write_decoder(folder, CLASSES)
+
+
+def _write_decoder(folder: Path, dimensions: int) -> None:
+    """A perceptron over two rows of so many columns."""
+    torch.manual_seed(7)
+    module = torch.nn.Sequential(torch.nn.Linear(2 * dimensions, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 1))
+    save_file(to_tensors(module), folder / _DECODER)
 
 
 class _Encoder(torch.nn.Module):

@@ -125,7 +125,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.folder / "repository", "default", "service")
-        spec = merged(self.cell.setup.spec, self.column.parts, *(one.parts for one in self.cell.features))
+        spec = self.column.completed(*(one.parts for one in self.cell.features))
         if "canary" in spec.get("routing", {}):
             spec["routing"]["canary"]["revision"] = self._other_revision(spec)
         self.service = self._service_of(spec)
@@ -135,9 +135,11 @@ class Scene:
         return parse_document(Document("manifest", manifest_of(spec)), ManifestFolder(self.files, None))
 
     def _other_revision(self, spec: Mapping[str, Any]) -> str:
-        """A second revision, which other requests are answered by."""
+        """A second revision, which other requests are answered by: in float16 what the first one has in int8, and where
+        storages are searched for, of a search that keeps fewer."""
         without = {**spec, "routing": {name: one for name, one in spec["routing"].items() if name != "canary"}}
-        other = merged(without, {"variants": {"storage": ["float32", "float16"]}})
+        in_float16 = json.loads(json.dumps(without).replace("int8", "float16"))
+        other = merged(in_float16, {"variants": {"storage": ["float32", "float16"], "budget": {"variants": 7}}})
         return generate(self._service_of(other), self.repository, silent).revision
 
     @property
@@ -339,7 +341,7 @@ async def ask_variants_of(scene: Scene, client: Client, opened: Opened) -> None:
 async def ask_canary(scene: Scene, client: Client, opened: Opened) -> None:
     """Half of the requests are answered by the other revision."""
     canary = scene.service.spec.routing.canary
-    assert canary is not None
+    assert canary is not None and canary.revision != scene.manifest.revision
     other = scene.open(canary.revision)
     second = ServedCanary(
         client.model.service,

@@ -197,7 +197,7 @@ def test_given_weights_are_fitted_and_not_trained() -> None:
     network = model.network(3)
     tensors = random_tensors(network, FEATURES, seed=1)
     data = labelled_set(GRAPH, np.zeros(NODES, np.int64), 3, random_splits(NODES, 0), Scope.TRANSDUCTIVE)
-    models = GivenModels(tensors, data, FEATURE_ROWS, model, silent)
+    models = GivenModels(tensors, {}, data, FEATURE_ROWS, model, silent)
     found = models.narrowed(tensors, None, 2, "channels2")
     assert found["convs.1.lin_l.weight"].shape == (3, 4)
     columns = np.array([3, 1])

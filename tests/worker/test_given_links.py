@@ -164,6 +164,20 @@ def test_the_decoder_stands_beside_the_encoder_in_the_file(tmp_path: Path) -> No
     )
 
 
+def test_a_perceptron_beside_given_weights_learns_rows_that_their_decoder_reads(tmp_path: Path) -> None:
+    """The decoder's hidden layer is wider than the rows."""
+    decoder = perceptron()
+    checkpoint = {"uri": Sage(decoder).save(tmp_path / "weights.safetensors")}
+    model = {"checkpoint": checkpoint, "training": {"epochs": 2}}
+    published, loaded = generated(tmp_path, service(tmp_path, model, {"oneRow": [{"hops": 0}]}, decoder="MLP"))
+    assert published.training is not None and {run.name for run in published.training.runs} == {"mlp0"}
+    rows = rows_of(loaded, "mlp0")
+    with torch.no_grad():
+        scores = decoder(torch.tensor(np.concatenate([rows[[0, 1]], rows[[2, 3]]], axis=1))).numpy().ravel()
+    served = served_links(published, loaded.origin.folder)
+    assert served.score(rows, np.array([0, 1]), np.array([2, 3])) == pytest.approx(scores, abs=1e-5)
+
+
 def test_weights_of_the_decoder_may_be_a_file_of_their_own(tmp_path: Path) -> None:
     module, weights = Sage(), torch.linspace(0.5, 2, ROWS)
     save_file({"relation.weight": weights[None].contiguous()}, tmp_path / "decoder.safetensors")

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.support.graphs import npz_arrays, service_of, write_npz
 from tests.support.hetero_pyg import HIDDEN, HeteroModel
+from tests.support.living import ROOM_BYTES
 from tests.support.several_types import load_types, shop, typed_source, write_folder
 from tests.support.steps import HeardSteps
 from tests.worker.test_given_links import Sage, service
 from tests.worker.test_links import light_gcn, typed_folder
 from tests.worker.test_program_generation import Given, Models, contract
+from tests.worker.test_program_links import GRAPH
 
+from gnnserve_api.errors import RepositoryError
+from gnnserve_api.families import point_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.service import GNNService
@@ -144,6 +149,18 @@ def test_of_a_program_storages_fanouts_and_perceptrons_are_tried(
     _, names = searched(tmp_path, wanted)
     programs = {f"x1{storage}{fewer}" for storage in STORAGES for fewer in ("", "-f16x16", "-f8x8")}
     assert names == programs | {f"mlp0{storage}" for storage in STORAGES}
+
+
+def test_beside_propagated_features_something_that_follows_changes_is_kept(tmp_path: Path) -> None:
+    uri = write_npz(tmp_path / "graph.npz", npz_arrays(GRAPH)).as_uri()
+    model = {"architecture": "SGC", "fanouts": [0], "training": {"epochs": 2}}
+    wanted = service_of(uri, model=model, updates={"log": {"sqlite": {}}}, variants={"search": "Auto"})
+    published, _ = searched(tmp_path, wanted)
+    assert any(point_of(variant).capabilities.changes for variant in published.variants)
+    load_revision(Repository(tmp_path / "repository", "default", "tiny"), published.revision, ROOM_BYTES)
+    fewest, _ = searched(tmp_path / "one", searching(wanted, budget={"variants": 1}))
+    with pytest.raises(RepositoryError, match=r"none of its variants follows changes.*oneRow of hops 0 in place"):
+        load_revision(Repository(tmp_path / "one" / "repository", "default", "tiny"), fewest.revision, ROOM_BYTES)
 
 
 def test_a_program_that_counts_edges_is_searched_without_fewer_neighbours(tmp_path: Path, models: Models) -> None:

@@ -158,6 +158,11 @@ def test_a_network_is_not_trained_for_requests_that_it_cannot_answer() -> None:
     assert promised({"mlp2": (0.6, 6), "mlp0": (0.6, 6)}, *known) == ["mlp0"]
 
 
+def test_what_no_measured_variant_answers_is_trained_however_slow_it_is() -> None:
+    known = measured("x1", 0.9, 4, 40, family="propagated")
+    assert promised({"mlp1": (5, 50), "mlp0": (5, 50)}, known) == ["mlp0"]
+
+
 def test_the_hope_for_fewer_columns_is_the_accuracy_of_all_and_for_others_more_than_the_best() -> None:
     known = measured("x1", 0.9, 4, 40), measured("stored2", 0.95, 1, 10, family="stored-deeper")
     assert promised({"mlp2": (1, 10)}, *known) == []

@@ -22,11 +22,19 @@ class GivenModels:
     """`lessons.Models` without training."""
 
     def __init__(
-        self, master: Tensors, data: TrainingSet, features: Features, model: Model, progress: ProgressListener
+        self,
+        master: Tensors,
+        decoder: Mapping[str, np.ndarray],
+        data: TrainingSet,
+        features: Features,
+        model: Model,
+        progress: ProgressListener,
     ) -> None:
+        """`decoder`: as `Models.decoder`."""
         training = model.training
         self._model = model
         self._master = master
+        self._decoder = decoder
         self._data = data
         self._features = features
         self._nodes = sample_nodes(visible_nodes(data.graph.nodes, data.splits, training.scope), training.seed)
@@ -39,8 +47,7 @@ class GivenModels:
 
     @property
     def decoder(self) -> Mapping[str, np.ndarray]:
-        """Empty: what reads outputs in pairs is given beside the weights."""
-        return {}
+        return self._decoder
 
     def master(self, name: str) -> Tensors:
         return self._master

@@ -8,7 +8,7 @@ no torch, unless one-row variants are trained beside them. Training is `train.py
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -125,8 +125,9 @@ class OneRelation:
 
     def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
         spec, progress = self.wanted.spec, self.wanted.progress
+        giving = None if self.master is None else self._giving(self.master)
         if learning is None:
-            return self.learn_by(lessons, None if self.master is None else _giving(spec, self.master, progress), None)
+            return self.learn_by(lessons, giving, None)
         one_rows_of = _training_one_rows(spec, progress, learning)
         if spec.model.learns_embeddings:
             # Imported here: it needs torch.
@@ -136,9 +137,17 @@ class OneRelation:
             rows, network = learn_rows(spec, course, progress, learning.resumption)
             embedded = replace(self, graph=self.graph.with_features(rows), stored=course.stored)
             return embedded.learn_by(lessons, lambda data, features: network, one_rows_of)
-        if self.master is not None:
-            return self.learn_by(lessons, _giving(spec, self.master, progress), one_rows_of)
-        return self.learn_by(lessons, _training(spec, progress, learning), one_rows_of)
+        return self.learn_by(lessons, giving or _training(spec, progress, learning), one_rows_of)
+
+    @property
+    def _decoder(self) -> Mapping[str, np.ndarray]:
+        return {} if self.given_decoder is None else self.given_decoder.weights
+
+    def _giving(self, master: Tensors) -> ModelsOf:
+        from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
+
+        model, progress = self.wanted.spec.model, self.wanted.progress
+        return lambda data, features: GivenModels(master, self._decoder, data, features, model, progress)
 
     def learn_by(
         self, lessons: Sequence[Lesson], models_of: ModelsOf | None, one_rows_of: OneRowsOf | None
@@ -175,7 +184,7 @@ class OneRelation:
             chosen=learnt.chosen,
         )
         # A decoder without weights is that of trained networks as well.
-        decoder = (self.given_decoder.weights if self.given_decoder is not None else {}) or sources.decoder
+        decoder = self._decoder or sources.decoder
         write = partial(write_row_source, graph, data.normalized)
         if self.stored is not None:
             write = partial(write_type_row_source, self.stored, [None] * len(self.stored.types))
@@ -347,12 +356,6 @@ def _choose_factors(
     left = with_factors(spec, tuple(one for one in spec.variants.pruning.factors if one not in chosen.left_out))
     progress(Progress(CHOOSE_FACTORS, 1, 1, chosen.why, steps_behind_choice(left, sizes, wanted.profile_budget_s)))
     return chosen
-
-
-def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> ModelsOf:
-    from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
-
-    return lambda data, features: GivenModels(master, data, features, spec.model, progress)
 
 
 def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> ModelsOf:

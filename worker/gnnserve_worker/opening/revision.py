@@ -193,7 +193,12 @@ def _open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     if revision.row_layout is not RowLayout.BY_NODE and not revision.makes_rows_by_type:
         raise _unchangeable(revision, "how rows of new nodes are made")
     if not any(point_of(variant).capabilities.changes for variant in revision.variants):
-        raise _unchangeable(revision, "how rows of its variants follow changes")
+        raise RepositoryError(
+            revision.folder,
+            "none of its variants follows changes of the graph: an earlier gnnserve generated it, or its search kept "
+            "none that does",
+            "generate it again, with variants.oneRow of hops 0 in place of a search, or leave spec.updates out",
+        )
     if not manifest.keeps_rules(rules):
         raise _unchangeable(revision, "how edges become neighbour lists")
     grown = with_room(schema, revision.tables, revision.room)

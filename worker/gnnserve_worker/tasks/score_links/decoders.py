@@ -63,9 +63,10 @@ _DECODERS: Mapping[Decoder, Callable[[int], TrainedDecoder]] = {
 
 
 def make_decoder(kind: Decoder, dimensions: int, fixed: Mapping[str, np.ndarray] | None = None) -> TrainedDecoder:
-    """`fixed`: weights that are not trained; None: drawn by torch's generator, and trained."""
+    """`fixed`: weights that are not trained, of a hidden layer of any width; None: drawn by torch's generator, and
+    trained."""
     made = _DECODERS[kind](dimensions)
     if fixed is not None:
-        made.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in fixed.items()})
-        made.requires_grad_(False)
+        for key in [key for key, _ in made.named_parameters()]:
+            setattr(made, key, nn.Parameter(torch.tensor(fixed[key]), requires_grad=False))
     return made
