@@ -42,6 +42,11 @@ SPECS: dict[str, dict[str, Any]] = {
     "graph.source.typed.csv.nodes[0].uri": typed(csv=TYPED_TABLES),
     "graph.source.typed.csv.edges[0].uri": typed(csv=TYPED_TABLES),
     "model.checkpoint.uri": {**DIGITS, "model": {"checkpoint": {"uri": "a"}}},
+    "model.checkpoint.decoder.uri": {
+        **DIGITS,
+        "model": {"checkpoint": {"uri": "a", "decoder": {"uri": "a"}}},
+        "task": {"links": {"decoder": "MLP"}},
+    },
     "model.expected.uri": {
         **DIGITS,
         "model": {"checkpoint": {"uri": "file:///m.safetensors"}, "expected": {"uri": "a"}},
@@ -58,6 +63,12 @@ SPECS: dict[str, dict[str, Any]] = {
     "variants.given[0].checkpoint.uri": {
         **DIGITS,
         "variants": {"given": [{"checkpoint": {"uri": "a"}, "columns": [0]}]},
+    },
+    "variants.given[0].checkpoint.decoder.uri": {
+        **DIGITS,
+        "model": {"checkpoint": {"uri": "a", "decoder": {"uri": "a"}}},
+        "variants": {"given": [{"checkpoint": {"uri": "a", "decoder": {"uri": "a"}}, "columns": [0]}]},
+        "task": {"links": {"decoder": "MLP"}},
     },
     "variants.given[0].expected.uri": {
         **DIGITS,
