@@ -34,6 +34,7 @@ from gnnserve_describe import Description, Wishes, describe, links_of, nodes_of
 from gnnserve_describe.decoder import decoder_of
 from gnnserve_describe.layout import layout_of
 from gnnserve_describe.write import DECODER
+from gnnserve_worker.generation.given_program import decoder_tensors
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.programs.allowed import facts_of
@@ -118,7 +119,7 @@ def _compared_links(made: Made, described: Description) -> tuple[Outcome, str, f
     own = decoder_of(made.decoder, columns, ends)
     weights = described.folder / DECODER
     task = Links(decoder=Decoder(own.kind), dimensions=columns)
-    decoder = read_decoder(task, weights if weights.exists() else None).decoder
+    decoder = read_decoder(task, decoder_tensors(weights if weights.exists() else None)).decoder
     whole = [torch.from_numpy(scores_of(made, kind)) for kind in ends]
     random = np.random.default_rng(5)
     differences, scales = [], [np.finfo(np.float32).tiny]

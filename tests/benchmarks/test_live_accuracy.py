@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from benchmarks.live_accuracy import BENCHMARK, CHANGE_AT, LABELS, LEAST_CLASS, first_told, permuted
 from benchmarks.live_accuracy_shadows import compare
-from tests.support.serving import profile, variant
+from tests.support.serving import FakeWorker, profile, variant
 
 from gnnserve_api.profile import Profile
 
@@ -27,7 +27,8 @@ def test_a_class_that_is_large_enough_becomes_another() -> None:
 def test_a_stream_is_told_after_its_change_where_the_promise_says_anything(nodes: int, told: bool) -> None:
     promised = msgspec.structs.replace(PROMISED, validation_nodes=nodes, test_nodes=nodes)
     right = np.random.default_rng(0).random(LABELS) < np.where(np.arange(LABELS) < CHANGE_AT, 0.8, 0.6)
-    at = first_told(promised, {"x1": right.astype(float)})
+    measure = FakeWorker(profile=promised).revision().task.live_labels.measure()
+    at = first_told(promised, measure, {"x1": right.astype(float)})
     assert (at is not None and CHANGE_AT < at <= CHANGE_AT + 1000) == told
 
 

@@ -37,7 +37,7 @@ class _ModelKind:
 
     is_kind_of: Callable[[_Spec], bool]
     made: Callable[[_Spec], Variants]
-    """Of the listed variants, those that are made."""
+    """The listed variants that are made."""
     space: Callable[[_Spec, tuple[int, ...]], SearchSpace]
     """What a search tries. The second argument: factors of columns, where networks read columns of features."""
 

@@ -353,7 +353,7 @@ class RelationTeacher:
 
 
 def _shape_of(variant: GivenVariant, shape: RelationalShape) -> RelationalShape:
-    """Of the network of a given variant, by that of the model."""
+    """The shape of a given variant's network, by that of the model."""
     return shape if variant.hidden is None else replace(shape, hidden=variant.hidden)
 
 

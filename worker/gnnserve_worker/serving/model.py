@@ -197,7 +197,7 @@ class ServedModel:
         self.let_go()
 
     def let_go(self) -> None:
-        """Keep nothing of any revision, as at the end of its service: whoever keeps the model keeps no mapped files."""
+        """Keep nothing of any revision, as at the end of its service: a model that is held holds no mapped files."""
         self.lane = self.table = None
         self.watch.forget_revision()
         self.renewal.forget_revision()

@@ -64,8 +64,8 @@ def all_candidates(shapes: Shapes) -> list[Candidate]:
 
 
 def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
-    """Of a round that makes nothing of the first network, only the counts of the graph and the model are read: whatever
-    that network is, perceptrons beside it are alike."""
+    """The variants that a round may make. A round that makes nothing of the first network reads the counts of the graph
+    and the model alone: whatever that network is, perceptrons beside it are alike."""
     spec = shapes.spec.model_copy(update={"variants": searched.variants})
     network, nodes = shapes.network, shapes.graph.nodes
     columns = spec.model.row_columns(shapes.source_columns)

@@ -96,8 +96,8 @@ def average_precision(of_links: np.ndarray, of_others: np.ndarray) -> float:
 class JudgedLinks:
     scores: LinkScores
     items: Mapping[Metric, np.ndarray]
-    """Of each metric that is a mean over links or their first nodes: the shares of 1 that it is the mean of, float64,
-    in one order for all networks."""
+    """Shares of 1, float64, in one order for all networks: those whose mean a metric is, where it is one over links or
+    their first nodes."""
 
 
 def judge_links(

@@ -248,6 +248,6 @@ class LinkMeasure:
 
 
 def _share_below(scores: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """Of these numbers, ascending, the share that is lower than each score; equal ones count half: float64."""
+    """The share of these ascending numbers that is lower than each score, float64; equal ones count half."""
     below, up_to = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
     return np.asarray((below + up_to) / (2 * len(ordered)))
