@@ -32,8 +32,10 @@ class ColumnCondition(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
 _EITHER = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 _List = Annotated[tuple[Any, ...], Meta(extra_json_schema={"items": {}})]
+# Lists are those of the names below alone: of a column there are conditions.
+_ByName = Annotated[_List | ColumnCondition, Meta(extra_json_schema={"not": {"type": "array"}})]
 Filter = Annotated[
-    dict[str, _List | ColumnCondition],
+    dict[str, _ByName],
     Meta(
         description="Which nodes may be recommended: `labels` and `nodes`, which are lists, and conditions by the name "
         "of a column of the graph's source that is a feature. A node has to pass all that is given.",

@@ -403,7 +403,7 @@ def test_memory_that_is_too_little_to_start_in_is_named(
     given: Callable[..., Given], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = given("SAGE")
-    monkeypatch.setattr(prepared, "_LANES", 64)  # each has a thread, whose stack takes megabytes
+    monkeypatch.setattr(prepared, "CHECKED_LANES", 64)  # each has a thread, whose stack takes megabytes
     found = made.refusal({**contract(), "limits": {"memory": "1Mi"}})
     assert "limits.memory: is too little: the program cannot be read within 1 MiB" in found
     assert "give it more" in found

@@ -31,6 +31,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.inference.served_changes import AppliedLog, ServedChanges
 from gnnserve_worker.serving.http.changes import endpoint
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
+from gnnserve_worker.serving.log_follower import LogFollower
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
 
@@ -439,7 +440,7 @@ def test_another_revision_takes_over_with_what_was_told_or_not_at_all() -> None:
     table = service().spec.routing_table("")
     first, behind, second = (replica_of(name) for name in ("first", "behind", "second"))
     with started(NO_CREDENTIALS) as running:
-        running.served._updates = updates  # type: ignore[assignment]
+        running.served._log = LogFollower(updates)  # type: ignore[arg-type]
         running.served.switch(first, table, 0.0)
         running.served.switch(first, table, 0.0)
         assert (updates.replica, updates.handed_over) == (replica_in(first), [])

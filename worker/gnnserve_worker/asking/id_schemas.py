@@ -49,6 +49,7 @@ class AnyIds:
         for name in ("RecommendRequest", "ExplainRequest"):
             schemas[name]["properties"]["node"] |= either
             schemas[name]["properties"]["node"].pop("type", None)
+        _filtered(schemas)["items"] = either
         changed = schemas["ChangesRequest"]["properties"]
         changed["removedNodes"]["items"] = either
         for name in ("edges", "removedEdges"):
@@ -67,6 +68,7 @@ class PlainIds:
     def describe(self, schemas: Schemas, lists: Schemas, types: Sequence[str], *, bounded: bool) -> None:
         if bounded:
             lists["items"] |= self.bounds
+        _filtered(schemas)["items"] = _INTEGER if self.type_ is int else _TEXT
         _leave_out(schemas, (_TYPE_OF_OTHERS, *_RELATIONS))
         _name_without_types(schemas)
 
@@ -95,6 +97,14 @@ class IdsOfTarget:
         _name_with_types(schemas, lists, [_INTEGER, _TEXT, _of_type(types)])
 
 
+def _filtered(schemas: Schemas) -> Schemas:
+    """The list of nodes that recommendations are chosen from."""
+    given = schemas["RecommendRequest"]["properties"]["filter"]
+    (found,) = (one for one in given.get("anyOf", [given]) if "properties" in one)
+    nodes: Schemas = found["properties"]["nodes"]
+    return nodes
+
+
 def _leave_out(schemas: Schemas, paths: Sequence[Sequence[str]]) -> None:
     for *within, name in paths:
         found = schemas
@@ -111,7 +121,7 @@ def _name_without_types(schemas: Schemas) -> None:
 
 
 def _name_with_types(schemas: Schemas, lists: Schemas, of_any: list[Schemas]) -> None:
-    lists["items"] = {"anyOf": of_any}
+    lists["items"] = _filtered(schemas)["items"] = {"anyOf": of_any}
     for name in ("RecommendRequest", "ExplainRequest"):
         node = schemas[name]["properties"]["node"]
         node.pop("type", None)
