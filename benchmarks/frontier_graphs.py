@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -113,6 +113,25 @@ def train_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True) 
         _unseen_accuracies(name, root, _names_in_common(name, source, root, seeds))
 
 
+def points_of(
+    profiles: Sequence[Profile], p50_ms: Mapping[str, Mapping[int, float]], alone: Mapping[str, Unseen],
+    reading: Mapping[str, Unseen],
+) -> list[Point]:  # fmt: skip
+    """A point for each variant of the first profile, with its accuracy in every profile that has it. All by variant:
+    `p50_ms` as of `latencies_of`; `alone` and `reading` as of `_unseen`, without variants that were not asked."""
+    return [
+        Point(
+            variant.name,
+            str(variant.family),
+            tuple(accuracy_of(found) for each in profiles if (found := find_profile(each, variant.name)) is not None),
+            p50_ms[variant.name],
+            alone.get(variant.name),
+            reading.get(variant.name),
+        )
+        for variant in profiles[0].variants
+    ]
+
+
 def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True, with_search: bool = True) -> Measured:
     """Latencies are measured here; revisions that `train_graph` has left in `root` are not generated again."""
     train_graph(name, seeds, root, with_unseen=with_unseen)
@@ -126,17 +145,7 @@ def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True
         search_graph(name, seeds, root)
         searched = msgspec.json.decode(_searched_file(name, root).read_bytes(), type=_Searched, strict=False)
     alone, reading = _unseen(name, root, common) if with_unseen else ({}, {})
-    points = [
-        Point(
-            variant.name,
-            str(variant.family),
-            tuple(accuracy_of(found) for each in profiles if (found := find_profile(each, variant.name)) is not None),
-            p50_ms[variant.name],
-            alone.get(variant.name),
-            reading.get(variant.name),
-        )
-        for variant in profiles[0].variants
-    ]
+    points = points_of(profiles, p50_ms, alone, reading)
     majority = _majority(name, data)
     metric = profiles[0].metric
     return Measured(

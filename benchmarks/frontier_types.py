@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.frontier_graphs import Measured, Point, accuracy_of, find_profile, latencies_of, short_profile
+from benchmarks.frontier_graphs import Measured, latencies_of, points_of, short_profile
 from benchmarks.relations_accuracy import SHARED, SOURCES
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
@@ -31,26 +31,17 @@ VARIANTS = {
 
 
 def train_types(name: str, seeds: int, root: Path) -> None:
-    """As `frontier_graphs.train_graph`."""
+    """Generate what `measure_types` measures. None of it is a latency, so that other programs may run beside it."""
     for seed in range(seeds):
         _generate(name, root, seed)
 
 
 def measure_types(name: str, seeds: int, root: Path) -> Measured:
-    """As `frontier_graphs.measure_graph`."""
+    """Latencies are measured here; revisions that `train_types` has left in `root` are not generated again."""
     revisions = [_generate(name, root, seed) for seed in range(seeds)]
     first, profiles = revisions[0], [one.profile for one in revisions]
     p50_ms = latencies_of(_repository(name, root, 0), first.revision)
-    points = [
-        Point(
-            variant.name,
-            str(variant.family),
-            tuple(accuracy_of(found) for each in profiles if (found := find_profile(each, variant.name)) is not None),
-            p50_ms[variant.name],
-            None,
-        )
-        for variant in first.profile.variants
-    ]
+    points = points_of(profiles, p50_ms, {}, {})
     data = load_source(_source(name), root)
     # Macro F1 of the most frequent class alone is below that of any network here: the area is counted from none.
     return Measured(name, first.profile.metric, len(data.labels), 0.0, tuple(points), base=projected_name())

@@ -1,4 +1,5 @@
-"""What each step of a generation takes, of two commits: three of the examples, of one type, of several, of links."""
+"""Seconds of each step of a generation, of two commits, for three of the examples: nodes of one type, of several, and
+links."""
 
 from __future__ import annotations
 

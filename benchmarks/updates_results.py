@@ -5,7 +5,7 @@ A figure that no part measures yet has no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -18,6 +18,7 @@ from benchmarks.updates_measured import (
     Compaction,
     GraphFigures,
     LinkErrors,
+    PredictionCost,
     RecommendingFigures,
     Replay,
     ServiceFigures,
@@ -180,14 +181,25 @@ def _of_service(shape: str, figures: ServiceFigures) -> Iterator[tuple[str, Verd
                 "passed": slowest.p99_ms <= WANTED_ARRIVAL_MS,
             },
         )
-    for cost in figures.predictions:
+
+    def told(cost: PredictionCost) -> str:
+        acknowledged = "" if cost.acknowledged_per_s is None else f", {cost.acknowledged_per_s:,} acknowledged"
+        return f"{cost.changes_per_s:,} changes/s offered{acknowledged}"
+
+    yield from _beside_changes(f"{shape}: p99 of predictions", figures.predictions, told)
+
+
+def _beside_changes(
+    name: str, costs: Iterable[PredictionCost], told: Callable[[PredictionCost], str]
+) -> Iterator[tuple[str, Verdict]]:
+    """`told`: what was measured beside the ratio."""
+    for cost in costs:
         if cost.share == WANTED_SHARE:
             yield (
-                f"{shape}: p99 of predictions at 70 % load, with changes at half their rate over without",
+                f"{name} at 70 % load, with changes at half their rate over without",
                 {
                     "wanted": f"at most {WANTED_PREDICTION_RATIO}",
-                    "measured": f"{cost.ratio} ({cost.low} to {cost.high}), {cost.changes_per_s:,} changes/s offered"
-                    + ("" if cost.acknowledged_per_s is None else f", {cost.acknowledged_per_s:,} acknowledged"),
+                    "measured": f"{cost.ratio} ({cost.low} to {cost.high}), {told(cost)}",
                     "passed": cost.ratio <= WANTED_PREDICTION_RATIO,
                 },
             )
@@ -230,17 +242,11 @@ def _of_links(links: list[LinkErrors]) -> Iterator[tuple[str, Verdict]]:
 
 def _of_recommending(service: str, figures: RecommendingFigures) -> Iterator[tuple[str, Verdict]]:
     best = max(figures.rates, key=lambda rate: rate.changes_per_s)
-    for cost in figures.recommendations:
-        if cost.share == WANTED_SHARE:
-            yield (
-                f"{service}: p99 of recommendations at 70 % load, with changes at half their rate over without",
-                {
-                    "wanted": f"at most {WANTED_PREDICTION_RATIO}",
-                    "measured": f"{cost.ratio} ({cost.low} to {cost.high}), {cost.p99_with_ms} ms, "
-                    f"{cost.changes_per_s:,} changes/s offered of {best.changes_per_s:,}",
-                    "passed": cost.ratio <= WANTED_PREDICTION_RATIO,
-                },
-            )
+
+    def told(cost: PredictionCost) -> str:
+        return f"{cost.p99_with_ms} ms, {cost.changes_per_s:,} changes/s offered of {best.changes_per_s:,}"
+
+    yield from _beside_changes(f"{service}: p99 of recommendations", figures.recommendations, told)
 
 
 def _figures(entries: Entries, part: Part, kind: type[Any]) -> Iterator[tuple[str, Any]]:

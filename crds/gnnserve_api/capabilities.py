@@ -179,7 +179,7 @@ def refusal_of(setup: Setup, *features: Feature) -> str | None:
 
 
 SERVED_PART = "<!-- Generated out of what served revisions say; do not edit."
-"""What the page's second part begins with, which stays as it is here."""
+"""First words of the page's second part, which `tests/matrix` writes and which stays as it is here."""
 
 
 def page_with(served_part: str) -> str:

@@ -86,8 +86,6 @@ class _Layout:
     """The list of each node, int32 [nodes]."""
     sizes: np.ndarray
     """Nodes of each list, int64 [lists]."""
-    centres: np.ndarray
-    """float32 [lists, columns]"""
 
 
 class ListedIndex(ABC):
@@ -117,7 +115,7 @@ class ListedIndex(ABC):
         """As `search`, where less than half of the nodes may be found: among as many lists, the nearest first, as have
         several times as many of them as are compared without a filter; or one by one where that is less work."""
         passing, layout = np.flatnonzero(allowed), self._layout
-        order = np.argsort(-query.score(layout.centres)[0])
+        order = np.argsort(-query.score(self._centres)[0])
         counts = np.bincount(layout.list_of[passing], minlength=self.lists)[order]
         wanted = count + _MARGIN * self.probed * self.nodes / self.lists
         probed = min(self.lists, int(np.searchsorted(np.cumsum(counts), wanted)) + 1)
@@ -140,10 +138,24 @@ class ListedIndex(ABC):
         """Made for the first filter."""
         self.index.make_direct_map()
         list_of = np.zeros(self.nodes, np.int32)
-        for place, positions in enumerate(_positions_of(self.index)):
+        for place, positions in enumerate(self._positions):
             list_of[positions] = place
-        centres = np.asarray(self.index.quantizer.reconstruct_n(0, self.lists))
-        return _Layout(list_of, np.bincount(list_of, minlength=self.lists), centres)
+        return _Layout(list_of, np.bincount(list_of, minlength=self.lists))
+
+    @cached_property
+    def _centres(self) -> np.ndarray:
+        """float32 [lists, columns]"""
+        return np.asarray(self.index.quantizer.reconstruct_n(0, self.lists))
+
+    @cached_property
+    def _positions(self) -> list[np.ndarray]:
+        """Positions of the nodes of each list, int64, in the index's own memory. Of an empty one there is none to point
+        at."""
+        import faiss  # noqa: PLC0415
+
+        lists, nothing = self.index.invlists, np.empty(0, np.int64)
+        sizes = [int(lists.list_size(place)) for place in range(self.lists)]
+        return [faiss.rev_swig_ptr(lists.get_ids(place), size) if size else nothing for place, size in enumerate(sizes)]
 
     @abstractmethod
     def _search(
@@ -186,8 +198,6 @@ class ScoredLists(ListedIndex):
 
         super().__init__(index, probed)
         lists = index.invlists
-        self._centres = np.asarray(index.quantizer.reconstruct_n(0, self.lists))
-        self._positions = _positions_of(index)
         self._rows = [
             faiss.rev_swig_ptr(lists.get_codes(place), len(of_list) * lists.code_size)
             .view(np.float32)
@@ -220,16 +230,6 @@ class ScoredLists(ListedIndex):
             found = self._search(queries.some(np.array([place])), count, nothing, None, self.probed)
             scores[place, : len(found.products)] = found.products
         return scores
-
-
-def _positions_of(index: Any) -> list[np.ndarray]:
-    """Positions of the nodes of each list, int64, in the index's own memory. Of an empty one there is none to point
-    at."""
-    import faiss  # noqa: PLC0415
-
-    lists, nothing = index.invlists, np.empty(0, np.int64)
-    sizes = [int(lists.list_size(place)) for place in range(int(index.nlist))]
-    return [faiss.rev_swig_ptr(lists.get_ids(place), size) if size else nothing for place, size in enumerate(sizes)]
 
 
 def open_lists(index: Any, probed: int) -> ListedIndex:
