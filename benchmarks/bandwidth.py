@@ -1,4 +1,4 @@
-"""What this machine's memory gives: sequential reads, and reads of random rows.
+"""Bandwidth of this machine's memory: sequential reads, and reads of random rows.
 
 The kernels do nothing but add up 64-bit words. Rows are read in two ways: `fetch` looks at one word of each cache line,
 which is what memory can deliver; `read` reads every word, as any use of a row does, and is slower although it adds in

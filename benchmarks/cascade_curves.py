@@ -55,7 +55,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """What it would pass on if it knew the labels: nodes about which the first stage is wrong, and the other right."""
+    """Decision that knows the labels and passes on nodes about which the first stage is wrong, and the other right."""
 
     share: float
     test: float

@@ -1,4 +1,4 @@
-"""What fewer hidden channels are worth: the two quantities of *Accelerating large scale real-time GNN inference using
+"""Worth of fewer hidden channels: the two quantities of *Accelerating large scale real-time GNN inference using
 channel pruning*, on public graphs.
 
 Full inference: all layers over all neighbours, for all nodes at once, by the kernels that build tables of stored

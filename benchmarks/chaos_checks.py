@@ -1,4 +1,4 @@
-"""What must hold in a chaos run: Ready services answer as declared, and all converges once nothing is disturbed."""
+"""Checks of a chaos run: Ready services answer as declared, and all converges once nothing is disturbed."""
 
 from __future__ import annotations
 

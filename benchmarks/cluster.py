@@ -1,4 +1,4 @@
-"""What a user of the cluster waits for, and what users of the endpoint must not notice.
+"""Times that a user of the cluster waits for, and changes that users of the endpoint must not notice.
 
 On the harness's own single node, or the cluster of KUBECONFIG: from `kubectl apply` of the digits example to the first
 answered prediction, from a changed objective to the worker that uses it, requests failed or hung during live

@@ -1,4 +1,4 @@
-"""What the routing benchmark in a cluster is made with: a service under load, watched as its routing follows."""
+"""Parts of the routing benchmark in a cluster: a service under load, watched as its routing follows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bench:
 
 @dataclass(slots=True)
 class Log:
-    """What happened, in seconds after the start of the load."""
+    """Events, in seconds after the start of the load."""
 
     started_at_s: float = field(default_factory=time.monotonic)
     events: list[dict[str, Any]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What one decision of the fast loop costs: closing a batch, and admitting a request, with 4 variants.
+"""Cost of one decision of the fast loop: closing a batch, and admitting a request, with 4 variants.
 
 The worker is near its limit, where decisions cost most: many variants are considered, and some requests are left
 behind. The queue is filled again before each batch, outside of the clock. Wanted: under 50 µs per batch with 8 classes

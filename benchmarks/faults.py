@@ -49,7 +49,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the campaign found while it was written."""
+    """Faults that the campaign found while it was written."""
 
     scene: str
     what: str

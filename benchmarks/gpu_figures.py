@@ -1,4 +1,4 @@
-"""What was run on which card: docs/gpu.md's table, and the tables of what was measured there."""
+"""Runs by card: docs/gpu.md's table, and the tables of what was measured there."""
 
 from __future__ import annotations
 

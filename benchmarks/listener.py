@@ -1,4 +1,4 @@
-"""What reading and writing HTTP costs a prediction: our listener beside others, in turns in one run.
+"""Cost of reading and writing HTTP for a prediction: our listener beside others, in turns in one run.
 
 Four servers answer from one revision of `examples/digits.yaml`, whose batches take microseconds, so that HTTP is most
 of a request: our connections at HEAD, the same at a commit that had another listener (`--base`; the default is the last

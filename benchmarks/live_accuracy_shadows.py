@@ -1,4 +1,4 @@
-"""What shadows cost requests: one worker, rounds with and without them in turns, so that both see the same machine.
+"""Cost of shadows for requests: one worker, rounds with and without them in turns, so that both see the same machine.
 
 Run as a program, it is the worker: manifest, repository and the core. It prints its port, and takes a share of time in
 permille from each line of standard input, which it repeats once that is in effect.

@@ -1,4 +1,4 @@
-"""What malformed requests and hostile overlays leave behind: nothing; and that what is right is answered right.
+"""Traces that malformed requests and hostile overlays leave behind: none; and that what is right is answered right.
 
 Part `requests`: a worker's program as a pod runs it gets requests that are wrong in every way that
 tests/support/malformed.py knows, and one valid request in ten, whose answer must be right; for every ten of them also a

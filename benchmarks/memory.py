@@ -1,4 +1,4 @@
-"""What memory a server keeps, read from the outside while it is loaded."""
+"""Memory that a server keeps, read from the outside while it is loaded."""
 
 from __future__ import annotations
 

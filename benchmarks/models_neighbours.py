@@ -1,4 +1,4 @@
-"""What a program that crashes, hangs or wants too much memory does to the other services of its server.
+"""Effect of a program that crashes, hangs or wants too much memory on the other services of its server.
 
 Two services of described networks answer at an even load beside one whose program is asked a few times a second: for
 something harmless; for a loop that does not end in its time; for more memory than it may have; and for something

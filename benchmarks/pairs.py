@@ -26,7 +26,7 @@ Pairs = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a ratio may be before it counts as worse, as parts of 1: constants of a benchmark."""
+    """Largest ratios that do not count as worse, as parts of 1: constants of a benchmark."""
 
     loss: float
     """Largest loss that is none."""

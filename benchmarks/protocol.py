@@ -1,4 +1,4 @@
-"""What each protocol costs a prediction: JSON, arrays, the Open Inference Protocol in JSON and as bytes, and gRPC.
+"""Cost of each protocol for a prediction: JSON, arrays, the Open Inference Protocol in JSON and as bytes, and gRPC.
 
 This server, Triton (by its Python binding and without) and MLServer answer from the same model, whose class is a node's
 number modulo 4: it costs next to nothing, so that reading, queueing and writing are nearly all of a request. One seed

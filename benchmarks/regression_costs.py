@@ -46,7 +46,7 @@ def one_by_one(measure: Measure) -> MeasurePair:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What both commits serve: one shape, from one repository that the old commit made."""
+    """Service of both commits: one shape, from one repository that the old commit made."""
 
     files: ShapeFiles
     manifest: Path

@@ -1,4 +1,4 @@
-"""What a gathered row costs over several types: a batch over a graph of three types beside one of one type with as many
+"""Cost of a gathered row over several types: a batch over a graph of three types beside one of one type with as many
 nodes, neighbours and hidden columns."""
 
 from __future__ import annotations

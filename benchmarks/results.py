@@ -60,7 +60,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is measured at once, and anew without the rest."""
+    """Part of a result that is measured at once, and anew without the rest."""
 
     name: str
     run: Callable[[Run], Mapping[str, Any] | None]

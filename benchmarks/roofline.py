@@ -67,7 +67,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a batch touches, mean over batches, shared between its seeds as the engine shares it."""
+    """Rows and bytes that a batch touches, mean over batches, shared between its seeds as the engine shares it."""
 
     rows: float
     """Nodes that get a hidden state: seeds and hop 1."""

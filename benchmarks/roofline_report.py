@@ -1,4 +1,4 @@
-"""What the roofline's figures say: beside the paper, as headlines, and as tables in the terminal."""
+"""Report of the roofline's figures: beside the paper, as headlines, and as tables in the terminal."""
 
 from __future__ import annotations
 

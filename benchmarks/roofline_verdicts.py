@@ -1,4 +1,4 @@
-"""What is wanted of the engine beside what the machine can do."""
+"""Limits for the engine beside the bounds of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cost of a batch depends on, and what it must not depend on: graph size, degree skew, batch size, number of
+"""Quantities that the cost of a batch depends on, or must not depend on: graph size, degree skew, batch size, number of
 variants; and where it pays to compute once what a batch meets several times. In process, without HTTP.
 
 Each question is asked with everything else fixed. A request draws at most 25 and 10 neighbours whatever the graph, so

@@ -1,4 +1,4 @@
-"""What an answer of `/v1/predict` takes, end to end over HTTP, beside the floor that HTTP sets.
+"""Latency of an answer of `/v1/predict`, end to end over HTTP, beside the floor that HTTP sets.
 
 The floor is the echo of `benchmarks/peers`: an application that gives back what it was sent, on uvicorn with
 its fastest settings, asked by the same client the same requests over as many connections. What a prediction adds is the

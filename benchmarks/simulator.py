@@ -166,7 +166,7 @@ class Setting:
 
 @dataclass(slots=True)
 class Log:
-    """What became of each try; tries of a request follow each other by `request`."""
+    """Outcome of each try; tries of a request follow each other by `request`."""
 
     arrived_ms: list[float] = field(default_factory=list)
     request: list[int] = field(default_factory=list)

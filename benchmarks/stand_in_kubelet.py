@@ -1,4 +1,4 @@
-"""What nodes and pods would do, for a fleet that no machine could run: Jobs succeed at once, workers answer at once.
+"""Stand-in for nodes and pods, for a fleet that no machine could run: Jobs succeed at once, workers answer at once.
 
 Everything else is real: the API server, the controllers of Jobs and Deployments, the operator. A worker is a path of
 one HTTP server, which answers `GET /{service}/v1/route` by the ConfigMap that the operator wrote.

@@ -1,4 +1,4 @@
-"""What traces cost: one server that traces nothing, one that traces the default share of requests, one that traces all.
+"""Cost of traces: one server that traces nothing, one that traces the default share of requests, one that traces all.
 
 The servers are up at once and are loaded in turns by wrk: one seed a request as an array, over one connection and
 sixteen. Spans go to a receiver in this process, which drops them; those that a server had no room for, and so never

@@ -129,7 +129,7 @@ def _generated(
 
 @dataclass(frozen=True, slots=True)
 class _RandomModels:
-    """The same weights for every graph."""
+    """Models with equal weights for every graph."""
 
     spec: GNNServiceSpec
     runs: Sequence[Any] = ()

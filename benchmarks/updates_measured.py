@@ -1,4 +1,4 @@
-"""What the parts of `make bench-updates` measure, as it stands in the result file."""
+"""Measurements of the parts of `make bench-updates`, as the result file has them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _RESULT = "RESULT "
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of one run."""
+    """Result of one run."""
 
     requests: int
     requests_per_s: float

@@ -145,7 +145,7 @@ Counts = Mapping[tuple[str, str, int, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What one request takes."""
+    """Calls that one request takes."""
 
     own: float
     """Calls of functions of ours."""

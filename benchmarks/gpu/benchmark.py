@@ -48,7 +48,7 @@ _OF_CACHES = ("reddit", "yelp")
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a part is to measure, and where it says what it has so far."""
+    """Settings of a part's measurement, and where it says what it has so far."""
 
     run: Run
     budget: Budget

@@ -1,4 +1,4 @@
-"""What is made of the measured times: percentiles, bounds, verdicts and tables. Pure, and tested without a GPU."""
+"""Figures made of the measured times: percentiles, bounds, verdicts and tables. Pure, and tested without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the link between host and GPU brings: large copies, a streaming read in place, and the gathering of rows.
+"""Bandwidth of the link between host and GPU: large copies, a streaming read in place, and the gathering of rows.
 
 The first two are the limit, of which the better one counts; the third is the worker's own kernel, on rows as wide as
 the paper's data sets have them, in places drawn at random over two gigabytes of pinned memory.

@@ -1,4 +1,4 @@
-"""What is measured of the engine: latency, throughput, stages, and what updates of the cache cost.
+"""Measurements of the engine: latency, throughput, stages, and what updates of the cache cost.
 
 The engine alone, called batch after batch by one thread, as the server calls it; no HTTP, no queue.
 """

@@ -13,7 +13,7 @@ from benchmarks.model_table.outcomes import Reason, Unrun
 
 
 class Task(StrEnum):
-    """What a model's outputs are for."""
+    """Purpose of a model's outputs."""
 
     CLASSES = "classes of nodes"
     ROWS = "embeddings of nodes"

@@ -104,7 +104,7 @@ class Hgt(nn.Module):
 
 
 class PlainSage(nn.Module):
-    """What examples give to to_hetero: SAGEConvs, and perhaps a Linear behind them."""
+    """Module that examples give to to_hetero: SAGEConvs, and perhaps a Linear behind them."""
 
     def __init__(self, layers: int, columns: int | None, *, acts_last: bool) -> None:
         super().__init__()

@@ -58,7 +58,7 @@ _GENERATION_LIMIT_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class OwnContestants:
-    """What is measured in every group beside the peers."""
+    """Contestants of our own in every group, beside the peers."""
 
     ours: Contestant
     """Pinned to `projected`."""

@@ -1,4 +1,4 @@
-"""What is wanted of an answer beside the echo and the best other server, on each shape."""
+"""Limits for an answer beside the echo and the best other server, on each shape."""
 
 from __future__ import annotations
 

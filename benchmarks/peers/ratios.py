@@ -1,4 +1,4 @@
-"""What the measurements come to: medians over the repetitions, and ratios of which more than 1 is better.
+"""Results of the measurements: medians over the repetitions, and ratios of which more than 1 is better.
 
 Pure functions of the observations.
 """

@@ -1,4 +1,4 @@
-"""What the options of `gnnserve cache simulate` ask for: against one another, and against the graph once it is known.
+"""Reads the options of `gnnserve cache simulate`: against one another, and against the graph once it is known.
 
 `given` are the parameters that the user wrote: a default is fitted to the rest, a written value is not.
 """

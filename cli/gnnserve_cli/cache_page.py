@@ -1,4 +1,4 @@
-"""What `gnnserve cache simulate` found as a page, with a plot per trace and capacity."""
+"""Page of the results of `gnnserve cache simulate`, with a plot per trace and capacity."""
 
 from __future__ import annotations
 

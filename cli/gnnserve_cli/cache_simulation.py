@@ -1,4 +1,4 @@
-"""What `gnnserve cache simulate` found, as data and as a table; as a page: `cache_page.py`."""
+"""Results of `gnnserve cache simulate`, as data and as a table; as a page: `cache_page.py`."""
 
 from __future__ import annotations
 

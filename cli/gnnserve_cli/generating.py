@@ -89,7 +89,7 @@ class Generated:
 
 
 class Generates(Protocol):
-    """What publishes a revision: `pipeline.generate` or `compact`, with all that they are about."""
+    """Function that publishes a revision: `pipeline.generate` or `compact`, with all that they are about."""
 
     def __call__(self, *, progress: ProgressListener, use_gpu: bool) -> RevisionManifest: ...
 

@@ -1,4 +1,4 @@
-"""What `run` and `serve` read of their options and of the manifest, beside the address: what a server is made with."""
+"""Options of a server that `run` and `serve` read from the command line and the manifest, beside the address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracin
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What `run` and `serve` read of their options, beside the address."""
+    """Options of a server that `run` and `serve` read, beside the address."""
 
     source: Source
     credentials: Credentials

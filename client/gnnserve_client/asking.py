@@ -70,7 +70,7 @@ class TokenSource:
 
 @dataclass(slots=True)
 class Asking:
-    """What all operations of one client share."""
+    """State that all operations of one client share."""
 
     endpoint: Endpoint
     tokens: TokenSource

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and a server.
+"""Errors between a client and a server.
 
 GnnserveError (gnnserve_api.errors)
 ├── InputError            an argument cannot be sent: correct it

@@ -1,4 +1,4 @@
-"""What exchanges by httpx have in common; and those of threads, over a transport that a user brings."""
+"""Common part of exchanges by httpx, and exchanges of threads, over a transport that a user brings."""
 
 from __future__ import annotations
 

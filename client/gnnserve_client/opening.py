@@ -1,4 +1,4 @@
-"""What clients of threads and of event loops begin with alike."""
+"""Construction that clients of threads and of event loops share."""
 
 from __future__ import annotations
 

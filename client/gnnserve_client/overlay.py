@@ -1,4 +1,5 @@
-"""What a request brings that the graph does not have, as a user states it, and in both forms that are sent."""
+"""Overlay of a request, nodes and edges that the graph does not have, as a user states it, and in both forms that are
+sent."""
 
 from __future__ import annotations
 

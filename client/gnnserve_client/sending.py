@@ -31,7 +31,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of the batches so far."""
+    """Outcome of the batches so far."""
 
     batches: int = 0
     changes: int = 0

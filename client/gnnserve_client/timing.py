@@ -18,7 +18,7 @@ _TRANSFER = frozenset(("receive", "send"))
 
 @dataclass(frozen=True, slots=True)
 class ClientTimes:
-    """What a client measures of an exchange, in milliseconds."""
+    """Times that a client measures of an exchange, in milliseconds."""
 
     total_ms: float
     """From the first byte sent to the last one received."""

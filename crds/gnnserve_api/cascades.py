@@ -1,4 +1,4 @@
-"""What a revision records of a variant that consists of two others."""
+"""Records of a variant that consists of two others, in a revision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels over HTTP about changes of the graph, as JSON.
+"""Messages over HTTP about changes of the graph, as JSON.
 
 A batch of changes is applied as a whole or refused as a whole. Within it the order is: new nodes, overrides, labels,
 new edges, removed edges, removed nodes. `POST /v1/changes` takes a batch, `GET /v1/changes` lists those of the log.

@@ -77,7 +77,7 @@ class IndexKind(StrEnum):
 
 
 class IndexMetric(StrEnum):
-    """What nodes of an index are the nearest by."""
+    """Metric by which nodes of an index are the nearest."""
 
     COSINE = "Cosine"
     """The cosine of the angle between two embeddings."""

@@ -1,4 +1,4 @@
-"""What `gnnserve export` writes beside a program: `export.json`, for programs that run it elsewhere."""
+"""Description that `gnnserve export` writes beside a program: `export.json`, for programs that run it elsewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ExportedArray(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ExportedRows(msgspec.Struct, frozen=True, rename="camel"):
-    """What the rows of the inputs are."""
+    """Kinds of the rows of the inputs."""
 
     table: str
     """The revision's table that has them."""

@@ -22,7 +22,7 @@ class ColumnsTrial(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 
 
 class ChosenFactors(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What spec.variants.pruning.choice: Auto came to."""
+    """Factors that spec.variants.pruning.choice: Auto came to."""
 
     left_out: Annotated[tuple[int, ...], Meta(description="Factors that nothing was trained for, ascending.")]
     why: Annotated[str, Meta(max_length=_MAX_WHY, description="Why they were left out, or none was.")]

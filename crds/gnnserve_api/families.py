@@ -18,7 +18,7 @@ from msgspec import Meta
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a request may need beyond the graph as it was generated, and what a variant can give."""
+    """Capabilities of a variant beyond the graph as it was generated, and needs of a request."""
 
     overlay: bool = False
     """Nodes, features and edges that the request brings along."""
@@ -100,7 +100,7 @@ class HopAxis(StrEnum):
 
 
 class FollowAxis(StrEnum):
-    """What the rows are kept right for, beyond the graph as it was generated."""
+    """Changes that the rows are kept right for, beyond the graph as it was generated."""
 
     OVERLAYS = "overlays"
     """What a request brings along, and changes."""
@@ -111,7 +111,7 @@ class FollowAxis(StrEnum):
 
 
 class NetworkAxis(StrEnum):
-    """What is run over the rows."""
+    """Network that is run over the rows."""
 
     MODEL = "model"
     """Layers of the model."""

@@ -1,4 +1,4 @@
-"""What a generation Job leaves for the operator: its container's termination message when it succeeds.
+"""Result that a generation Job leaves for the operator: its container's termination message when it succeeds.
 
 Kubernetes keeps at most 4096 bytes of one, so this is a summary; the whole profile is in the repository and at
 `GET /v1/variants`. Where even the summary is longer, it is shortened in two steps: first the details of variants are

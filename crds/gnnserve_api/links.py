@@ -1,4 +1,4 @@
-"""What a revision records of links: between which nodes, how pairs are scored, and how scores become probabilities."""
+"""Records of links in a revision: between which nodes, how pairs are scored, and how scores become probabilities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EndManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
 
 class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What pairs are scored by."""
+    """Decoder that pairs are scored by."""
 
     decoder: str
     """`Dot`, `DistMult` or `MLP`."""

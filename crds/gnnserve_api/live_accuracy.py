@@ -49,7 +49,7 @@ class TypedNodeId(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
 
 class LabelsRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """What nodes turned out to be."""
+    """Labels that nodes turned out to have."""
 
     nodes: Annotated[
         tuple[int | str | TypedNodeId, ...],
@@ -103,7 +103,7 @@ class RefusedLabel(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LabelsAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of the labels of a request."""
+    """Outcome of the labels of a request."""
 
     accepted: Annotated[int, Meta(description="Labels that were taken; each variant is evaluated on them.")]
     refused: Annotated[int, Meta(description="Labels that were not.")]

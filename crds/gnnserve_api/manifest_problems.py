@@ -1,4 +1,4 @@
-"""What is wrong with a field of a manifest, in a sentence: from pydantic's errors to words for the author."""
+"""Sentences about wrong fields of a manifest: from pydantic's errors to words for the author."""
 
 from __future__ import annotations
 

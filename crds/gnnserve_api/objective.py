@@ -1,4 +1,4 @@
-"""What a request or a service wants: a latency, an accuracy tolerance, both, or nothing.
+"""Objective of a request or a service: a latency, an accuracy tolerance, both, or nothing.
 
 One type for the manifest's `spec.objective`, a request's `objective` and the routing table, so that the three
 cannot drift apart. Choosing a variant from it is the worker's `scheduling/choice.py`.

@@ -1,4 +1,4 @@
-"""What the operator and the programs in its pods agree on: environment, paths, ports, exit codes.
+"""Contract between the operator and the programs in its pods: environment, paths, ports, exit codes.
 
 The operator's builders write it into pod templates, the worker's entry points read it.
 """

@@ -54,7 +54,7 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 
 
 class CascadeProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What a variant consists of that is a cascade."""
+    """Parts of a variant that is a cascade."""
 
     first: str
     then: str
@@ -122,7 +122,7 @@ class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 @dataclass(frozen=True, slots=True)
 class NodeScores:
-    """What a variant is judged by whose accuracies say all: labels of nodes."""
+    """Judgement of a variant by labels of nodes, where accuracies say all."""
 
     @property
     def figures(self) -> Mapping[str, float]:

@@ -16,7 +16,7 @@ may read is limited by the edges of a neighbourhood."""
 
 
 class InputRole(StrEnum):
-    """What an input is. Nodes of a sample are numbered by type, seeds first, then hop by hop; edges stand hop by hop.
+    """Role of an input. Nodes of a sample are numbered by type, seeds first, then hop by hop; edges stand hop by hop.
 
     The last four are those of a program that `gnnserve export` wrote; a program has these alone, or none of them.
     """

@@ -1,4 +1,4 @@
-"""What travels over HTTP between a client and a worker, as JSON.
+"""Messages over HTTP between a client and a worker, as JSON.
 
 The worker parses requests and writes answers in `serving/http/codecs/json.py`; the command line does the opposite. A
 request with an unknown field is refused, so that a typing error does not pass for a wish; in an answer it is
@@ -65,7 +65,8 @@ EdgeTimes = Annotated[
 class RequestOverlay(
     msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What a request brings that the graph does not have. It holds for this request alone; the graph is not changed."""
+    """Nodes and edges that a request brings beside the graph. It holds for this request alone; the graph is not
+    changed."""
 
     nodes: Annotated[
         tuple[NodeFeatures[Id], ...],
@@ -171,7 +172,7 @@ TypedEdge = tuple[Any, str, Any]
 
 
 class TypedOverlay(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """What a request brings that a graph of several types does not have. It holds for this request alone."""
+    """Nodes and edges that a request brings beside a graph of several types. It holds for this request alone."""
 
     nodes: Annotated[
         tuple[TypedNodeFeatures, ...], Meta(description="New nodes. Their ids are none of the graph's of their type.")
@@ -257,7 +258,7 @@ EdgeTimeName = Annotated[
 
 
 class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """What is served, and what each variant costs and gives."""
+    """Variants that are served, and what each costs and gives."""
 
     service: str
     revision: str

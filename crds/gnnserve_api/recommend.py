@@ -17,7 +17,7 @@ Exclude = Literal["known", "nothing"]
 
 
 class ColumnCondition(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """What the number of a node in a column has to be: all that is given has to hold."""
+    """Condition on the number of a node in a column: all that is given has to hold."""
 
     below: Annotated[float | None, Meta(description="Less than this.")] = None
     above: Annotated[float | None, Meta(description="More than this.")] = None

@@ -56,7 +56,7 @@ _NO_HOPS = (0,)
 
 
 class NodeIdKind(StrEnum):
-    """What requests call nodes by."""
+    """Kind of the ids that requests call nodes by."""
 
     POSITIONS = "Positions"
     """0 to nodes - 1: the source numbers its nodes."""
@@ -87,7 +87,7 @@ class ChangedSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
 
 class GraphVersion(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What is kept of a graph that is not its source's, so that generation can begin with it."""
+    """Graph that is kept because it is not its source's any more, so that generation can begin with it."""
 
     made_of: ChangedSource
     columns: tuple[SourceColumn, ...]
@@ -165,7 +165,7 @@ a layer aggregates over all neighbours, before its bias, which corrects such a p
 
 
 class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What variants gather from."""
+    """Table that variants gather from."""
 
     kind: TableKind
     storage: Storage
@@ -201,7 +201,7 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
 
 class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What GAT's weights do not tell."""
+    """Settings of attention that GAT's weights do not tell."""
 
     heads: int
     """How many each hidden layer has; their outputs stand beside each other, `NetworkManifest.hidden` columns."""
@@ -221,7 +221,7 @@ class NetworkKind(StrEnum):
 
 
 class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What is needed to rebuild a network from its weights."""
+    """Settings that are needed to rebuild a network from its weights."""
 
     architecture: str
     hidden: int
@@ -282,7 +282,8 @@ def program_network(program: ProgramManifest, fanouts: tuple[int, ...] | None = 
 
 
 class CorrectionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What makes rows of a table of a stored layer for nodes that a request brings, or whose neighbours it changes."""
+    """Correction that makes rows of a table of a stored layer for nodes that a request brings, or whose neighbours it
+    changes."""
 
     network: NetworkManifest
     """The network with all its layers; the variant's weights hold them under `correction.`."""
@@ -293,7 +294,7 @@ class CorrectionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unk
 
 
 class LayerTables(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What the rows of a stored layer are made of."""
+    """Tables that the rows of a stored layer are made of."""
 
     products: str
     """The table, in float32, of the products of the layer's inputs. Of all but the first it is the layer before."""
@@ -302,7 +303,7 @@ class LayerTables(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
 
 class FollowedManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What makes rows of a later layer anew where the graph changes."""
+    """Recipe that makes rows of a later layer anew where the graph changes."""
 
     network: NetworkManifest
     """The network with all its layers; the variant's weights hold them under `correction.`."""
@@ -311,7 +312,7 @@ class FollowedManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
 
 
 class StoredManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What was computed ahead of time for a table."""
+    """Layers that were computed ahead of time for a table."""
 
     layer: int
     """The layer, the first being 1, whose output over all neighbours the table was made of."""
@@ -390,7 +391,7 @@ class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
 
 class RankingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The same ranking of another master, trained only to see how far the order depends on the seed."""
+    """Ranking of another master, trained only to see how far the order depends on the seed."""
 
     seed: int
     columns: tuple[int, ...]

@@ -171,7 +171,7 @@ class CanaryRoute(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Route(msgspec.Struct, frozen=True, rename="camel"):
-    """What `GET /v1/route` answers: the routing in effect, which follows a new table within seconds.
+    """Answer of `GET /v1/route`: the routing in effect, which follows a new table within seconds.
 
     An operator reads those of newer workers too.
     """

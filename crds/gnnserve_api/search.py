@@ -1,4 +1,4 @@
-"""What a search for variants found: which are kept, which are not, and why, a line each."""
+"""Results of a search for variants: which are kept, which are not, and why, a line each."""
 
 from __future__ import annotations
 

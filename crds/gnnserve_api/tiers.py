@@ -29,7 +29,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What answers under one accuracy tolerance."""
+    """Variants that answer under one accuracy tolerance."""
 
     tolerance: float
     """Tolerance of a tier: the smallest one at which this is the answer, which is its loss."""

@@ -1,4 +1,4 @@
-"""What a bearer token may look like, where it is read from, and that no message ever shows one.
+"""Form of a bearer token, and places that it is read from; no message ever shows one.
 
 Tokens come in files: a mounted Secret is a folder with one in each file; on a laptop it is one file with one in each
 line. Client and server read the second kind alike, so that one file does for both.
@@ -26,7 +26,7 @@ TOKEN_FORM = f"{SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits and -._~+/ wi
 
 @dataclass(frozen=True, slots=True)
 class FoundTokens:
-    """What is a token in a place, and what is wrong with the rest. A bad value neither takes the good ones with it nor
+    """Tokens found in a place, and what is wrong with the rest. A bad value neither takes the good ones with it nor
     keeps alive what was taken out beside it."""
 
     tokens: tuple[str, ...] = field(repr=False)

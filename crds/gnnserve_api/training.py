@@ -80,7 +80,7 @@ class Majority(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 
 
 class TrainingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What `spec.model.training` came to."""
+    """Outcome of `spec.model.training`."""
 
     epochs: Annotated[int | None, Meta(description="As the manifest states it; null: Auto.")]
     runs: tuple[TrainingRun, ...]

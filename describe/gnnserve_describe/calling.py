@@ -68,7 +68,7 @@ class TensorForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Those of the only type and of one relation, as they are."""
+    """Tensors of the only type and of one relation, as they are."""
 
     type: str
     relation: RelationKey

@@ -31,7 +31,7 @@ _MOST_EDGES = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was compared, and the largest difference of the largest score."""
+    """Comparison that was made, and the largest difference as a part of the largest score."""
 
     samples: int
     nodes: int

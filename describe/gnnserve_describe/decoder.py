@@ -1,4 +1,4 @@
-"""What makes a score of two rows where links are scored: the user's own module, told by what it computes."""
+"""Decoder that makes a score of two rows where links are scored: the user's own module, told by what it computes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FoundDecoder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """What a module may compute, as a server does."""
+    """Form of a decoder that a module may compute, as a server does."""
 
     kind: str
     weights: _Tensors

@@ -68,7 +68,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user says beside the module and the graph."""
+    """Wishes of the user beside the module and the graph."""
 
     hops: int | None = None
     """Layers that read neighbours; None: measured."""

@@ -1,4 +1,4 @@
-"""What a description tells beside its result."""
+"""Findings that a description tells beside its result."""
 
 from __future__ import annotations
 

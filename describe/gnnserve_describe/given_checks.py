@@ -1,4 +1,4 @@
-"""What a graph, and what the user asks for, must be before a module is called over it: else the module, or a measure,
+"""Checks of a graph, and of the user's wishes, before a module is called over it: else the module, or a measure,
 fails later with a reason that is not the true one."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is found in a graph of the user's: a `Data` or `HeteroData` of torch_geometric, or a mapping of tensors.
+"""Contents of a graph of the user's: a `Data` or `HeteroData` of torch_geometric, or a mapping of tensors.
 
 Nothing here imports torch_geometric: its objects are told by what they have.
 """
@@ -29,7 +29,7 @@ _WHERE = "--graph"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenGraph:
-    """What was found in the user's object."""
+    """Contents of the user's object."""
 
     nodes: Mapping[str, Blocks]
     edges: Mapping[RelationKey, torch.Tensor]

@@ -1,5 +1,5 @@
-"""What a module has of each node of one graph, given as features of nodes: weights with a row for each, or a table that
-is all it returns. So it runs over other graphs, and a sample brings the rows of its nodes."""
+"""Rows that a module keeps of each node of one graph, given as features of nodes: weights with a row for each, or a
+table that is all it returns. So it runs over other graphs, and a sample brings the rows of its nodes."""
 
 from __future__ import annotations
 

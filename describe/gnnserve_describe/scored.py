@@ -1,4 +1,4 @@
-"""What is scored by the rows that a module gives: nodes of one type, or links of a relation by rows of their ends.
+"""Items scored by the rows that a module gives: nodes of one type, or links of a relation by rows of their ends.
 
 Each kind says which types have rows, what of the graph and of the command belongs to it, and what its manifest and its
 expected scores say beside those of rows.
@@ -24,7 +24,7 @@ from gnnserve_describe.graph import Blocks
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """What is written of a task beside its program."""
+    """Parts of a task that are written beside its program."""
 
     task: Mapping[str, Any] = field(default_factory=dict)
     """`spec.task`; empty: nodes are classified."""

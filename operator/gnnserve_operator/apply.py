@@ -119,8 +119,8 @@ class Versions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What was applied last, so that the server's normalisation, or a watch that lags behind, does not cause another
-    apply."""
+    """Object as it was applied last, so that the server's normalisation, or a watch that lags behind, does not cause
+    another apply."""
 
     desired: str
     """Digest of the manifest."""

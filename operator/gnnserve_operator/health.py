@@ -165,7 +165,7 @@ def find_problems(loop: Loop, watches: WatchCheck, clock: Clock) -> list[str]:
 
 
 class Readiness(StrEnum):
-    """What /readyz says; the value is its text."""
+    """Answers of /readyz; the value is the text."""
 
     READY = "ok"
     STANDING_BY = "standing by"

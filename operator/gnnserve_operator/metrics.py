@@ -1,4 +1,4 @@
-"""What the operator counts about itself, in the Prometheus format.
+"""Metrics of the operator itself, in the Prometheus format.
 
 Each operator has its own registry, so that two operators in one process (in tests) do not collide. Callers do the
 counting.

@@ -267,7 +267,7 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ServiceWait:
-    """What a service waits for, as its status says."""
+    """Event that a service waits for, as its status says."""
 
     words: str
     since: datetime

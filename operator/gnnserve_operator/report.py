@@ -62,7 +62,7 @@ class _Unanswered:
 
 @dataclass(slots=True)
 class _Untold:
-    """What remains to be reported about one GNNService."""
+    """Reports about one GNNService that are still to be made."""
 
     uid: str
     unanswered: list[_Unanswered] = field(default_factory=list)

@@ -45,7 +45,7 @@ ALL_IDLE = Standings()
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a plan has to know of the other services."""
+    """Turn of a service among the others, as far as a plan has to know."""
 
     limit: int = 0
     """Most services under way at a time; 0: any number."""

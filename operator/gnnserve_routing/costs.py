@@ -36,7 +36,7 @@ _NOTEWORTHY = 0.10
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCosts:
-    """What is kept of the measured batches."""
+    """Sums kept of the measured batches."""
 
     sums: Mapping[str, BatchSums] = field(default_factory=dict)
     """Sums of the last ticks by variant, decayed."""

@@ -21,7 +21,7 @@ from gnnserve_routing.words import NOT_MEASURED
 
 @dataclass(frozen=True, slots=True)
 class TickContext:
-    """What the caller knows about the service of a tick."""
+    """Facts that the caller knows about the service of a tick."""
 
     spec: GNNServiceSpec
     declared: RoutingTable

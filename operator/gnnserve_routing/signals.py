@@ -1,4 +1,4 @@
-"""What did the workers do lately? From Prometheus' raw samples to the few figures that routing is decided by.
+"""Signals of what the workers did lately: from Prometheus' raw samples to the few figures that routing is decided by.
 
 One instant query brings raw samples instead of `rate()`s, so that counter resets, missing scrapes, pods that come and
 go, pods scraped twice and values that are no numbers are judged here, by one pure function, and a missing answer can

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 
@@ -22,16 +23,38 @@ FOLDERS = (
 )
 PERSONS = re.compile(r"\b(?:some|no|every|any)body\b|\bwho(?:m)?ever\b|\bpolitely\b", re.IGNORECASE)
 FRAGMENT = re.compile(r'"""Of ')
+SUBJECTLESS = re.compile(r"(?:The same|Those|As|What)\b")
+# A changed word there has every kernel compiled anew: mended with what next changes a kernel.
+SOURCES_OF_KERNELS = tuple(
+    f"worker/gnnserve_worker/{name}/" for name in ("kernels", "graph", "sampling", "tables", "models", "caching")
+)
 
 
 def test_plain_words() -> None:
     """STYLE: a subject, a verb, the field's term; a docstring names its thing first."""
-    tracked = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = [
         f"{name}:{number}: {line.strip()}"
-        for name in tracked.splitlines()
-        if name.endswith((".py", ".md")) and (ROOT / name).exists()
+        for name in _tracked(".py", ".md")
         for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1)
         if PERSONS.search(line) or FRAGMENT.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_docstrings_of_modules_and_classes_have_a_subject_of_their_own() -> None:
+    """Their first word is a noun of the domain, or a verb: each is read without the line above it."""
+    found = [
+        f"{name}:{node.body[0].lineno}: {text.splitlines()[0]}"
+        for name in _tracked(".py")
+        if not name.startswith(SOURCES_OF_KERNELS)
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Module, ast.ClassDef))
+        and (text := ast.get_docstring(node) or "")
+        and SUBJECTLESS.match(text)
+    ]
+    assert not found, "begin with a noun of the domain, or a verb:\n" + "\n".join(found)
+
+
+def _tracked(*suffixes: str) -> list[str]:
+    listed = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.splitlines() if name.endswith(suffixes) and (ROOT / name).exists()]

@@ -1,4 +1,4 @@
-"""What every program of this folder reads from its environment. They run in environments of their own, without
+"""Variables of the environment that every program of this folder reads. They run in environments of their own, without
 gnnserve.
 """
 

@@ -1,4 +1,4 @@
-"""The same, cut by hand: each layer computes only what the next one reads."""
+"""The model, cut by hand: each layer computes only what the next one reads."""
 
 from __future__ import annotations
 

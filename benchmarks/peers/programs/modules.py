@@ -15,7 +15,7 @@ HEADS = 4
 
 
 class SageWithHead(nn.Module):
-    """What no architecture of gnnserve describes: a BatchNorm behind each layer, and a head behind them."""
+    """Module that no architecture of gnnserve describes: a BatchNorm behind each layer, and a head behind them."""
 
     def __init__(self, features: int, hidden: int, classes: int) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Touched:
-    """What the changes of a batch touch, as far as the order among them matters."""
+    """Items that the changes of a batch touch, as far as the order among them matters."""
 
     new: set[Any] = field(default_factory=set)
     overridden: set[Any] = field(default_factory=set)
@@ -105,7 +105,7 @@ def batches_of(changes: Iterable[Change], size: int) -> Iterator[Batch]:
 
 @dataclass(frozen=True, slots=True)
 class TextKinds:
-    """What the texts of a CSV file are: node ids and labels may be integers, as far as their digits allow it."""
+    """Types of the texts of a CSV file: node ids and labels may be integers, as far as their digits allow it."""
 
     are_ids_integers: bool = True
     are_labels_integers: bool = True

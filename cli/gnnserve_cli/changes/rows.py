@@ -29,7 +29,7 @@ _FIXED = ("change", "id", "source", "target", "label", "features", EDGE_FEATURES
 
 
 class Kind(StrEnum):
-    """What a row changes, in the order in which a batch is applied."""
+    """Kinds of changes of a row, in the order in which a batch is applied."""
 
     ADD_NODE = "add-node"
     SET_FEATURES = "set-features"

@@ -93,7 +93,7 @@ def inspect(
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What is said and drawn of an inspection of some type."""
+    """View of an inspection of some type: what is said and drawn."""
 
     notes: Callable[[GNNServiceSpec, GraphData], Sequence[str]]
     """What generation by the spec would do with the graph."""

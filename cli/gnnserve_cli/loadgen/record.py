@@ -1,4 +1,4 @@
-"""What a run leaves behind: raw observations, one row per request, grown while it lasts.
+"""Record of a run: raw observations, one row per request, grown while it lasts.
 
 Columns of numbers and no objects: a row costs 34 bytes, and nothing that the collector of garbage would walk through
 while the clock runs.

@@ -26,7 +26,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What each request brings."""
+    """Overlays that requests bring."""
 
     nodes: int
     edges: int

@@ -1,4 +1,4 @@
-"""What the report says beside each figure of the variants, with its numbers."""
+"""Captions of the figures of variants in a report, with their numbers."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def widths_by_storage(profile: Profile) -> dict[Storage, list[VariantProfile]]:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """What both models count of one variant."""
+    """Counts of one variant that both models use."""
 
     read_bytes: float
     operations: float

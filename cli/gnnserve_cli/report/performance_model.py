@@ -1,4 +1,4 @@
-"""What a batch should take, from counts of bytes and operations: a published model, and a corrected one.
+"""Models of the time of a batch, from counts of bytes and operations: a published model, and a corrected one.
 
 The published model (the paper's, below) is that of Dynamic GNN inference as-a-service, section 3.1. Its symbols:
 

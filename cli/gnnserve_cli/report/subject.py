@@ -1,4 +1,4 @@
-"""What a report is about: one revision, from a server or from a repository."""
+"""Subject of a report: one revision, from a server or from a repository."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gnnserve_api.spec.rules import Rule, RuleTable, rules_of, validations
 
 
 class ApiModel(BaseModel):
-    """What every part of the resource is: camelCase outside, strict, immutable, documented by its docstrings."""
+    """Base of every part of the resource: camelCase outside, strict, immutable, documented by its docstrings."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True,

@@ -1,4 +1,4 @@
-"""What requests get that state no objective of their own."""
+"""Objective of requests that state none of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe is made of: the digest that decides whether a spec needs a new revision.
+"""Recipe of a revision: the digest that decides whether a spec needs a new revision.
 
 Its text must never change for a spec that is stored in a cluster: another digest trains the model again. Hence the
 names of fields are the Python ones of the first release, and both tables here are frozen history, not settings.

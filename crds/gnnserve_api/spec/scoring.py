@@ -1,4 +1,4 @@
-"""What accuracy means, and how scores become labels."""
+"""Meaning of accuracy, and how scores become labels."""
 
 from __future__ import annotations
 

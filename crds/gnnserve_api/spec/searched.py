@@ -35,7 +35,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """What there is to try of a model."""
+    """Values that a search may try of a model."""
 
     variants: Variants
     """What the manifest says of variants that a search reads too."""

@@ -25,7 +25,7 @@ class MissingFeature(StrEnum):
 
 
 class NodeColumns(ApiModel):
-    """What the columns of a table of nodes mean."""
+    """Meaning of the columns of a table of nodes."""
 
     uri: TablePath
     """Path of the table of nodes: a file, or a folder of files, read in the order of names."""

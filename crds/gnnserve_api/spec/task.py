@@ -1,4 +1,4 @@
-"""What the service answers: classes of nodes, or scores of links between two nodes.
+"""Task of the service, what it answers: classes of nodes, or scores of links between two nodes.
 
 `Task.asked` hands out the one that a spec asks for. Each says for itself what follows from it, and rules about links
 ask it to check them.

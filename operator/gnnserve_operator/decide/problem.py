@@ -1,4 +1,5 @@
-"""What keeps a service from going on: a reason for machines, a sentence for people, and whether a person has to act."""
+"""Problem that keeps a service from going on: a reason for machines, a sentence for people, and whether a person has to
+act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the state of the service? All conditions except those about load, from the other decisions.
+"""State of the service: all conditions except those about load, from the other decisions.
 
 The first reason that applies is reported, in a fixed order: suspension and the like, obstacles, generation, the
 workers, their answers. Ready is true only if none applies. Whether the endpoint answers all the same is another

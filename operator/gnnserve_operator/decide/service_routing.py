@@ -1,4 +1,4 @@
-"""What are workers told, and what is known of their load? Between the plan and the slow loop.
+"""Routing that workers are told, and what is known of their load: between the plan and the slow loop.
 
 The slow loop itself is `gnnserve_routing`, which servers outside of a cluster use too. Here is what only a cluster has:
 workers that come and go, a Prometheus that may not be configured, revisions that lack a variant, restarts of the
@@ -44,7 +44,7 @@ _HOLDS = {"True": True, "False": False}
 
 @dataclass(frozen=True, slots=True)
 class PrometheusQuestion:
-    """What the slow loop is to ask."""
+    """Queries that the slow loop is to ask."""
 
     url: str
     query: str

@@ -1,4 +1,4 @@
-"""What generation and worker pods have in common: restricted security, the repository, the user's settings.
+"""Common part of generation and worker pods: restricted security, the repository, the user's settings.
 
 Both fit the `restricted` Pod Security Standard, also where the platform chooses their user; additions of `settings` are
 the administrator's responsibility.

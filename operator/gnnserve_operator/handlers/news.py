@@ -1,4 +1,4 @@
-"""What a watch reports goes into the index; what a decision depends on is enqueued as well.
+"""Events of watches go into the index; objects that a decision depends on are enqueued as well.
 
 Labels, annotations and managed fields of a GNNService that the operator does not read, what only Kubernetes' own
 controllers read of a child's status, and the echo of a status that this operator wrote wake nothing. The index has the

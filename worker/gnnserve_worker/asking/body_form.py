@@ -1,4 +1,4 @@
-"""What is wrong with a JSON body that msgspec refuses: the place, what was found there, what was expected, what to do.
+"""Problems of a JSON body that msgspec refuses: the place, what was found there, what was expected, what to do.
 
 msgspec's message tells the place and the types. The value is looked for in the body a second time, one level of it at a
 time and only in bodies of ordinary size, so that a wrong request costs no more than a right one. A `BodyForm` has the

@@ -30,7 +30,7 @@ class PayloadFields(msgspec.Struct, frozen=True):
 
 
 class EdgePayloads:
-    """What edges of each relation of a graph have. Methods raise RequestError."""
+    """Payload that edges of each relation of a graph have. Methods raise RequestError."""
 
     def __init__(self, relations: Sequence[RelationManifest], names: SchemaNames) -> None:
         """`names`: of the graph, for messages."""

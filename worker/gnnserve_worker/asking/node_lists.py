@@ -57,7 +57,7 @@ class OneList:
 
 @dataclass(frozen=True, slots=True)
 class RelationLists:
-    """What a node reads by each relation of its type."""
+    """Neighbours that a node reads by each relation of its type."""
 
     relations: tuple[RelationManifest, ...]
     lists_by_relation: ListsByRelation

@@ -43,7 +43,7 @@ def brings_nothing(overlay: AnyOverlay) -> bool:
 
 
 class Brought(msgspec.Struct, frozen=True):
-    """What a request brings, checked. Nodes are called by position, and N + k is the k-th new node."""
+    """Arrays of what a request brings, checked. Nodes are called by position, and N + k is the k-th new node."""
 
     seeds: np.ndarray
     """int64 [nodes asked for]"""
@@ -136,7 +136,7 @@ class Arrange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OverlaySupport:
-    """What is needed to read requests that bring nodes, edges and features along as arrays."""
+    """Support for reading requests that bring nodes, edges and features along as arrays."""
 
     columns: FeatureColumns
     """Features of a node of the first type, as in the source."""
@@ -149,7 +149,8 @@ class OverlaySupport:
 
 
 class Overlays(Protocol):
-    """What requests may bring to a revision. Methods raise RequestError where the service takes none, or not so."""
+    """Reader of what requests may bring to a revision. Methods raise RequestError where the service takes none, or not
+    so."""
 
     @property
     def why(self) -> str:

@@ -1,4 +1,4 @@
-"""What requests may bring along, in OpenAPI: how each kind of overlays (`overlay.py`) is described."""
+"""OpenAPI schemas of what requests may bring along: how each kind of overlays (`overlay.py`) is described."""
 
 from __future__ import annotations
 

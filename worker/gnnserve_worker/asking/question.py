@@ -208,7 +208,7 @@ _MILLISECONDS = "give milliseconds as a number, or leave the header out"
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What a request, or one part of it, asks for. A default says that nothing is wished."""
+    """Wishes of a request, or of one part of it. A default says that nothing is wished."""
 
     objective: Objective = NO_OBJECTIVE
     strict: bool | None = None

@@ -1,4 +1,4 @@
-"""What the variants of a revision can give, as far as requests are checked by it."""
+"""Capabilities of the variants of a revision, as far as requests are checked by it."""
 
 from __future__ import annotations
 

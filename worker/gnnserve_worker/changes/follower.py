@@ -72,7 +72,7 @@ class Handed(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What the replica said of a record."""
+    """Outcome of a record, as the replica told it."""
 
     offset: int
     said: Applied | ChangeRefusal

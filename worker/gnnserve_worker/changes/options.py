@@ -1,4 +1,4 @@
-"""What a server is told about the changes of its graph: where their log is, whose it is, how much memory they may take.
+"""Options of a server about the changes of its graph: where their log is, whose it is, how much memory they may take.
 
 A pod reads it from its environment, `gnnserve run` makes it of the manifest and its options.
 """

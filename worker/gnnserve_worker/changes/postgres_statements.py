@@ -1,4 +1,4 @@
-"""What the log in PostgreSQL is made of: its tables, and the statements on them.
+"""Schema of the log in PostgreSQL: its tables, and the statements on them.
 
 No statement needs to know how large a table is: each looks up rows by an index, in its order.
 """

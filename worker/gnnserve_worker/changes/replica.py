@@ -1,4 +1,4 @@
-"""What applies the log's batches: the living graph of a revision, as the follower of the log sees it."""
+"""Replica that applies the log's batches: the living graph of a revision, as the follower of the log sees it."""
 
 from __future__ import annotations
 

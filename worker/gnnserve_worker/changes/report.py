@@ -1,4 +1,4 @@
-"""What a worker tells of its log of changes: to operators and to people."""
+"""Report of a worker about its log of changes, for operators and for people."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _FIELDS = struct.Struct("<IqqqqqI")
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What a log knows of itself; the row that one writer at a time changes."""
+    """State of a log, as it keeps it; the row that one writer at a time changes."""
 
     first: int = 1
     """The first offset that was not cut."""
@@ -39,7 +39,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """What a group of entries becomes."""
+    """Result of appending a group of entries."""
 
     appended: list[Appended]
     """One for each entry."""

@@ -1,4 +1,4 @@
-"""What a worker does with the log of its service: it appends batches of changes, and applies what the log says.
+"""Log of a service, as a worker uses it: it appends batches of changes, and applies what the log says.
 
 A batch is checked against the graph as this worker has it, before anything is durable. Then it is appended, and its
 client is answered when it is durable and applied here. Between the check and its place in the log others may come,
@@ -48,7 +48,7 @@ class ChangesRefusedError(Exception):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a batch that is durable."""
+    """Outcome of a batch that is durable."""
 
     offset: int
     unchanged: int

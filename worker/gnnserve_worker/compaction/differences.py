@@ -1,4 +1,4 @@
-"""What makes one graph into another, as batches of changes: nodes that left, nodes that came, features, edges.
+"""Differences between two graphs, as batches of changes: nodes that left, nodes that came, features, edges.
 
 Both are graphs of one source with changes of its log in them. The log between them may be cut, so what differs is found
 by comparing, type by type and relation by relation: nodes by their ids, features by rows, and lists by blocks of nodes,

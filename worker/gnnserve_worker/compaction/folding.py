@@ -72,7 +72,7 @@ def fold(
 
 
 class Folding:
-    """What changes make of a graph, type by type and relation by relation."""
+    """Graph that changes are folded into, type by type and relation by relation."""
 
     def __init__(self, loaded: LoadedRevision, features: Sequence[Features | None], graph: LivingGraph) -> None:
         """`features`: of each type, as in the source; None: it has none. `graph`: that of `loaded`, before changes."""

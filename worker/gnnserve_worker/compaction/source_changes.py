@@ -1,4 +1,4 @@
-"""What changes have made of a source's features and labels, which workers keep in the form of tables alone, if at all.
+"""Features and labels of a source after changes, which workers keep in the form of tables alone, if at all.
 
 Only what changed is in memory, by the position that a node has while changes are applied. Of several types each has its
 own.

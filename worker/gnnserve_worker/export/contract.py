@@ -1,4 +1,4 @@
-"""What an exported program takes and gives: names, types, shapes, and what each means."""
+"""Inputs and outputs of an exported program: names, types, shapes, and what each means."""
 
 from __future__ import annotations
 

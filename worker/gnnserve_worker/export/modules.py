@@ -32,7 +32,7 @@ from gnnserve_worker.tables.table import Aggregator, Attending
 
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
-    """What a layer reads beside the rows; None: it does not read that."""
+    """Inputs that a layer reads beside the rows; None: it does not read that."""
 
     edges: Tensor | None
     """int64 [2, edges]: the row of each edge's source, and the number of its target. An edge whose target is the number

@@ -37,7 +37,7 @@ def parse_services(text: str | bytes) -> PoolServices:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What has to be done so that the services are those that are wanted."""
+    """Changes that have to be made so that the services are those that are wanted."""
 
     leaving: tuple[PoolService, ...] = ()
     """Those that are no longer wanted, or not as they are."""

@@ -1,4 +1,4 @@
-"""What a loader knows (`State`), what happens to it (events), and what it does to its surroundings (jobs and effects).
+"""State of a loader (`State`), events that happen to it, and jobs and effects by which it acts on its surroundings.
 
 All are values; `transitions.py` says how an event changes the state.
 """
@@ -47,7 +47,7 @@ Job = Load | Verify
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What answers requests."""
+    """Revision that answers requests."""
 
     revision: ServedRevision
     must_renew: bool = False

@@ -1,4 +1,4 @@
-"""What a loader does next, as a pure function: `step(state, event, now_s)` returns a state and effects.
+"""Transitions of a loader, as a pure function: `step(state, event, now_s)` returns a state and effects.
 
 Events come from the routing watch (tables), from the repository watch (doubts about files, memory that came free) and
 from the loader's own thread (`Turn` when it is free, and the outcome of its job). There is at most one job at a time:

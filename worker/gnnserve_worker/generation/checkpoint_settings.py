@@ -1,5 +1,5 @@
-"""What a manifest has to say of a file of weights, as the shapes of its tensors tell: all of it at once, so that a
-message never advises a setting that the next start refuses.
+"""Settings that a manifest has to state of a file of weights, as the shapes of its tensors tell: all of it at once, so
+that a message never advises a setting that the next start refuses.
 """
 
 from __future__ import annotations

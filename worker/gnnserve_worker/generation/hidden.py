@@ -75,7 +75,7 @@ def hidden_blocks(aggregated: Rows, layer: Layer) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class LayerStates:
-    """What a layer computes of each node, in memory."""
+    """Output of a layer for each node, in memory."""
 
     inner: np.ndarray | None
     """What the second product of the layer reads, float32 [nodes, inner]; None: it has one product."""

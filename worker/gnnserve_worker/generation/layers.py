@@ -125,7 +125,7 @@ def multiply_rows(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What rows of a block read by one relation in one layer."""
+    """Lists that rows of a block read by one relation in one layer."""
 
     adjacency: torch.Tensor
     """CSR [targets, sources], float32: each neighbour's weight, or 1. Targets: rows with a state behind the layer."""

@@ -1,4 +1,4 @@
-"""What training needs beside a network: torch, a device, and networks that were learnt before an interruption.
+"""Context that training needs beside a network: torch, a device, and networks that were learnt before an interruption.
 
 A network is kept as soon as it is trained, and taken by a later generation of the same recipe and graph if all that its
 weights depend on is the same. The training of each begins anew from its seed, so the revision is the same as without

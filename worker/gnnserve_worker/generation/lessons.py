@@ -146,7 +146,7 @@ class OneRowModels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WeightSources:
-    """What a generation learns its networks by."""
+    """Sources that a generation learns its networks by."""
 
     models: Models | None
     """None: nothing is made of weights of all columns, as of a program, or where all variants are given."""
@@ -174,7 +174,7 @@ class WeightSources:
 
 @dataclass(frozen=True, slots=True)
 class LearntNetworks:
-    """What has been learnt so far."""
+    """Networks that have been learnt so far."""
 
     spec: GNNServiceSpec
     """With the factors that are left."""
@@ -206,7 +206,7 @@ def take_lessons(lessons: Iterable[Lesson], sources: WeightSources, learnt: Lear
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What is learnt at once."""
+    """Networks that are learnt at once."""
 
     name: str
     """The network that is learnt; what is done where it is none."""

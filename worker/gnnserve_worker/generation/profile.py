@@ -204,7 +204,7 @@ def _memory_of_both(first: VariantProfile, then: VariantProfile, weights: Mappin
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is measured, as it will be served."""
+    """Revision that is measured, as it will be served."""
 
     revision: LoadedRevision
     names: tuple[str, ...]

@@ -100,7 +100,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """What products of some rows add up to, of one node each."""
+    """Sums of products of some rows, of one node each."""
 
     reads: Sequence[_Read]
     columns: slice

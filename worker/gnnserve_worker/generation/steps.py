@@ -107,7 +107,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a revision publishes."""
+    """Variants that a revision publishes."""
 
     plans: Sequence[FamilyPlan]
     generated: Sequence[GeneratedVariant]

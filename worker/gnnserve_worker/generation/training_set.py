@@ -242,7 +242,7 @@ has, and other nodes' values would become enormous."""
 
 @dataclass(frozen=True, slots=True)
 class ModelRows:
-    """What networks of a model read of each node, [nodes, columns]."""
+    """Rows that networks of a model read of each node, [nodes, columns]."""
 
     served: Features
     """Made from the whole graph."""

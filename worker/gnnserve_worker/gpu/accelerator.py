@@ -1,4 +1,5 @@
-"""What the engine asks of a GPU, and no more: everything that only a GPU can do lies behind these two protocols.
+"""Operations that the engine asks of a GPU, and no more: everything that only a GPU can do lies behind these two
+protocols.
 
 `cuda.py` has the real ones. The tests' run the same calls on arrays in the host's memory, one after the other, and so
 exercise all the rest of this floor where there is no GPU.

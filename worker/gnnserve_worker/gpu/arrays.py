@@ -1,4 +1,4 @@
-"""What kernels read and write: tensors in GPU memory or in pinned host memory, and how they are laid out.
+"""Arrays that kernels read and write: tensors in GPU memory or in pinned host memory, and how they are laid out.
 
 Nothing here allocates after it was built: a batch of any size within its bucket uses the same arrays, so that all that
 is done with them can be captured in a CUDA graph. Which array lies where is decided in `placement.py`.
@@ -301,7 +301,7 @@ def distinct_row_bytes(columns: int, item_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWeights:
-    """What weighted sums over neighbours read of the graph, as `sampling/normalised.py` has it."""
+    """Weights that weighted sums over neighbours read of the graph, as `sampling/normalised.py` has it."""
 
     roots: Tensor
     """`inverse_roots`, float32 [nodes], in GPU memory."""
@@ -357,7 +357,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class AttentionRoom:
-    """What attention computes before rows are summed, in GPU memory."""
+    """Scratch memory of attention before rows are summed, on the GPU."""
 
     scores: Tensor
     """float32 [places, 2 · heads]: of a node as a neighbour, then as the one that attends (rows alone)."""

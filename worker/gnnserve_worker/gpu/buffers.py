@@ -149,8 +149,8 @@ def _ends(fanouts: tuple[int, ...]) -> list[int]:
 
 
 class DeviceActivations:
-    """What batches of a lane are computed in, as `models.network.Activations`. Equal requests in equal order get equal
-    addresses, from `begin` on."""
+    """Buffers that batches of a lane are computed in, as `models.network.Activations`. Equal requests in equal order
+    get equal addresses, from `begin` on."""
 
     def __init__(self, sizes: LaneSizes, device: torch.device) -> None:
         self._aggregated = torch.empty(sizes.aggregated_bytes, dtype=torch.uint8, device=device)

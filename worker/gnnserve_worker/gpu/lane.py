@@ -62,7 +62,7 @@ class DeviceVariant:
 
 
 class StageKey(NamedTuple):
-    """What stages are captured for."""
+    """Key that stages are captured for."""
 
     variant: str
     bucket: int

@@ -94,7 +94,7 @@ class _Copy:
 
 
 class LivingCopies:
-    """What the GPU reads of a revision that changes."""
+    """Copies that the GPU reads of a revision that changes."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class HostMemory:
-    """What this process may still take of the machine's memory, and of its container's limit.
+    """Memory that this process may still take of the machine's, and of its container's limit.
 
     Pages of files count as free there, since they are given up when others need them; but not those that are pinned.
     """

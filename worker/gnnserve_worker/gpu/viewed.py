@@ -99,7 +99,7 @@ class ViewedChunk:
 
 
 class _Workspace:
-    """What a piece is sampled in."""
+    """Scratch memory that a piece is sampled in."""
 
     def __init__(self) -> None:
         self.scratch = Scratch()

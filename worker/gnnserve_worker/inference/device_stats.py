@@ -1,4 +1,4 @@
-"""What a worker says about the device that it computes on: the same words for the CPU and for a GPU."""
+"""Statistics of the device that a worker computes on: the same words for the CPU and for a GPU."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _PARTS = 16
 
 @dataclass(slots=True)
 class Group:
-    """What batches have changed that are published together."""
+    """Changes of batches that are published together."""
 
     records: int = 0
     """Batches, those that were refused among them."""

@@ -49,7 +49,7 @@ class Reach:
 
 
 class FollowedIndex:
-    """What is computed beside one index. Positions count from the first node of its part."""
+    """Rows that are computed beside one index. Positions count from the first node of its part."""
 
     def __init__(self, index: RevisionIndex, is_gone: np.ndarray) -> None:
         """`is_gone`: nodes of the graph that have left, bool [nodes], as it is at any time."""

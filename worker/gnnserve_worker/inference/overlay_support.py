@@ -1,4 +1,5 @@
-"""What requests and changes may bring to an opened revision: how that is read and arranged, or why it takes none."""
+"""Support for what requests and changes bring to an opened revision: how that is read and arranged, or why it takes
+none."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class TableError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class ServedCompute:
-    """What computes answers, from which files and on which device."""
+    """Function that computes answers, from which files and on which device."""
 
     infer: Infer
     """Runs a batch; one thread at a time may call it."""

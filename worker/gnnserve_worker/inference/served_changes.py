@@ -1,4 +1,4 @@
-"""What becomes of a served graph: whether changes reach it, how far they are applied, which nodes have left."""
+"""Changes of a served graph: whether changes reach it, how far they are applied, which nodes have left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes have touched, handed from the thread that applies them to one that asks now and then."""
+"""Nodes that changes have touched, handed from the thread that applies them to one that asks now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes have written of a revision's arrays, for copies of them elsewhere: on a GPU, say.
+"""Elements of a revision's arrays that changes have written, for copies of them elsewhere: on a GPU, say.
 
 Changes are noted as they are applied and taken together, so that a row that was written many times is fetched once.
 """

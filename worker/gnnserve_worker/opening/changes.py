@@ -1,5 +1,5 @@
-"""What applies changes to a revision that was opened for them: its graph and tables as predictions read them, and a
-draft that changes are applied to first.
+"""Parts by which changes are applied to a revision that was opened for them: its graph and tables as predictions read
+them, and a draft that changes are applied to first.
 
 Of the tables that store a layer the draft has those alone that a later stored layer is made of.
 """

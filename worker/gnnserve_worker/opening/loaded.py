@@ -74,7 +74,7 @@ class LoadedVariant:
 
 @dataclass(frozen=True, slots=True)
 class TypeRowRecipe:
-    """What a new node of a type comes with."""
+    """Recipe of the rows that a new node of a type comes with."""
 
     columns: FeatureColumns | None
     """Features of a node, as in the source; None: its type has none."""
@@ -132,7 +132,7 @@ class GraphReading:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLabels:
-    """What is known of nodes of the first type."""
+    """Labels that are known of nodes of the first type."""
 
     classes: Classes
     """The graph's own label of each score column."""
@@ -144,7 +144,7 @@ class LoadedLabels:
 
 @dataclass(frozen=True, slots=True)
 class NewNodes:
-    """What nodes come with that the graph does not have."""
+    """Rows that nodes come with which the graph does not have."""
 
     features: int = 0
     """Features of a node, as in the source: those of the widest type."""

@@ -152,7 +152,7 @@ def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Grap
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What rows of nodes that the graph does not have are made by."""
+    """Recipe of rows of nodes that the graph does not have."""
 
     firsts: Mapping[str, RelationalLayer]
     """The first layer of each network, without its heads, by `TableManifest.made_by`."""

@@ -1,5 +1,5 @@
-"""What a program may be: read from its file before anything runs it, in a process that may take no more memory than the
-program (`inspection.py`). Needs onnx, which is of an extra."""
+"""Limits of what a program may be: read from its file before anything runs it, in a process that may take no more
+memory than the program (`inspection.py`). Needs onnx, which is of an extra."""
 
 from __future__ import annotations
 

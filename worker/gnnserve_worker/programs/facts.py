@@ -1,4 +1,4 @@
-"""What the file of a program states of itself, and whether the contract says the same. Pure; needs no onnx."""
+"""Facts that the file of a program states of itself, and whether the contract says the same. Pure; needs no onnx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker and the process that runs a program say to each other: JSON behind its length, over a socket.
+"""Messages between a worker and the process that runs a program: JSON behind its length, over a socket.
 
 Numbers go through memory that both map; a message says where in it they are.
 """
@@ -50,7 +50,7 @@ class NotReadError(EOFError):
 
 
 class Purpose(StrEnum):
-    """What a process of a program is for."""
+    """Purpose of a process of a program."""
 
     RUN = "Run"
     """It is asked for scores, by the messages below."""

@@ -60,7 +60,7 @@ from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows, c
 
 @dataclass(frozen=True, slots=True)
 class RowRecipe:
-    """What rows of tables are made by, for nodes that the graph does not have."""
+    """Recipe of rows of tables, for nodes that the graph does not have."""
 
     normalization: Normalization
     tensors: Mapping[str, np.ndarray]
@@ -87,7 +87,7 @@ class RowLayout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RevisionFiles:
-    """What to open, whether published or staged."""
+    """Files of a revision to open, whether published or staged."""
 
     graph_folder: Path
     graph: GraphManifest

@@ -49,7 +49,7 @@ class FileChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a file system reports about a file's content without reading it."""
+    """Facts that a file system reports about a file's content without reading it."""
 
     device: int
     inode: int

@@ -53,7 +53,7 @@ SEEDS_PER_KIB = 1 / 5
 
 
 class BatchKind(StrEnum):
-    """What requests are about, by which a variant costs one thing or another. A batch may hold both kinds: the part of
+    """Kind of requests, by which a variant costs one thing or another. A batch may hold both kinds: the part of
     its load that is of kind OVERLAY is given with the load wherever a time is asked for."""
 
     STORED = "stored"
@@ -259,7 +259,7 @@ that takes longer than expected makes others late."""
 
 
 class OverlayWork(msgspec.Struct, frozen=True):
-    """What the overlays of a batch added to it."""
+    """Work that the overlays of a batch added to it."""
 
     changed_seeds: int = 0
     """Seeds of the batch that are nodes of theirs."""

@@ -14,7 +14,7 @@ from gnnserve_worker.serving.counters import Durations, add_histogram
 
 
 class BatchOutcome(StrEnum):
-    """What became of the changes of a batch that a client sent."""
+    """Outcome of a batch of changes that a client sent."""
 
     APPLIED = "applied"
     """They last, and this worker has applied them."""

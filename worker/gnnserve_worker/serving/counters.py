@@ -1,4 +1,4 @@
-"""What the event loop counts of requests, variants and overlays: plain numbers, converted when they are scraped.
+"""Counters of requests, variants and overlays, kept by the event loop: plain numbers, converted when they are scraped.
 
 Histograms of seconds and of sizes have no objects of the client library either, whose locks every request would take.
 """
@@ -78,7 +78,7 @@ def add_sizes(
 
 @dataclass(frozen=True, slots=True)
 class VariantUsage:
-    """What a variant has answered, and the time it took."""
+    """Requests that a variant has answered, and the time it took."""
 
     last_s: float
     """When its last batch was done, in seconds since 1970; 0: it had none."""
@@ -181,7 +181,7 @@ class ErrorCount:
 
 
 class RequestCounters:
-    """What is counted of a service's requests and batches. Belongs to the event loop's thread."""
+    """Counters of a service's requests and batches. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self.variants: dict[str, VariantCounters] = {}

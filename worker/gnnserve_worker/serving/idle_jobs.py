@@ -1,4 +1,4 @@
-"""What the engine computes for itself when it is idle: one short job at a time, of any of several kinds of work.
+"""Jobs that the engine computes for itself when it is idle: one short job at a time, of any of several kinds of work.
 
 It does so between requests, for a small share of its time. A job runs only while no request waits; one that arrives
 meanwhile waits for it. The share bounds how many requests that can be, and a job is short, so that the 99th percentile

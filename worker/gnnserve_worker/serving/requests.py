@@ -346,7 +346,7 @@ AcceptedRequests = dict[int, Pending]
 
 
 class BatchInputs(msgspec.Struct, frozen=True):
-    """What a batch is computed from, beside its lane and variant."""
+    """Inputs that a batch is computed from, beside its lane and variant."""
 
     seeds: np.ndarray
     """int64. With `parts`, a copy that the batch may change."""

@@ -19,7 +19,7 @@ from gnnserve_worker.serving.tracing.tracer import SpanSink
 
 @dataclass(frozen=True, slots=True)
 class RoutingSample:
-    """What the engine goes by at the moment of a scrape."""
+    """Figures that the engine goes by at the moment of a scrape."""
 
     route: Route
     corrections: Mapping[str, float]

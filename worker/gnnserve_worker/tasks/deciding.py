@@ -1,4 +1,4 @@
-"""What decides in a cascade between its two stages, of the outputs of the first one. It is the task's: classes are sure
+"""Decision in a cascade between its two stages, by the outputs of the first one. It is the task's: classes are sure
 by the probability of the likeliest, pairs of nodes by how far a score is from telling nothing.
 """
 

@@ -1,4 +1,4 @@
-"""What OpenAPI says of a task: which requests it takes, what it answers, and examples of both."""
+"""OpenAPI description of a task: which requests it takes, what it answers, and examples of both."""
 
 from __future__ import annotations
 

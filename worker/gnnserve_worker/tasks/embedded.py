@@ -1,4 +1,4 @@
-"""What embeddings a published revision has, by its task: which variants give them, and where they are in an answer."""
+"""Embeddings that a published revision has, by its task: which variants give them, and where they are in an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AnyLayer = TypeVar("AnyLayer")
 
 
 class ComputedNodes(Protocol):
-    """What a variant has computed of some nodes, as `inference.batch.Inference`."""
+    """Outputs that a variant has computed of some nodes, as `inference.batch.Inference`."""
 
     @property
     def scores(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What generation asks of a task: its graph, what networks learn, how variants are judged, what a revision records.
+"""Interface of a task to generation: its graph, what networks learn, how variants are judged, what a revision records.
 
 A task is a folder beside this file. Its object is made of a spec (`GenerationTask`), poses a problem over an imported
 graph (`LearningProblem`), and judges variants once networks are trained (`Judge`). Networks are trained by its courses:
@@ -73,7 +73,7 @@ class EmbeddingRates:
 
 
 class Course(Protocol):
-    """What a network is trained on, and how an epoch is judged."""
+    """Course that a network is trained on, and how an epoch is judged."""
 
     @property
     def learnt_from(self) -> Source:
@@ -116,7 +116,7 @@ class Course(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What a network over one row of a node learns of the one that it stands in for."""
+    """Outputs of a teacher that a network over one row of a node learns from."""
 
     nodes: np.ndarray
     """Ids of the nodes whose outputs it may learn, int64."""
@@ -130,7 +130,7 @@ class Taught:
 
 
 class EmbeddingCourse(Protocol):
-    """What embeddings of all nodes are learnt on that are served as they are."""
+    """Course on which embeddings of all nodes are learnt that are served as they are."""
 
     @property
     def learnt_from(self) -> Source:
@@ -312,7 +312,7 @@ class DecoderTensors(NamedTuple):
 
 
 class GivenDecoder(NamedTuple):
-    """What makes a score of two outputs of a given model, and the weights that it is made of."""
+    """Decoder that makes a score of two outputs of a given model, and the weights that it is made of."""
 
     weights: Mapping[str, np.ndarray]
     decoder: LinkDecoder

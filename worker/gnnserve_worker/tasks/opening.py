@@ -1,4 +1,4 @@
-"""What a task is opened with, beside a revision."""
+"""Context that a task is opened with, beside a revision."""
 
 from __future__ import annotations
 

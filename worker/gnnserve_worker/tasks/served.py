@@ -1,4 +1,4 @@
-"""What serving asks of a task: how its requests read, what its answers are, how both are described.
+"""Interface of a task to serving: how its requests read, what its answers are, how both are described.
 
 A task is a folder beside this file. Its object (`ServedTask`) is made when a revision is opened, and bound then to all
 that it needs: its part of the manifest, the graph and what it learnt. It takes no revision, and no protocol asks which
@@ -44,8 +44,8 @@ class ScoredNodes(Protocol):
 
 
 class Items(Protocol):
-    """What a request asks about, one entry of the answer each: nodes, pairs of nodes. Ids of all their nodes are looked
-    up as one list."""
+    """Items that a request asks about, one entry of the answer each: nodes, pairs of nodes. Ids of all their nodes are
+    looked up as one list."""
 
     def placed(self, error: RequestError) -> RequestError:
         """An error about an id of that one list, told by the place of its item."""

@@ -41,7 +41,7 @@ _GROUP_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be written."""
+    """Embeddings that are to be written."""
 
     variant: str
     of: EmbeddedNodes
@@ -114,7 +114,7 @@ def export_embeddings(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What rows have in common."""
+    """Common part of the kinds of rows."""
 
     count: int
     columns: int

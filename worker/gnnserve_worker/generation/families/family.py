@@ -1,4 +1,4 @@
-"""What a planner of variants is to generation: what it would make of a spec, as tables and variants to be written.
+"""Planner of variants, as generation sees it: what it would make of a spec, as tables and variants to be written.
 
 A planner trains nothing: networks are learnt before (`lessons.py`). `write.py` writes what all of them planned. What
 routing and reports know of variants is `gnnserve_api/families.py`.
@@ -61,7 +61,7 @@ class PlacedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Ingredients:
-    """What planners make variants from."""
+    """Ingredients that planners make variants from."""
 
     spec: GNNServiceSpec
     network: NetworkManifest
@@ -98,7 +98,7 @@ class Ingredients:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known before anything is computed."""
+    """Outline of variants that is known before anything is computed."""
 
     spec: GNNServiceSpec
     network: NetworkManifest

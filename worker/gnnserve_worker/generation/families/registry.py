@@ -73,7 +73,7 @@ def with_fewer_neighbours(variants: Variants, planned: PlannedVariant) -> list[P
 
 
 class CascadePlanner:
-    """Those of `spec.variants.cascades` whose stages are there: in the order of their points."""
+    """Planner of the `spec.variants.cascades` whose stages are there, in the order of their points."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return False

@@ -1,5 +1,5 @@
-"""What was planned becomes files of a staged revision, with what is kept of how rows are made, for nodes that the graph
-does not have.
+"""Writes planned variants as files of a staged revision, with what is kept of how rows are made, for nodes that the
+graph does not have.
 """
 
 from __future__ import annotations

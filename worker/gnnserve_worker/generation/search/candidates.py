@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What of a graph and a manifest decides on the shapes of candidates."""
+    """Shapes of candidates, as a graph and a manifest decide on them."""
 
     spec: GNNServiceSpec
     """With the factors that are searched."""
@@ -136,7 +136,7 @@ class _ShapedModels:
 
 @dataclass(frozen=True, slots=True)
 class _ShapedOneRows:
-    """The same of `OneRowModels`, and of the `Teacher` that they learn nothing from."""
+    """Shapes of `OneRowModels`, and of the `Teacher` that they learn nothing from."""
 
     model: Model
     source_columns: int

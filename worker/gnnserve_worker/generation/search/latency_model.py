@@ -1,4 +1,4 @@
-"""What batches of variants take, predicted from what other variants took on the same machine. Pure.
+"""Latency model of batches of variants, from what other variants took on the same machine. Pure.
 
 For each batch size one linear model: a constant, and costs per row that is read, per byte of these rows and per
 operation. They are fitted by least squares of the relative errors, with no cost below 0; so a variant that takes
@@ -27,7 +27,7 @@ from gnnserve_worker.tables.formats import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a variant does for one seed, where none is met twice."""
+    """Work of a variant for one seed, where none is met twice."""
 
     rows: float
     bytes: float

@@ -67,7 +67,7 @@ TimedItem = tuple[Item, datetime]
 
 
 class Purpose(StrEnum):
-    """What a job is for."""
+    """Purpose of a job."""
 
     LABELS = "labels"
     """A variant is evaluated on labelled items, or computes what they are compared with."""

@@ -1,4 +1,4 @@
-"""What clients of a gRPC listener may do at once, and for how long."""
+"""Limits of what clients of a gRPC listener may do at once, and for how long."""
 
 from __future__ import annotations
 

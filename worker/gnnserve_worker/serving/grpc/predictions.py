@@ -75,7 +75,7 @@ def head_of(codec: InferCodec, metadata: Fields) -> Head:
 
 
 class _Shared:
-    """What the requests of a listener share."""
+    """State that the requests of a listener share."""
 
     __slots__ = ("app", "asked", "gathering", "known", "predict")
 

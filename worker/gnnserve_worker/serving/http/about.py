@@ -1,4 +1,4 @@
-"""What a worker tells of itself: `GET /v1/variants` and `GET /v1/route`."""
+"""Description of a worker by itself: `GET /v1/variants` and `GET /v1/route`."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def require_usable(credentials: Credentials) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was read, to be applied on the event loop's thread."""
+    """Credentials that were read, to be applied on the event loop's thread."""
 
     take: Callable[[], None]
     problems: tuple[GnnserveError, ...] = ()

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class SpanSink(Protocol):
-    """What takes records and sends their spans. No method waits."""
+    """Receiver of records, which sends their spans. No method waits."""
 
     @property
     def exported(self) -> int:

@@ -1,4 +1,4 @@
-"""What is recorded of a traced request and of its batches, and the W3C header that tells of a client's trace.
+"""Records of a traced request and of its batches, and the W3C header that tells of a client's trace.
 
 Records are made by the event loop, of times that it has anyway; `spans.py` turns them into spans, in another thread.
 """

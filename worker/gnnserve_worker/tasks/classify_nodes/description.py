@@ -1,4 +1,4 @@
-"""What requests that classify nodes look like: in OpenAPI, and in words where a field of one in JSON is wrong."""
+"""Description of requests that classify nodes: in OpenAPI, and in words where a field of one in JSON is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What networks learn of nodes: their labels, or the scores of a network that they are to stand in for."""
+"""Targets that networks learn of nodes: their labels, or the scores of a network that they are to stand in for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LightGCN's training compares links with: other nodes that are drawn, or all of them.
+"""Nodes that LightGCN's training compares links with: other nodes that are drawn, or all of them.
 
 Both are the softmax over cosines of a link's second node among others, divided by a temperature. With nodes that are
 drawn it is an estimate, whose noise decides how small the learning rate has to be. Over all of them it is exact: the

@@ -1,4 +1,4 @@
-"""What a network learns of links: to score them above pairs without one.
+"""Course of a network that learns links: to score them above pairs without one.
 
 The links that a batch learns from are not among those that its embeddings aggregate, or the network would learn to find
 them there. So an epoch goes through the links in parts, and each part is learnt over the other ones.

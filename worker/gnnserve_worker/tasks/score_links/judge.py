@@ -1,4 +1,4 @@
-"""What variants of a service that scores links are judged by, and how their scores become probabilities."""
+"""Judge of variants of a service that scores links, and how their scores become probabilities."""
 
 from __future__ import annotations
 

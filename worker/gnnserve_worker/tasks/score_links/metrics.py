@@ -37,7 +37,7 @@ RowsOf = Callable[[np.ndarray], np.ndarray]
 
 
 class PairScorer(Protocol):
-    """What scores pairs of rows that variants give."""
+    """Scorer of pairs of rows that variants give."""
 
     def score(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Scores float32 [pairs] of rows float32 [pairs, width]."""

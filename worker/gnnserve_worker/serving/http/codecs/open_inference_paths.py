@@ -12,7 +12,7 @@ _INFER = "/infer"
 
 
 class Call(StrEnum):
-    """What a path asks for."""
+    """Calls that a path may ask for."""
 
     SERVER = "server"
     LIVE = "live"

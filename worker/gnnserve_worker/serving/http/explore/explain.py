@@ -106,7 +106,7 @@ class _Edge(NamedTuple):
 
 
 class _Influences(NamedTuple):
-    """What a variant's answer rests on."""
+    """Nodes and edges that a variant's answer rests on."""
 
     column: int
     """The column of the class that it gives the highest score for."""

@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol tells of a served model: metadata, configuration, statistics, the index.
+"""Description of a served model by the Open Inference Protocol: metadata, configuration, statistics, the index.
 
 A model is the service, its versions are the variants. The configuration is that of Triton's `ModelConfig`, the
 statistics are those of Triton's extension; of both, what a graph has.

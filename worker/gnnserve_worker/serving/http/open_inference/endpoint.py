@@ -24,7 +24,7 @@ from gnnserve_worker.serving.requests import Reply
 
 
 class _IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of the index is asked for."""
+    """Request for the index of models."""
 
     ready: bool = False
     """Only models that answer now."""

@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol tells of a server and its models besides predictions, over HTTP as over gRPC.
+"""Calls of the Open Inference Protocol about a server and its models besides predictions, over HTTP as over gRPC.
 
 What is told is of the lane that answers now.
 """

@@ -1,4 +1,4 @@
-"""What the tensors of a request ask: the nodes that they name, and what they bring along."""
+"""Question that the tensors of a request ask: the nodes that they name, and what they bring along."""
 
 from __future__ import annotations
 

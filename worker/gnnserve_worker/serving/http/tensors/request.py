@@ -82,7 +82,7 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswerForm(msgspec.Struct, frozen=True):
-    """What the answer's form depends on."""
+    """Settings that the answer's form depends on."""
 
     id: str | None
     are_binary: tuple[bool, ...]

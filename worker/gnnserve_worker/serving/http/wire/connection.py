@@ -69,7 +69,7 @@ class Exchange:
 
 
 class Shared:
-    """What all connections of a server share."""
+    """State that all connections of a server share."""
 
     def __init__(self, app: ServingApp, patience: Patience, room: Room, start: ResponseStart) -> None:
         app.most_connections = room.connections

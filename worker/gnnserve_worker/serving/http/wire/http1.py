@@ -138,7 +138,7 @@ class Trouble(Enum):
 
 
 class Sink(Protocol):
-    """What the reader tells of requests, in order."""
+    """Receiver of what the reader tells of requests, in order."""
 
     def begin_request(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a request for recommendations asks, whatever it is written in: the node whose embedding is computed, by which
+"""Query of a request for recommendations, whatever it is written in: the node whose embedding is computed, by which
 variant, and which index is searched with it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is recommended, found with the embedding that was computed, and told of the index, before any form writes it."""
+"""Recommendations, found with the embedding that was computed, and told of the index, before any form writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is searched for a recommendation, once the embedding of its node is computed, and what is found."""
+"""Index query of a recommendation, once the embedding of its node is computed, and what it finds."""
 
 from __future__ import annotations
 
