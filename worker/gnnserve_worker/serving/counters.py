@@ -231,8 +231,11 @@ class RequestCounters:
         self.outcomes.refused += 1
         self.count_error(reason)
 
-    def observe_answer(self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None) -> None:
-        """Count an answer. `latency_ms`: the objective's latency, if it has one."""
+    def observe_answer(
+        self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None, trace_id: int | None = None
+    ) -> None:
+        """Count an answer. `latency_ms`: the objective's latency, if it has one; `trace_id`: of a traced request, which
+        is shown as an example of its latency."""
         of = self.variants[variant]
         observe_each((of.queue, queue_ms), (of.request, total_ms))
         if latency_ms is None:
@@ -241,10 +244,8 @@ class RequestCounters:
             self.outcomes.met += 1
         else:
             self.outcomes.late += 1
-
-    def show_example(self, variant: str, total_ms: float, trace_id: int) -> None:
-        """Show an answer that `observe_answer` has counted, and its trace, as an example of its latency."""
-        self.variants[variant].request.show_example(total_ms / 1000, trace_id)
+        if trace_id is not None:
+            of.request.show_example(total_ms / 1000, trace_id)
 
     @property
     def answered(self) -> int:

@@ -280,7 +280,9 @@ class Engine:
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
-            began_ms, waited_ms = self._began_ms(model, batch)
+            began_ms = ready_ms = model.could_begin_ms(batch)
+            if self._time.alone is None:
+                began_ms = self._time.began_ms(model, ready_ms)
             computed = infer(lane, batch.variant, inputs, self._clock_ms)
             outcomes = self._split(model, lane, batch, computed)
             deliver_all(outcomes)
@@ -289,7 +291,7 @@ class Engine:
             released_ms = self._release(model, batch, computed)
             if isinstance(computed, Computed):
                 occupied_ms = released_ms - began_ms
-                self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms, waited_ms)
+                self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms, began_ms - ready_ms)
 
     def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
         model, self._computing = self._computing, None
@@ -299,18 +301,12 @@ class Engine:
             self._idle.wait(pause_ms(self._finish_task(model, task, computed, self._time.models), permille))
             self._go_on()
             return
-        began_ms, waited_ms = self._began_ms(model, batch)
+        began_ms = ready_ms = model.could_begin_ms(batch)
+        if self._time.alone is None:
+            began_ms = self._time.began_ms(model, ready_ms)
         self._share_out(
-            model, lane, batch, computed, began_ms, waited_ms, lambda: self._release(model, batch, computed)
+            model, lane, batch, computed, began_ms, began_ms - ready_ms, lambda: self._release(model, batch, computed)
         )
-
-    def _began_ms(self, model: ServedModel, batch: Batch) -> tuple[float, float]:
-        """Since when the worker was this batch's, and how long it had waited before for turns of other models."""
-        ready_ms = model.could_begin_ms(batch)
-        if self._time.alone is not None:
-            return ready_ms, 0.0
-        began_ms = self._time.began_ms(model, ready_ms)
-        return began_ms, began_ms - ready_ms
 
     def _release(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
         """Note that the model's batch has released the worker. Returns when, which is now."""

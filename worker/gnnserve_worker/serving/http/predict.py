@@ -65,7 +65,6 @@ from gnnserve_worker.serving.requests import (
     Pending,
     Reply,
 )
-from gnnserve_worker.serving.tracing.traces import RequestTrace
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MOST_AT_ONCE = 65_536
@@ -378,26 +377,26 @@ class Predict:
         if head.coding is not None:
             encoded = compress(encoded, head.coding)
         lines, pieces, trace = encoded.head, encoded.pieces, asked.arrival.trace
+        if trace is not None:
+            trace.variant, trace.latency_ms = answer.variant, answer.objective.latency_ms
         if receive_ms is not None or head.codec.tells_times:
             send_ms = None if receive_ms is None or pieces is not None else monotonic_ms() - answer.finished_ms
             lines += self._timing.tell(answer.times, queue_ms, overlay_ms, receive_ms, send_ms)
+        trace_id = None if trace is None else trace.ids.trace_id
         if pieces is not None:
-            return Reply(200, lines, b"", self._observed(answer, queue_ms, pieces, trace))
-        self._observe(answer, queue_ms, trace)
+            return Reply(200, lines, b"", self._observed(answer, queue_ms, pieces, trace_id))
+        self._counters.observe_answer(
+            answer.variant, queue_ms, monotonic_ms() - answer.arrived_ms, answer.objective.latency_ms, trace_id
+        )
         return Reply(200, lines, encoded.body)
 
     def _observed(
-        self, answer: Answer, queue_ms: float, pieces: Iterator[bytes], trace: RequestTrace | None
+        self, answer: Answer, queue_ms: float, pieces: Iterator[bytes], trace_id: int | None
     ) -> Iterator[bytes]:
         yield from pieces
-        self._observe(answer, queue_ms, trace)
-
-    def _observe(self, answer: Answer, queue_ms: float, trace: RequestTrace | None) -> None:
-        total_ms = monotonic_ms() - answer.arrived_ms
-        self._counters.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
-        if trace is not None:
-            trace.variant, trace.latency_ms = answer.variant, answer.objective.latency_ms
-            self._counters.show_example(answer.variant, total_ms, trace.ids.trace_id)
+        self._counters.observe_answer(
+            answer.variant, queue_ms, monotonic_ms() - answer.arrived_ms, answer.objective.latency_ms, trace_id
+        )
 
 
 def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objective) -> Behind:
