@@ -1,7 +1,10 @@
-# gnnserve's images, a target each:
-#   docker build --target operator -t gnnserve/operator .   # the controller: no torch, no numpy
-#   docker build --target worker   -t gnnserve/worker .     # training, profiling, serving: about 5 GB, most of it torch
-# `worker-thin` holds our own code alone and finds everything else in a volume at /packages: for tests.
+# gnnserve's images, a target each (`make images` builds all; docs/install.md has their sizes):
+#   operator    the controller: no torch, no numpy
+#   worker-cpu  serving on the CPU: no torch
+#   worker-gpu  serving on an NVIDIA GPU: worker-cpu's packages, torch and Triton
+#   generate    imports, training and profiling, and all that the other two do: worker-gpu's packages and a few more
+# Each holds the layers of packages of the one before it. `worker-thin` holds our own code alone and finds everything
+# else in a volume at /packages: for tests.
 FROM python:3.11-slim-bookworm AS base
 ENV PYTHONUNBUFFERED=1
 LABEL org.opencontainers.image.licenses="Apache-2.0"
@@ -19,14 +22,14 @@ FROM environment AS operator-environment
 # The command line is no part of an image.
 RUN pip --python /opt/gnnserve install --no-cache-dir --no-compile '.[operator]' \
  && /opt/gnnserve/bin/python -c "import aiohttp.web, kopf, prometheus_client, pydantic, yaml" \
- && rm /opt/gnnserve/bin/gnnserve
+ && rm /opt/gnnserve/bin/gnnserve*
 
-FROM environment AS worker-environment
+FROM environment AS serve-environment
 # Of MKL, serving loads the single-threaded matrix products of whatever processor it finds: 440 MB out of a gigabyte. The
 # rest is threads (OpenMP, TBB), vector mathematics, clusters, GPUs (SYCL), static libraries and debug symbols. A missing
 # library ends the process, so those for old processors (mc3, def) stay. On other machines than x86-64 there is no MKL.
-RUN pip --python /opt/gnnserve install --no-cache-dir '.[worker,programs,tracing]' \
- && rm /opt/gnnserve/bin/gnnserve \
+RUN pip --python /opt/gnnserve install --no-cache-dir '.[serve,programs,tracing]' \
+ && rm /opt/gnnserve/bin/gnnserve* \
  && find /opt/gnnserve/lib -maxdepth 1 -type f,l -regextype posix-extended \
       ! -regex '.*/libmkl_(rt|core|intel_lp64|sequential|def|mc3|avx2|avx512|avx10)\.so.*' -delete \
  && rm -rf /opt/gnnserve/opt /opt/gnnserve/lib/cmake /opt/gnnserve/lib/pkgconfig
@@ -62,23 +65,53 @@ USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]
 
-FROM base AS worker
-LABEL org.opencontainers.image.title="gnnserve worker" \
-      org.opencontainers.image.description="Trains, profiles and serves the variants of a graph neural network"
-# On a GPU, Triton compiles the few lines between Python and the driver at its first start, and has no other way. A pod
-# that waits for its certificate shows one that `openssl` makes (serving/security/placeholder.py).
+FROM base AS serve-packages
+# A pod that waits for its certificate shows one that `openssl` makes (serving/security/placeholder.py).
 RUN apt-get update -q \
- && apt-get install -q --yes --no-install-recommends gcc libc6-dev openssl \
+ && apt-get install -q --yes --no-install-recommends openssl \
  && rm -rf /var/lib/apt/lists/*
-COPY --from=worker-environment /opt/gnnserve /opt/gnnserve
+COPY --from=serve-environment /opt/gnnserve /opt/gnnserve
+ENV PATH=/opt/gnnserve/bin:$PATH PYTHONPATH=/app
+
+FROM serve-packages AS worker-cpu
+LABEL org.opencontainers.image.title="gnnserve worker" \
+      org.opencontainers.image.description="Serves the variants of a graph neural network on the CPU"
 COPY crds/gnnserve_api /app/gnnserve_api
 COPY worker/gnnserve_worker /app/gnnserve_worker
-ENV PATH=/opt/gnnserve/bin:$PATH PYTHONPATH=/app
 # Kernels too, for every level of processors that the image may meet: pods can keep nothing, and need not compile.
 RUN python -m compileall -q /app \
  && python -m gnnserve_worker.compile_kernels --ship
-# And for GPUs of three generations, of the networks that `spec.model` makes by default: that needs no GPU.
+USER 65532:65532
+EXPOSE 8080
+CMD ["python", "-m", "gnnserve_worker.pods.serve"]
+
+FROM serve-packages AS gpu-packages
+# On a GPU, Triton compiles the few lines between Python and the driver at its first start, and has no other way.
+RUN apt-get update -q \
+ && apt-get install -q --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=environment /src /src
+RUN pip --python /opt/gnnserve install --no-cache-dir '/src[gpu]' \
+ && rm /opt/gnnserve/bin/gnnserve*
+
+FROM gpu-packages AS worker-gpu
+LABEL org.opencontainers.image.title="gnnserve worker for GPUs" \
+      org.opencontainers.image.description="Serves the variants of a graph neural network on an NVIDIA GPU"
+COPY --from=worker-cpu /app /app
+# For GPUs of three generations, of the networks that `spec.model` makes by default: that needs no GPU.
 RUN python -m gnnserve_worker.gpu.compile_ahead /app/gnnserve_worker/gpu/compiled
 USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]
+
+FROM gpu-packages AS generate-packages
+RUN pip --python /opt/gnnserve install --no-cache-dir '/src[generate]' \
+ && rm /opt/gnnserve/bin/gnnserve*
+
+FROM generate-packages AS generate
+LABEL org.opencontainers.image.title="gnnserve generation" \
+      org.opencontainers.image.description="Imports, trains, profiles and serves the variants of a graph neural network"
+COPY --from=worker-gpu /app /app
+USER 65532:65532
+EXPOSE 8080
+CMD ["python", "-m", "gnnserve_worker.pods.generate"]

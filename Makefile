@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit capabilities generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu test-killed gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit capabilities generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu test-killed gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -271,8 +271,32 @@ wrk:
 test-killed: .venv/installed ## generations of every kind, killed at each of their steps in turn; a minute of a processor
 	KILLED_AT_STEPS=all $(BIN)/pytest tests/worker/test_killed_at_steps.py
 
-test-image: .venv/installed ## build the full worker image (5 GB), load it, run the digits example from it
+# With docker, or what takes its words: ENGINE=podman, buildah, nerdctl.
+ENGINE ?= docker
+REGISTRY ?= gnnserve
+TARGETS ?= operator worker-cpu worker-gpu generate
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+images: ## the images operator, worker-cpu, worker-gpu and generate, as REGISTRY=gnnserve by ENGINE=docker; TARGETS='operator worker-cpu' for some
+	@for target in $(TARGETS); do \
+	  $(ENGINE) build --target $$target --tag $(REGISTRY)/$$target:$(VERSION) . || exit 1; \
+	done
+
+sboms: ## what each image contains, as CycloneDX, into build/sboms
+	@mkdir -p build/sboms
+	@for target in $(TARGETS); do \
+	  $(ENGINE) run --rm --interactive --entrypoint python $(REGISTRY)/$$target:$(VERSION) - $(REGISTRY)/$$target:$(VERSION) \
+	    <tools/sbom.py >build/sboms/$$target.cdx.json || exit 1; \
+	done
+
+test-image: .venv/installed ## build the images that users run (worker-gpu and generate take 5 GB), load them, run the digits example from them
 	$(BIN)/pytest tests/cluster/full_image.py
+
+wheels: .venv/installed ## the wheel and the source distribution, into dist/
+	$(UV) build --quiet --out-dir dist
+
+# Compiled by Go in half a minute, once.
+lint-workflows: ## actionlint over .github/workflows
+	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 -shellcheck= -pyflakes=
 
 test-examples: .venv/installed cluster-binaries ## every manifest of examples/, unedited, on a real cluster, and its answers those of this machine
 	$(BIN)/pytest tests/cluster/all_examples.py
@@ -281,4 +305,4 @@ test-platform: .venv/installed cluster-binaries ## scenes of a platform team on 
 	$(BIN)/pytest tests/platform $(if $(ONLY),-k "$(ONLY)")
 
 clean: ## forget the environment and every trained revision under .gnnserve
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .gnnserve
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .gnnserve

@@ -19,8 +19,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGES = {"operator image": "operator", "worker image": "worker"}
-"""The extra that each of the Dockerfile's targets installs."""
+_SERVING = ("serve", "programs", "tracing")
+IMAGES = {
+    "operator": ("operator",),
+    "worker-cpu": _SERVING,
+    "worker-gpu": (*_SERVING, "gpu"),
+    "generate": (*_SERVING, "gpu", "generate"),
+}
+"""The extras that each of the Dockerfile's targets installs (tests/tools/test_extras.py)."""
 IMAGE_PLATFORM = "x86_64-unknown-linux-gnu"
 """Elsewhere other packages would be resolved; arm64 images have the same versions."""
 _SHOWN = 5
@@ -93,14 +99,14 @@ def audit_environment(service: str) -> Audit:
     return _ask("environment", service, ["--local"])
 
 
-def audit_image(what: str, extra: str, service: str, uv: str) -> Audit:
+def audit_image(what: str, extras: Sequence[str], service: str, uv: str) -> Audit:
     with tempfile.TemporaryDirectory() as folder:
         pinned = Path(folder) / "requirements.txt"
         try:
             resolved = subprocess.run(
-                [uv, "pip", "compile", "pyproject.toml", "--extra", extra, "--python-version", "3.11",
-                 "--python-platform", IMAGE_PLATFORM, "--quiet", "--no-header", "--no-annotate",
-                 "--output-file", str(pinned)],
+                [uv, "pip", "compile", "pyproject.toml", *(f"--extra={extra}" for extra in extras),
+                 "--python-version", "3.11", "--python-platform", IMAGE_PLATFORM, "--quiet", "--no-header",
+                 "--no-annotate", "--output-file", str(pinned)],
                 cwd=ROOT, capture_output=True, text=True, check=False,
             )  # fmt: skip
         except OSError as error:
@@ -132,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--uv", default="uv", help="the program that resolves what images contain")
     options = parser.parse_args(arguments)
     audits = [audit_environment(options.service)]
-    audits += [audit_image(what, extra, options.service, options.uv) for what, extra in IMAGES.items()]
+    audits += [audit_image(f"image {target}", extras, options.service, options.uv) for target, extras in IMAGES.items()]
     for audit in audits:
         print("\n".join(describe(audit)))
     result = decide_exit(audits)

@@ -24,6 +24,7 @@ from gnnserve_api.errors import (
     lack_of_memory,
     words_on_command_line,
 )
+from gnnserve_api.extras import lack_of_package
 from gnnserve_client.errors import NotTrustedError, RefusedError
 
 
@@ -80,7 +81,8 @@ def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a 
         case ResourceError() | OSError():
             # A full disk or a forbidden folder, met where no code had a better sentence for it.
             return ExitCode.RESOURCE
-    return None if lack_of_memory(error) is None else ExitCode.RESOURCE
+    lacks = lack_of_memory(error) or lack_of_package(error)
+    return None if lacks is None else ExitCode.RESOURCE
 
 
 def sentence_of(error: Exception) -> str:
@@ -93,6 +95,8 @@ def sentence_of(error: Exception) -> str:
                 f"{url}: its certificate is not trusted: {problem}; give the certificate of its issuer with --ca-file, "
                 "or ask by a name that it is for"
             )
+    if (package := lack_of_package(error)) is not None:
+        return f"this needs {package}"
     found = None if isinstance(error, GnnserveError) else lack_of_memory(error)
     if found is None:
         return words_on_command_line(error)

@@ -93,7 +93,11 @@ KubernetesObjects = tuple[dict[str, Any], ...]
 
 class Settings(ApiModel):
     worker_image: Annotated[str, Field(pattern=r"^\S+$")]
-    """Image of generation and worker pods where spec.image names none."""
+    """Image of pods where spec.image names none, and no other setting one for their kind."""
+    gpu_worker_image: Annotated[str, Field(pattern=r"^\S+$")] | None = None
+    """Image of worker pods that ask for a GPU; absent: worker_image."""
+    generation_image: Annotated[str, Field(pattern=r"^\S+$")] | None = None
+    """Image of pods that generate or make embeddings; absent: worker_image."""
     image_pull_policy: ImagePullPolicy = ImagePullPolicy.IF_NOT_PRESENT
     generation_resources: Resources = Resources()
     """Requests and limits of generation pods, and of those that make embeddings, for each resource that spec.generation

@@ -1,4 +1,5 @@
-"""`make test-image`: the worker image that users run, 5 GB with torch, built whole and serving the digits example.
+"""`make test-image`: the images that users run, built whole: `generate`, 5 GB with torch, trains the digits example,
+and `worker-cpu`, which has no torch, serves it.
 
 Not one of the tests that `make test` collects: building takes ten minutes and some 30 GB of disk. The thin image that
 those use has the same code and the same packages, mounted.
@@ -14,26 +15,34 @@ from tests.cluster.harness.installation import Installation, example
 from tests.cluster.harness.services import Service
 from tests.support.lacks import lacks_own_node
 
-FULL_IMAGE = "localhost/gnnserve/worker:full"
+IMAGES = {target: f"localhost/gnnserve/{target}:full" for target in ("worker-cpu", "generate")}
+MOST_BYTES = {"worker-cpu": 1.5e9}
+"""Unpacked."""
 
 
 @pytest.mark.timeout(3600)
-def test_the_full_image_serves_the_example(cluster: Cluster, operator: Installation, namespace: Namespace) -> None:
+def test_the_full_images_generate_and_serve_the_example(
+    cluster: Cluster, operator: Installation, namespace: Namespace
+) -> None:
     if cluster.node is None:
-        lacks_own_node("about an image that the harness builds")
+        lacks_own_node("about images that the harness builds")
     layout = cluster.node.layout
-    images.build(layout, FULL_IMAGE, "worker")
-    images.load(layout, FULL_IMAGE)
-    print(f"{FULL_IMAGE}: {images.size(layout, FULL_IMAGE)}")
-    repository, _, tag = FULL_IMAGE.rpartition(":")
-    # Without the claim of packages: the image has everything.
-    operator.upgrade({"worker": {"image": {"repository": repository, "tag": tag, "pullPolicy": "Never"}}})
+    for target, image in IMAGES.items():
+        images.build(layout, image, target)
+        images.load(layout, image)
+        print(f"{image}: {images.size(layout, image)}")
+        assert images.size_bytes(layout, image) <= MOST_BYTES.get(target, float("inf"))
+        contents = {component["name"] for component in images.sbom(layout, image)["components"]}
+        assert ("torch" in contents, "numba" in contents) == (target == "generate", True)
+    worker, generate = ({"repository": image.rpartition(":")[0], "tag": "full"} for image in IMAGES.values())
+    # Without the claim of packages: the images have everything.
+    operator.upgrade({"worker": {"image": {**worker, "pullPolicy": "Never"}}, "generation": {"image": generate}})
     try:
         service = Service(namespace, "digits")
         service.apply(yaml.safe_load(example("digits").read_text())["spec"])
         status = service.wait_until_ready(600)
         (pod,) = service.worker_pods()
-        assert pod["spec"]["containers"][0]["image"] == FULL_IMAGE
+        assert pod["spec"]["containers"][0]["image"] == IMAGES["worker-cpu"]
         assert "packages" not in {volume["name"] for volume in pod["spec"]["volumes"]}
         said = [line["message"] for line in service.worker_logs()]
         assert not any("compiling kernels" in message for message in said), said

@@ -60,6 +60,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "imagePullSecrets": [{"name": "pull"}],
         "worker": {
             "image": {"repository": "b/worker", "digest": "sha256:" + "0" * 64, "pullPolicy": "Never"},
+            "gpuImage": {"repository": "b/gpu", "tag": "2"},
             "extraVolumes": [{"name": "p", "emptyDir": {"sizeLimit": 1_073_741_824}}],
             "extraVolumeMounts": [{"name": "p", "mountPath": "/p", "readOnly": True}],
             "extraEnv": [{"name": "QUOTED", "value": "a: \"b\" 'c' {{ d }} #"}],
@@ -70,6 +71,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "resyncSeconds": 3600,
         "concurrency": 256,
         "generation": {
+            "image": {"repository": "b/generate", "digest": "sha256:" + "1" * 64},
             "maxConcurrentJobs": 0,
             "resources": {"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "8Gi"}},
         },
@@ -467,7 +469,7 @@ def test_the_operator_reads_the_defaults(tmp_path: Path) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     election = LeaderElection(lease_name="gnnserve", namespace="gnnserve-system")
     assert settings_of({}, tmp_path) == Settings(
-        worker_image=f"gnnserve/worker:{version}",
+        worker_image=f"gnnserve/generate:{version}",
         leader_election=election,
         # The chart's alone: without it every pod is as an operator of before built it (test_upgrade.py).
         generation_resources=Resources(requests={"cpu": "500m", "memory": "1Gi"}),
@@ -481,6 +483,8 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
     assert settings_of({**values, **in_namespaces}, tmp_path) == Settings.model_validate(
         {
             "workerImage": f"b/worker@sha256:{'0' * 64}",
+            "gpuWorkerImage": "b/gpu:2",
+            "generationImage": f"b/generate@sha256:{'1' * 64}",
             "imagePullPolicy": "Never",
             "workerExtraVolumes": worker["extraVolumes"],
             "workerExtraVolumeMounts": worker["extraVolumeMounts"],
@@ -926,6 +930,9 @@ OTHER_VALUES: dict[str, Any] = {
     "worker.image.tag": "other",
     "worker.image.digest": "sha256:" + "1" * 64,
     "worker.image.pullPolicy": "Always",
+    "worker.gpuImage.repository": "other/worker-gpu",
+    "worker.gpuImage.tag": "other",
+    "worker.gpuImage.digest": "sha256:" + "1" * 64,
     "worker.extraVolumes": [{"name": "other", "emptyDir": {}}],
     "worker.extraVolumeMounts": [{"name": "other", "mountPath": "/other"}],
     "worker.extraEnv": [{"name": "OTHER", "value": "1"}],
@@ -933,6 +940,9 @@ OTHER_VALUES: dict[str, Any] = {
     "clusterDomain": "other",
     "resyncSeconds": 61,
     "concurrency": 9,
+    "generation.image.repository": "other/generate",
+    "generation.image.tag": "other",
+    "generation.image.digest": "sha256:" + "1" * 64,
     "generation.maxConcurrentJobs": 9,
     "generation.resources": {"limits": {"memory": "8Gi"}},
     "rollout.maxConcurrentServices": 9,
@@ -976,6 +986,8 @@ OTHER_VALUES: dict[str, Any] = {
 ALONE: dict[str, dict[str, Any]] = {
     "prometheus.namespaceLabel": {},
     "rbac.bindings": {"watchNamespaces": ["a"]},
+    **{f"worker.gpuImage.{of}": {"worker": {"gpuImage": {"repository": "named"}}} for of in ("tag", "digest")},
+    **{f"generation.image.{of}": {"generation": {"image": {"repository": "named"}}} for of in ("tag", "digest")},
 }
 """Values that go with these others only."""
 

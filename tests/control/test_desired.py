@@ -192,6 +192,26 @@ def test_settings_reach_both_pods() -> None:
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
 
+IMAGES = {"generationImage": "gnnserve/generate:1", "gpuWorkerImage": "gnnserve/worker-gpu:1"}
+ON_GPU = {"worker": {"device": "GPU", "gpu": {}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "job", "worker"),
+    [
+        pytest.param({}, {}, "worker:1", "worker:1", id="one image for all"),
+        pytest.param({}, IMAGES, "generate:1", "worker:1", id="no GPU"),
+        pytest.param(ON_GPU, IMAGES, "generate:1", "worker-gpu:1", id="a worker with a GPU"),
+        pytest.param(ON_GPU, {}, "worker:1", "worker:1", id="one image for GPUs, too"),
+        pytest.param({**ON_GPU, "image": "gnnserve/own:1"}, IMAGES, "own:1", "own:1", id="of the spec"),
+    ],
+)
+def test_a_pod_has_the_image_of_its_task(spec: dict[str, Any], settings: dict[str, Any], job: str, worker: str) -> None:
+    children = build(make_service(**spec), **settings)
+    found = [pod_of(children, kind)["containers"][0]["image"] for kind in ("Job", "Deployment")]
+    assert found == [f"gnnserve/{job}", f"gnnserve/{worker}"]
+
+
 def test_a_job_carries_what_generation_needs() -> None:
     service = make_service(**FULL)
     children = build(service)

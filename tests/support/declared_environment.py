@@ -17,9 +17,15 @@ _OWN_FOLDERS = ("crds", "operator", "worker", "client", "describe", "cli")
 
 
 def declared_requirements(extra: str, root: Path = ROOT) -> list[Requirement]:
-    """Requirements of the package itself and of an extra, as `pyproject.toml` declares them."""
+    """Requirements of the package itself, of an extra and of those that it includes, as `pyproject.toml` declares
+    them."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    return [Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"][extra])]
+    found: list[Requirement] = []
+    for line in (*project["dependencies"], *project["optional-dependencies"][extra]):
+        wanted = Requirement(line)
+        included = sorted(wanted.extras) if wanted.name == project["name"] else ()
+        found += [one for name in included for one in declared_requirements(name, root)] if included else [wanted]
+    return found
 
 
 def required_distributions(extra: str, root: Path = ROOT) -> dict[str, metadata.Distribution]:

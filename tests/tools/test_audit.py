@@ -56,5 +56,5 @@ def test_images_are_resolved_for_the_platform_that_they_run_on(tmp_path: Path, m
     uv = tmp_path / "uv"
     uv.write_text(f'#!/bin/sh\necho "$@" > {told}\nexit 1\n')
     uv.chmod(0o700)
-    assert audit_module.audit_image("worker image", "worker", "pypi", str(uv)).problem is not None
+    assert audit_module.audit_image("image generate", ("serve", "generate"), "pypi", str(uv)).problem is not None
     assert "--python-platform x86_64-unknown-linux-gnu" in told.read_text()

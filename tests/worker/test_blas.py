@@ -29,7 +29,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "scipy's BLAS":
         monkeypatch.setattr(blas, "mkl", lambda: None)
     elif blas.mkl() is None:
-        pytest.fail("MKL is not installed: it comes with the extra `worker` on x86-64")
+        pytest.fail("MKL is not installed: it comes with the extra `serve` on x86-64")
     else:
         # Where the processor has no AMX, MKL does the same slowly.
         monkeypatch.setattr(blas, "has_fast_bfloat16", lambda: True)

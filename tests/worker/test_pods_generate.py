@@ -203,6 +203,23 @@ def test_error_becomes_a_code_and_a_sentence(
 
 
 @pytest.mark.usefixtures("keep_signals")
+def test_an_image_without_what_trains_is_told_with_the_one_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    needed = "needs torch_geometric, which is not installed; `pip install 'gnnserve[generate]'` brings it, and in a "
+    assert generate.main(environ_of(tmp_path, manifest_of(tmp_path))) == PodExit.RESOURCE
+    assert (tmp_path / "termination-log").read_text() == f"training: {needed}cluster an image of target `generate`"
+
+    def fail(*_: Any, **_named: Any) -> None:
+        raise ModuleNotFoundError("No module named 'torch_geometric'", name="torch_geometric")
+
+    monkeypatch.setattr(pipeline, "generate", fail)
+    assert generate.main(environ_of(tmp_path, manifest_of(tmp_path))) == PodExit.RESOURCE
+    assert (tmp_path / "termination-log").read_text() == f"generation {needed}cluster an image of target `generate`"
+
+
+@pytest.mark.usefixtures("keep_signals")
 def test_result_that_cannot_be_told_is_a_failure_to_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

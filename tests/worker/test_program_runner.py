@@ -323,7 +323,7 @@ def test_a_worker_without_onnx_runtime_says_what_to_install(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     without = ForkServer()
     runner = ProgramRunner(mischief, 1, server=without)
-    with pytest.raises(ProgramFailedError, match=r"onnxruntime is not installed: pip install 'gnnserve\[programs\]'"):
+    with pytest.raises(ProgramFailedError, match=r"onnxruntime is not installed; `pip install 'gnnserve\[programs\]'"):
         ask(runner)
     runner.close()
     without.end()

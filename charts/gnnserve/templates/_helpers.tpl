@@ -44,15 +44,20 @@ Of a dict with "image" and "root".
 {{- end -}}
 {{- end }}
 
-{{- define "gnnserve.workerImage" -}}
-{{ include "gnnserve.image" (dict "image" .Values.worker.image "root" .) }}
+{{/*
+The same, or null where no repository is named.
+*/}}
+{{- define "gnnserve.optionalImage" -}}
+{{- if .image.repository -}}{{ include "gnnserve.image" . | quote }}{{- else -}}null{{- end -}}
 {{- end }}
 
 {{/*
 The file that gnnserve_operator/settings.py reads.
 */}}
 {{- define "gnnserve.settings" -}}
-workerImage: {{ include "gnnserve.workerImage" . | quote }}
+workerImage: {{ include "gnnserve.image" (dict "image" .Values.worker.image "root" .) | quote }}
+gpuWorkerImage: {{ include "gnnserve.optionalImage" (dict "image" .Values.worker.gpuImage "root" .) }}
+generationImage: {{ include "gnnserve.optionalImage" (dict "image" .Values.generation.image "root" .) }}
 imagePullPolicy: {{ .Values.worker.image.pullPolicy }}
 workerExtraVolumes: {{ .Values.worker.extraVolumes | default list | toJson }}
 workerExtraVolumeMounts: {{ .Values.worker.extraVolumeMounts | default list | toJson }}

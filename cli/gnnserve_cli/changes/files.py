@@ -114,11 +114,9 @@ def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
     try:
         import pyarrow as pa  # noqa: PLC0415
         from pyarrow import parquet  # noqa: PLC0415
-    except ImportError:
-        raise ResourceError(
-            f"{file}: Parquet needs pyarrow, which is not installed; `pip install 'gnnserve[worker]'` brings it, "
-            "or give a CSV file"
-        ) from None
+    except ModuleNotFoundError:
+        problem = "Parquet needs pyarrow, which is not installed; `pip install pyarrow` brings it, or give a CSV file"
+        raise ResourceError(f"{file}: {problem}") from None
     with _readable(file):
         try:
             opened = parquet.ParquetFile(file)

@@ -10,8 +10,8 @@ import typer
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportFormat, ExportManifest
+from gnnserve_api.extras import EXPORT, GENERATE
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
-from gnnserve_cli.extras import require_onnx
 from gnnserve_cli.out_files import writing
 from gnnserve_cli.render import count, output, print_json, put
 
@@ -57,7 +57,8 @@ def export(
     chosen = list(dict.fromkeys(formats or [ExportFormat.TORCH]))
     folder = out or Path(f"{variant}-{revision}")
     if ExportFormat.ONNX in chosen:
-        require_onnx("--format onnx")
+        EXPORT.require("--format onnx")
+    GENERATE.require("export", "torch")
     found = find_revision(repository, service, revision)
     from gnnserve_worker.export.write import build_exact, check_variant, export_variant  # noqa: PLC0415
     from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gnnserve_cli.extras import require_describing
+from gnnserve_api.extras import DESCRIBE, GENERATE
 
 
 def describe(
@@ -105,7 +105,8 @@ def describe(
     ] = "",
 ) -> None:
     """Write a model of yours as a program that is served, with expected scores and a manifest."""
-    require_describing()
+    DESCRIBE.require("model describe")
+    GENERATE.require("model describe", "torch")
     # Imported here: it brings torch.
     from gnnserve_describe.command import DescribeCommand, run  # noqa: PLC0415
 

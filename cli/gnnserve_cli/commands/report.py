@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.extras import PICTURES
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile, between
-from gnnserve_cli.extras import require_pictures
 from gnnserve_cli.render import output, print_json, put
 
 
@@ -105,7 +105,7 @@ def check_page(path: Path) -> None:
         raise InputError("--out", f"{str(path)!r} is a folder", "name a file")
     if not path.parent.is_dir():
         raise InputError("--out", f"{str(path.parent)!r} is no folder", "make it, or name a file in another one")
-    require_pictures("--out", "matplotlib", "jinja2")
+    PICTURES.require("--out")
 
 
 def write_page(path: Path, page: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnserve_api.errors import InputError
-from gnnserve_cli.extras import require_pictures
+from gnnserve_api.extras import PICTURES
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, Slice, slice_up
 from gnnserve_cli.render import count
@@ -40,7 +40,7 @@ def check_picture(path: Path) -> None:
     """Raises where the picture cannot be written. It is called before the run, whose end is too late to learn that."""
     if path.suffix.lower() not in _ENDINGS:
         raise InputError("--picture", f"{str(path)!r} ends neither in .svg nor in .png", "give the file one of the two")
-    require_pictures("--picture", "matplotlib")
+    PICTURES.require("--picture", "matplotlib")
     is_new = not path.exists()
     try:
         with path.open("ab"):

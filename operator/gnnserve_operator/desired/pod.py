@@ -6,7 +6,7 @@ the administrator's responsibility.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from gnnserve_api import pods
@@ -37,8 +37,16 @@ _USERS: Mapping[RunAs, Manifest] = {
 """The user that pods name, by who decides."""
 
 
-def image_of(spec: GNNServiceSpec, settings: Settings) -> str:
-    return spec.image or settings.worker_image
+_IMAGES: Mapping[str, Callable[[GNNServiceSpec, Settings], str | None]] = {
+    GENERATE_CONTAINER: lambda _, settings: settings.generation_image,
+    EMBEDDINGS_CONTAINER: lambda _, settings: settings.generation_image,
+    WORKER_CONTAINER: lambda spec, settings: None if spec.worker.gpu is None else settings.gpu_worker_image,
+}
+"""The image that settings name for a kind of pod, by its container."""
+
+
+def image_of(container: str, spec: GNNServiceSpec, settings: Settings) -> str:
+    return spec.image or _IMAGES[container](spec, settings) or settings.worker_image
 
 
 def build_pod_spec(
@@ -120,7 +128,7 @@ def build_container(
 ) -> Manifest:
     container: Manifest = {
         "name": name,
-        "image": image_of(spec, settings),
+        "image": image_of(name, spec, settings),
         "imagePullPolicy": settings.image_pull_policy.value,
         "command": list(command),
         "env": [

@@ -17,6 +17,7 @@ import tarfile
 import time
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.harness import packages
 from tests.cluster.harness.commands import HarnessError, only_one, output_of, run_logged, say
@@ -34,6 +35,7 @@ PACKAGES_PATH = "/packages"
 KERNELS_PATH = "/kernels"
 """The folder in which the image's build finds kernels that were compiled already, in a folder of the version's name."""
 DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
+_UNITS = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -167,6 +169,24 @@ def _import(layout: Layout, tag: str) -> str:
 def size(layout: Layout, tag: str) -> str:
     """Unpacked, as the store counts it: `151 MB`."""
     return str(json.loads(_buildah(layout, "images", "--json", tag))[0]["size"])
+
+
+def size_bytes(layout: Layout, tag: str) -> float:
+    number, unit = size(layout, tag).split()
+    return float(number) * _UNITS[unit]
+
+
+def sbom(layout: Layout, tag: str) -> dict[str, Any]:
+    """The image's bill of materials, as `make sboms` asks for it."""
+    container = _buildah(layout, "from", "--pull-never", tag).strip()
+    try:
+        told = subprocess.run(
+            [*_store(layout), "run", "--isolation", "chroot", container, "--", "python", "-", tag],
+            stdin=(REPOSITORY / "tools" / "sbom.py").open(), capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    finally:
+        _buildah(layout, "rm", container)
+    return dict(json.loads(told.stdout))
 
 
 def import_pause(layout: Layout) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from gnnserve_api.edges import Direction
+from gnnserve_api.extras import GENERATE
 from gnnserve_api.repository import GraphManifest, RevisionManifest
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.paths import paths_of
@@ -58,6 +59,9 @@ def generate(
     from gnnserve_worker.generation.profile import profile_budget_s  # noqa: PLC0415
     from gnnserve_worker.generation.steps import Wanted, take_steps  # noqa: PLC0415
 
+    if spec.trains_networks:
+        # Before the graph is imported, which may take minutes.
+        GENERATE.require("training", "torch", "torch_geometric")
     prepare, budget_s = _preparing(spec), profile_budget_s()
     overall = OverallProgress(progress, time.monotonic, steps_from_import(spec, budget_s))
     prepared = prepare(Wanted(spec, task_of(spec), identity, repository, overall, graph_version, budget_s))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import NO_GPU, DeviceError, InputError, RepositoryError
+from gnnserve_api.extras import GPU
 from gnnserve_api.pods import CACHE_VARIABLE, DEVICE_VARIABLE, GPU_MEMORY_VARIABLE
 from gnnserve_worker.inference.device_stats import DeviceStats
 
@@ -101,7 +102,7 @@ def _on_gpu(
         from gnnserve_worker.gpu.served import serve_on_gpu  # noqa: PLC0415
     except ImportError as error:
         raise DeviceError(
-            f"the libraries for it are not installed ({error})", "install a torch that is built for CUDA"
+            f"the libraries for it are not installed ({error})", f"install a torch that is built for CUDA: {GPU.remedy}"
         ) from error
     on_gpu = serve_on_gpu(
         loaded, served, settings.cache, settings.memory_bytes, may_fall_back=settings.device is Device.AUTO

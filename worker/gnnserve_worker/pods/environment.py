@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gnnserve_api.errors import DeviceLostError, InputError, RepositoryError, ResourceError, lack_of_memory
+from gnnserve_api.extras import lack_of_package
 from gnnserve_api.pods import PodExit
 
 
@@ -26,4 +27,5 @@ def exit_of(error: BaseException) -> PodExit:
         case ResourceError() | MemoryError() | OSError():
             # An OSError is a full disk or a forbidden folder, met where no code had a better sentence for it.
             return PodExit.RESOURCE
-    return PodExit.FAILURE if lack_of_memory(error) is None else PodExit.RESOURCE
+    lacks = lack_of_memory(error) or lack_of_package(error)
+    return PodExit.FAILURE if lacks is None else PodExit.RESOURCE

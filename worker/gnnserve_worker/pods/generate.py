@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import DamagedError, GnnserveError, InputError, lack_of_memory, words_in_cluster
+from gnnserve_api.extras import lack_of_package
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_message
 from gnnserve_api.given_weights import says_misfits
 from gnnserve_api.pods import (
@@ -243,6 +244,8 @@ def sentence_of(error: Exception) -> str:
             "spec.model.training.batchSize (over several types with batches: Sampled beside it), or leave out "
             "spec.variants.channels, if it is given: finding them keeps the hidden rows of all nodes"
         )
+    if (package := lack_of_package(error)) is not None:
+        return f"generation needs {package}"
     if isinstance(error, OSError):
         return f"the pod lacks something: {error}; its log has the details"
     return f"unexpected {type(error).__name__}: {error}; the pod's log has the details"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.extras import PROGRAMS
 from gnnserve_worker.programs.facts import DYNAMO, FIELD, ProgramFacts, StatedTensor
 
 OLDEST_OPSET, NEWEST_OPSET = 13, 23
@@ -100,7 +101,7 @@ def import_onnx() -> Any:
         import onnx  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
         raise InputError(
-            FIELD, f"a program is read by {error.name}, which is not installed", "pip install 'gnnserve[programs]'"
+            FIELD, f"a program is read by {error.name}, which is not installed", PROGRAMS.remedy
         ) from error
     return onnx
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from gnnserve_api import decoding
+from gnnserve_api.extras import PROGRAMS
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.messages import NAME, Answer, Placed, Question, Start, receive, send
 from gnnserve_worker.programs.priority import is_lowered, yield_to_others
@@ -198,6 +199,6 @@ def _answer_of(error: Exception) -> Answer:
     # ONNX Runtime breaks its messages into lines.
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ModuleNotFoundError):
-        text = f"{error.name} is not installed: pip install 'gnnserve[programs]'"
+        text = f"{error.name} is not installed; {PROGRAMS.remedy}"
     lacks_memory = isinstance(error, MemoryError) or any(words in text.lower() for words in _LACKS_MEMORY)
     return Answer(Failure.MEMORY if lacks_memory else Failure.REFUSED, text[:_MOST_REASON])

@@ -6,13 +6,13 @@ The exporter itself reads the others of them: `OTEL_EXPORTER_OTLP_HEADERS`, `…
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.extras import TRACING, is_missing
 from gnnserve_api.tracing import (
     DEFAULT_SAMPLED_PERMILLE,
     ENDPOINT_VARIABLE,
@@ -21,7 +21,6 @@ from gnnserve_api.tracing import (
     Sampler,
 )
 
-_PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _OF_SAMPLER = {Sampler.ALL: 1000.0, Sampler.NONE: 0.0}
 
 
@@ -61,18 +60,9 @@ def check_tracing(options: TracingOptions, source: str) -> TracingOptions:
         is_url = False
     if not is_url:
         raise InputError(source, f"{options.endpoint!r} is no URL", "give one such as http://collector:4318")
-    if any(_is_missing(package) for package in _PACKAGES):
-        raise InputError(
-            source, "traces need packages that are not installed", "`pip install 'gnnserve[tracing]'` brings them"
-        )
+    if any(is_missing(package) for package in TRACING.packages):
+        raise InputError(source, "traces need a package that is not installed", TRACING.remedy)
     return options
-
-
-def _is_missing(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is None
-    except ModuleNotFoundError:  # of a parent
-        return True
 
 
 def _sampled_permille(environ: Mapping[str, str]) -> float:
