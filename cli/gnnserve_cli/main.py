@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 from collections import UserDict
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,8 @@ from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from gnnserve_api.errors import ResourceError
+from gnnserve_api.extras import CLI, GENERATE, SERVE, Extra, lack_of_package
 from gnnserve_cli.exits import MEANINGS, errors_as_exit_codes, exit_in_order, leave
 
 
@@ -58,29 +61,30 @@ def _without_type(flag: Any) -> Any:
     return flag
 
 
-_COMMANDS = {
-    "run": "examples/digits.yaml --port 8080",
-    "plan": "examples/digits.yaml",
-    "generate": "examples/digits.yaml --repository .gnnserve",
-    "serve": "examples/digits.yaml --repository .gnnserve --port 8080",
-    "rollback": "examples/digits.yaml --repository .gnnserve",
-    "predict": "http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5",
-    "recommend": "http://127.0.0.1:8080 17 --count 5",
-    "variants": "http://127.0.0.1:8080",
-    "report": ".gnnserve --out report.html",
-    "export": "4d4396dec1c5 x1 --repository .gnnserve --out x1",
-    "load": "http://127.0.0.1:8080 --rate 200 --duration 10",
-    "validate": "examples/*.yaml",
-    "graph inspect": "examples/digits.yaml",
-    "model describe": "train.py:model --graph train.py:data --out described",
-    "embeddings export": "4d4396dec1c5 x1 --out embeddings.parquet",
-    "cache simulate": "flickr --trace zipf --out cache.html",
-    "changes apply": "new.csv http://127.0.0.1:8080 --token-file write-token",
-    "changes tail": "http://127.0.0.1:8080 --after 120",
-    "changes compact": "service.yaml",
-    "changes purge": "service.yaml",
+_COMMANDS: Mapping[str, tuple[Extra, str]] = {
+    "run": (GENERATE, "examples/digits.yaml --port 8080"),
+    "plan": (GENERATE, "examples/digits.yaml"),
+    "generate": (GENERATE, "examples/digits.yaml --repository .gnnserve"),
+    "serve": (SERVE, "examples/digits.yaml --repository .gnnserve --port 8080"),
+    "rollback": (SERVE, "examples/digits.yaml --repository .gnnserve"),
+    "predict": (CLI, "http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5"),
+    "recommend": (CLI, "http://127.0.0.1:8080 17 --count 5"),
+    "variants": (CLI, "http://127.0.0.1:8080"),
+    "report": (SERVE, ".gnnserve --out report.html"),
+    "export": (GENERATE, "4d4396dec1c5 x1 --repository .gnnserve --out x1"),
+    "load": (SERVE, "http://127.0.0.1:8080 --rate 200 --duration 10"),
+    "validate": (CLI, "examples/*.yaml"),
+    "graph inspect": (GENERATE, "examples/digits.yaml"),
+    "model describe": (GENERATE, "train.py:model --graph train.py:data --out described"),
+    "embeddings export": (GENERATE, "4d4396dec1c5 x1 --out embeddings.parquet"),
+    "cache simulate": (SERVE, "flickr --trace zipf --out cache.html"),
+    "changes apply": (SERVE, "new.csv http://127.0.0.1:8080 --token-file write-token"),
+    "changes tail": (CLI, "http://127.0.0.1:8080 --after 120"),
+    "changes compact": (GENERATE, "service.yaml"),
+    "changes purge": (SERVE, "service.yaml"),
 }
-"""Arguments of an example, by command: the first word names its module in `commands/`, the last one its function."""
+"""The extra that brings all that a command may need, and arguments of an example. The first word of a command names its
+module in `commands/`, the last one its function."""
 _GROUPS = {
     "graph": "Look at a graph before anything is trained on it.",
     "model": "Bring models of your own.",
@@ -96,11 +100,27 @@ def _build(name: str) -> Any:
     """Build the command of that name, or the group with its commands."""
     module = importlib.import_module(f"gnnserve_cli.commands.{name}")
     built = typer.Typer(name=name, cls=TyperGroup, no_args_is_help=True, help=_GROUPS.get(name), add_completion=False)
-    for words, arguments in ((command.split(), arguments) for command, arguments in _COMMANDS.items()):
+    for command, (extra, arguments) in _COMMANDS.items():
+        words = command.split()
         if words[0] == name:
-            example = " ".join(["Example: gnnserve", *words, arguments])
-            built.command(words[-1], cls=Command, epilog=example)(getattr(module, words[-1]))
+            example = f"Example: gnnserve {command} {arguments}"
+            built.command(words[-1], cls=Command, epilog=example)(_telling(extra, getattr(module, words[-1])))
     return get_group(built) if name in _GROUPS else get_command(built)
+
+
+def _telling(extra: Extra, command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which says that the extra brings a package where an import of it fails."""
+
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except ModuleNotFoundError as error:
+            if (package := lack_of_package(error, extra)) is None:
+                raise
+            raise ResourceError(f"this needs {package}") from error
+
+    return run
 
 
 class _OnDemand(UserDict[str, Any]):

@@ -20,8 +20,12 @@ class Extra:
     name: str
     packages: tuple[str, ...]
     """Packages that it brings beside those of other extras that it includes, as they are imported."""
+    includes: tuple[Extra, ...] = ()
     image: str = ""
     """Target of the Dockerfile whose image has it; empty: every image of workers has it, or none needs it."""
+
+    def brings(self, package: str) -> bool:
+        return package in self.packages or any(of.brings(package) for of in self.includes)
 
     @property
     def remedy(self) -> str:
@@ -47,10 +51,11 @@ SERVE = Extra(
         "faiss", "fastapi", "google.protobuf", "grpc", "grpc_reflection", "llvmlite", "numba", "numpy", "orjson",
         "prometheus_client", "psycopg", "safetensors", "scipy", "swagger_ui_bundle", "threadpoolctl", "uvloop",
     ),
+    (CLI,),
 )  # fmt: skip
-GENERATE = Extra("generate", ("pyarrow", "sklearn", "torch", "torch_geometric"), "generate")
-GPU = Extra("gpu", ("torch", "triton"), "worker-gpu")
-OPERATOR = Extra("operator", ("aiohttp", "kopf", "prometheus_client"), "operator")
+GENERATE = Extra("generate", ("pyarrow", "sklearn", "torch", "torch_geometric"), (SERVE,), "generate")
+GPU = Extra("gpu", ("torch", "triton"), (SERVE,), "worker-gpu")
+OPERATOR = Extra("operator", ("aiohttp", "kopf", "prometheus_client"))
 CLIENT = Extra("client", ("httpx", "numpy"))
 PICTURES = Extra("pictures", ("jinja2", "matplotlib"))
 PROGRAMS = Extra("programs", ("onnx", "onnxruntime"))
@@ -70,14 +75,14 @@ def is_missing(package: str) -> bool:
         return True
 
 
-def lack_of_package(error: BaseException) -> str | None:
+def lack_of_package(error: BaseException, needed: Extra | None = None) -> str | None:
     """The package that was to be imported, with what brings it; None: the error is another one, or of a package that no
-    extra brings."""
+    extra brings. `needed`: the extra to be told, if it brings the package."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     for extra in EXTRAS:
         for package in extra.packages:
             # Where no distribution has the folder that several share, such as `google`, that folder is what is told.
             if f"{package}.".startswith(f"{error.name}.") and is_missing(package):
-                return extra.words(package)
+                return (needed if needed is not None and needed.brings(package) else extra).words(package)
     return None

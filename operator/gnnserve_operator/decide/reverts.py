@@ -182,7 +182,7 @@ _PLACES = (
         "Set {worker}.replicas of {owner} (`kubectl scale {scaled} --replicas={found}`); an autoscaler names {owner} "
         "in its scaleTargetRef, not the Deployment.",
     ),
-    _Place(kinds.DEPLOYMENT.name, r".*\.image$", "Set spec.image of {owner}, or the chart's worker.image."),
+    _Place(kinds.DEPLOYMENT.name, r".*\.image$", "Set spec.image of {owner}, or the images of the chart's values."),
     _Place(kinds.DEPLOYMENT.name, r".*\.imagePullSecrets", "Set spec.imagePullSecrets of {owner}."),
     _Place(kinds.DEPLOYMENT.name, r".*\.resources", "Set {worker}.resources of {owner}."),
     _Place(
