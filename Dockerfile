@@ -1,4 +1,4 @@
-# gnnserve's images, a target each (`make images` builds all; docs/install.md has their sizes):
+# gnnserve's images, a target each (`make images` builds all; docs/install.md says which pod has which):
 #   operator    the controller: no torch, no numpy
 #   worker-cpu  serving on the CPU: no torch
 #   worker-gpu  serving on an NVIDIA GPU: worker-cpu's packages, torch and Triton
