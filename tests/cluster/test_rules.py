@@ -392,6 +392,12 @@ CASES: dict[str, Case] = {
     "a second revision that cannot be loaded": Case(
         {condition("CanaryAnswers", "False", "CanaryNotLoaded"): f"_x{MINUTES - 7} 1x6"}, ("GnnserveCanaryNotLoaded",)
     ),
+    "a second revision that is behind the log of changes": Case(
+        {condition("CanaryAnswers", "False", "WorkerBehind"): f"_x{MINUTES - 7} 1x6"}, ("GnnserveCanaryBehind",)
+    ),
+    "a second revision that was behind the log for three minutes": Case(
+        {condition("CanaryAnswers", "False", "WorkerBehind"): f"_x{MINUTES - 10} 1x2 stale"}
+    ),
     "a second revision that lacks nodes": Case(of_canary(passed_on=0.1, slower=0), ("GnnserveCanaryFails",)),
     "a slow second revision": Case(of_canary(passed_on=0, slower=0.3), ("GnnserveCanarySlower",)),
     "an autoscaler of a Deployment": Case(

@@ -138,6 +138,27 @@ def test_going_back_to_the_second_revision_keeps_it_until_it_is_the_first() -> N
     assert namespace.condition(KIND) == {}
 
 
+def test_going_back_over_a_newer_version_of_the_graph_is_told_once_workers_answer_from_it() -> None:
+    """What answers has the second revision's model, and another name, since changes were compacted meanwhile."""
+    over_newer = "cccccccccccc"
+    namespace = Namespace(routing=canary(OLDER, 95))
+    namespace.serve(OLDER)
+    namespace.edit(model={"hidden": 32})
+    namespace.serve(OTHER)
+    namespace.edit(revision=OLDER, routing=canary(OLDER, 100))
+    namespace.settle()
+    namespace.answer(canary=CanaryRoute(OLDER, 100, answers=True))
+    namespace.settle()
+    assert (namespace.table().revision, namespace.reason(KIND)) == (OTHER, "True CanaryAnswers")
+    namespace.serve(over_newer)
+    assert (told(namespace), namespace.table().revision) == (f"{OLDER} 100", over_newer), "until the field is away"
+    assert namespace.reason(KIND) == "False CanaryIsLive"
+    assert f"Revision {over_newer} answers as the first" in namespace.condition(KIND)["message"]
+    namespace.answer(revision=OTHER, canary=CanaryRoute(OLDER, 100, answers=True))
+    namespace.settle()
+    assert namespace.reason(KIND) == "Unknown CanaryLoading", "a worker has yet to switch"
+
+
 def test_planning_again_plans_nothing() -> None:
     namespace = serving(routing=canary())
     namespace.answer(canary=CanaryRoute(OLDER, 5, answers=True))
