@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -59,16 +60,63 @@ def test_json_has_the_same_for_scripts(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
-def test_a_graph_of_several_types_is_refused_before_it_is_read() -> None:
-    done = CliRunner().invoke(app, ["plan", str(ROOT / "examples" / "reviews" / "reviews.yaml")])
-    assert done.exit_code == 2
-    assert "spec.graph.source.typed: is not planned" in done.output
+def told(manifest: Path, tmp_path: Path) -> list[str]:
+    """Its lines, each in one."""
+    options = ["--repository", str(tmp_path / "repository")]
+    done = CliRunner().invoke(app, ["plan", str(manifest), *options], env={"COLUMNS": "10000"})
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "repository" / "default").exists()  # nothing is published
+    return done.stdout.splitlines()
 
 
-def test_a_program_is_not_modelled(tmp_path: Path) -> None:
+def test_over_several_types_a_plan_has_what_is_learnt_and_written(tmp_path: Path) -> None:
+    learnt, written, latencies, seconds = told(ROOT / "examples" / "reviews" / "reviews.yaml", tmp_path)
+    assert learnt == "Learnt: network: every variant is made of it."
+    assert written == "Written: stored1, stored1-int8, projected, projected-int8."
+    assert latencies.startswith("Latencies are not modelled: those over graphs of one type alone are. Accuracies")
+    assert "as guessed from the graph's sizes" in seconds
+
+
+def test_of_links_a_plan_has_what_is_learnt_and_written(tmp_path: Path) -> None:
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(MANIFEST + "  task: {links: {dimensions: 8}}\n")
+    *learnt, written, latencies, _ = told(manifest, tmp_path)
+    assert [line.split(": ")[1] for line in learnt] == ["x1", "rank by Greedy", "x4"]
+    assert written == "Written: x1, x4, stored1, projected."
+    assert latencies.startswith("Latencies are not modelled: those of classes of nodes alone are.")
+
+
+def test_of_a_program_a_plan_has_what_is_learnt_and_written(tmp_path: Path) -> None:
     manifest = tmp_path / "digits.yaml"
     model = "model: {program: {uri: made}, expected: {uri: made/expected.npz}}"
-    manifest.write_text(MANIFEST.replace("model: {hidden: 16, fanouts: [4, 2]}", model).replace(", stored: [1]", ""))
-    done = CliRunner().invoke(app, ["plan", str(manifest), "--repository", str(tmp_path / "repository")])
-    assert done.exit_code != 0
-    assert "spec.model.program: is not planned" in " ".join(f"{done.stderr} {done.exception}".split())
+    plain = MANIFEST.replace("model: {hidden: 16, fanouts: [4, 2]}", model)
+    manifest.write_text(plain.replace("pruning: {factors: [1, 4]}, stored: [1]", "storage: [float32, int8]"))
+    learnt, written, latencies, _ = told(manifest, tmp_path)
+    assert learnt == "Nothing is learnt: all weights are given."
+    assert written == "Written: x1, x1-int8."
+    assert latencies.startswith("Latencies are not modelled: what a program takes is not known before it is run.")
+    manifest.write_text(manifest.read_text().replace("int8]", "int8], oneRow: [{hops: 0}]"))
+    learnt, written, *_ = told(manifest, tmp_path)
+    assert learnt.startswith("Learnt: mlp0: spec.variants.oneRow: it reads its own features of a node")
+    assert written == "Written: x1, x1-int8, mlp0, mlp0-int8."
+
+
+def test_a_search_over_several_types_tells_all_that_it_looks_at(tmp_path: Path) -> None:
+    folder = tmp_path / "reviews"
+    shutil.copytree(ROOT / "examples" / "reviews", folder)
+    manifest = folder / "reviews.yaml"
+    listed = "storage: [float32, int8]\n    stored: [1]"
+    manifest.write_text(manifest.read_text().replace(listed, "search: Auto"))
+    *learnt, written, _, _ = told(manifest, tmp_path)
+    assert {"network", "mlp0", "mlp2"} <= {line.split(": ")[1] for line in learnt}
+    assert {"projected-int8", "stored1", "mlp0"} <= {*written.removeprefix("Written: ").rstrip(".").split(", ")}
+
+
+def test_json_of_a_plan_without_latencies_says_why(tmp_path: Path) -> None:
+    options = ["--repository", str(tmp_path / "repository"), "--json"]
+    done = CliRunner().invoke(app, ["plan", str(ROOT / "examples" / "reviews" / "reviews.yaml"), *options])
+    found = json.loads(done.stdout)
+    assert (found["variants"], found["modelError"]) == ([], None)
+    assert found["notModelled"] == "those over graphs of one type alone are"
+    assert found["writes"] == ["stored1", "stored1-int8", "projected", "projected-int8"]
+    assert found["totalS"] > 0

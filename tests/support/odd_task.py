@@ -87,6 +87,7 @@ class TellOddClasses:
     """A `GenerationTask`."""
 
     needs_master = False
+    why_not_modelled = "those of odd classes are not"
 
     def __init__(self, spec: GNNServiceSpec) -> None:
         self._source = spec.graph.source
@@ -112,9 +113,6 @@ class TellOddClasses:
 
     def given_decoder(self, weights: DecoderTensors) -> None:
         pass
-
-    def check_plan(self) -> None:
-        raise InputError("spec.task", "is not planned", "generate it")
 
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
         return load_source(self._source, downloads, progress)

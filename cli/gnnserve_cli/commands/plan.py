@@ -1,4 +1,5 @@
-"""`gnnserve plan`: a manifest's variants with modelled latencies, and what generation would take, without training."""
+"""`gnnserve plan`: what generation would learn, write and take, with latencies where they are modelled, without
+training."""
 
 from __future__ import annotations
 
@@ -13,35 +14,31 @@ if TYPE_CHECKING:
 
 
 def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
-    """Model what a manifest's variants would take, and how long generation would, without training."""
+    """Tell what generation would learn and write, how long it would take, and model latencies, without training."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     import msgspec  # noqa: PLC0415
 
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put, round_floats  # noqa: PLC0415
-    from gnnserve_worker.generation.search.plan import check_modelled  # noqa: PLC0415
-    from gnnserve_worker.generation.search.plan import plan as modelled  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import kind_of  # noqa: PLC0415
+    from gnnserve_worker.generation.search.plan import plan as planned  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
     spec = load_manifest(manifest).spec
-    task = task_of(spec)
-    task.check_plan()
-    check_modelled(spec)
-    kind_of(spec.graph.source).check_modelled()
     with showing_progress() as listener:
-        data = task.load(repository / DOWNLOADS, listener)
-        listener(Progress("measure made-up variants", 0, 1))
-        found = modelled(spec, data)
-        listener(Progress("measure made-up variants", 1, 1))
+        data = task_of(spec).load(repository / DOWNLOADS, listener)
+        listener(Progress("plan variants", 0, 1))
+        found = planned(spec, data)
+        listener(Progress("plan variants", 1, 1))
     if as_json:
         print_json(round_floats({**msgspec.to_builtins(found, str_keys=True), "totalS": found.total_s}))
         return
     console = output()
-    put(console, _table(found), "", *_says(found))
+    if found.variants:
+        put(console, _table(found), "")
+    put(console, *_says(found))
 
 
 def _table(found: Plan) -> Table:
@@ -67,10 +64,21 @@ def _table(found: Plan) -> Table:
 
 
 def _says(found: Plan) -> list[str]:
+    learnt = [f"Learnt: {one.name}: {one.why}." for one in found.learnt]
+    seconds = (
+        f"{found.first_network_s:,.0f} s for the first network, at most {found.other_networks_s:,.0f} s for others, "
+        f"{found.measuring_s:,.0f} s for measuring."
+    )
+    if found.model_error is None:
+        return [
+            *(learnt or ["Nothing is learnt: all weights are given."]),
+            f"Written: {', '.join(found.writes)}.",
+            f"Latencies are not modelled: {found.not_modelled}. Accuracies are not known before training.",
+            f"Generation would take about {found.total_s:,.0f} s, as guessed from the graph's sizes: {seconds}",
+        ]
     return [
-        *(f"Learnt: {one.name}: {one.why}." for one in found.learnt),
+        *learnt,
         f"Latencies are modelled, from made-up variants on this machine: off by {100 * found.model_error:.0f} % there, "
         "mostly. Accuracies are not known before training.",
-        f"Generation would take about {found.total_s:,.0f} s on this machine: {found.first_network_s:,.0f} s for the "
-        f"first network, at most {found.other_networks_s:,.0f} s for others, {found.measuring_s:,.0f} s for measuring.",
+        f"Generation would take about {found.total_s:,.0f} s on this machine: {seconds}",
     ]

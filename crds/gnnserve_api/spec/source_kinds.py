@@ -29,6 +29,8 @@ class SourceKind:
     """CEL over a GNNServiceSpec: its graph is of another kind."""
     reads_products: Callable[[_Model], bool]
     """Whether variants of a model read products of each relation."""
+    why_not_modelled: str = ""
+    """Why latencies over such a graph are not modelled before training; empty: they are."""
 
     def rule(self, cel: str, message: str) -> Callable[[Check], Rule]:
         """Decorator of a function that is the same condition in Python, for specs whose graph is of this kind."""
@@ -48,4 +50,6 @@ def _of_layers_over_relations(model: _Model) -> bool:
 
 
 ONE_TYPE = SourceKind("has(self.graph.source.typed)", lambda model: False)
-SEVERAL_TYPES = SourceKind("!has(self.graph.source.typed)", _of_layers_over_relations)
+SEVERAL_TYPES = SourceKind(
+    "!has(self.graph.source.typed)", _of_layers_over_relations, "those over graphs of one type alone are"
+)

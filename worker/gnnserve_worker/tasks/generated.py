@@ -335,6 +335,10 @@ class GenerationTask(Protocol):
         """Whether the network of all columns is trained in any case."""
 
     @property
+    def why_not_modelled(self) -> str:
+        """Why latencies are not modelled before training; empty: they are."""
+
+    @property
     def compared_with(self) -> ComparedWith:
         """What embeddings are learnt by. Raises ValueError where none are."""
 
@@ -356,9 +360,6 @@ class GenerationTask(Protocol):
     def given_decoder(self, weights: DecoderTensors) -> GivenDecoder | None:
         """What reads outputs of a given model in pairs; None: outputs are answers. Raises InputError where the weights
         are not the decoder's."""
-
-    def check_plan(self) -> None:
-        """Raises InputError where variants cannot be planned before training."""
 
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
         """The source's graph as it is. `downloads`: the folder of fetched files. Raises InputError and

@@ -1,26 +1,29 @@
-"""The frontier as it is modelled before anything is trained, and what generation would take.
+"""What generation would learn, write and take, before anything is trained, and the frontier as far as it is modelled.
 
-Latencies are those of `made_up.py`; nothing of the real graph but its shape is used.
+Latencies are those of `made_up.py`; nothing of the real graph but its shape is used. They are modelled where classes of
+nodes are told by networks over a graph of one type; of the others a plan has all but these, and guesses of the seconds
+from sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from gnnserve_api.errors import InputError
 from gnnserve_api.families import Family, cascade_of
 from gnnserve_api.profile import LatencyCurve
 from gnnserve_api.spec.cascade import Cascade
+from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, cascade_name, variant_name
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.epochs import expected_epochs
+from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.families.registry import with_factors, with_searched_factors
-from gnnserve_worker.generation.lessons import lessons_of, searched_of
+from gnnserve_worker.generation.lessons import ONE_NETWORK, Lesson, is_learnt, lessons_of, searched_of, steps_of
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
 from gnnserve_worker.generation.search.factors import slow_factors
@@ -63,40 +66,75 @@ class PlannedLesson(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel"):
-    variants: tuple[PlannedVariant, ...]
-    """The fastest with the largest batches first."""
+    writes: tuple[str, ...]
+    """Names of the variants that generation writes and measures, of which those that are worth it are published; a
+    search looks at all of them."""
     learnt: tuple[PlannedLesson, ...]
     """Networks that generation learns, in their order; a search those of them that are promising."""
-    model_error: float
-    """Median relative error of the latency model on the made-up variants."""
     first_network_s: float
     """Loading torch, and training the network of all columns. 0: its weights are given."""
     other_networks_s: float
     """Training all other networks; a search ends that by its budget, and trains what is promising only."""
     measuring_s: float
-    """Measuring latencies and accuracies."""
+    """Writing tables, and measuring latencies and accuracies."""
+    variants: tuple[PlannedVariant, ...] = ()
+    """The fastest with the largest batches first; empty where latencies are not modelled."""
+    model_error: float | None = None
+    """Median relative error of the latency model on the made-up variants; None: latencies are not modelled."""
+    not_modelled: str = ""
+    """Why latencies are not modelled, and seconds are guessed from sizes; empty: they are."""
 
     @property
     def total_s(self) -> float:
         return self.first_network_s + self.other_networks_s + self.measuring_s
 
 
-def check_modelled(spec: GNNServiceSpec) -> None:
-    """InputError: nothing is known of what the model's layers would take."""
-    if spec.model.program is not None:
-        raise InputError(
-            "spec.model.program", "is not planned: what a program takes is not known before it is run", "generate it"
-        )
-
-
 def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
-    """Given variants are left out, and cascades of them: their weights would have to be read."""
-    data, problem, _ = task_of(spec).pose(data)
+    """`data`: as the task loads it. Raises InputError for what generation refuses before it learns."""
+    task = task_of(spec)
+    data, problem, _ = task.pose(data)
     problem.check(spec.variants)
     check_cascades(spec)
-    source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
+    sizes = GraphSizes.of(data, problem.items)
     if spec.variants.is_searched:
-        spec = with_searched_factors(spec, spec.model.row_columns(source_columns))
+        spec = with_searched_factors(spec, spec.model.row_columns(sizes.columns))
+    of_model = "what a program takes is not known before it is run" if spec.model.program is not None else ""
+    why_not = of_model or spec.graph.source.kind.why_not_modelled or task.why_not_modelled
+    return _guessed(spec, sizes, why_not) if why_not else _modelled(spec, data)
+
+
+def _lessons(spec: GNNServiceSpec) -> tuple[PlannedLesson, ...]:
+    return tuple(PlannedLesson(one.name, one.needs, one.why) for one in (*lessons_of(spec), *searched_of(spec)))
+
+
+def _written(spec: GNNServiceSpec) -> tuple[str, ...]:
+    if not spec.variants.is_searched:
+        return spec.possible_variants()
+    rounds = search_space(spec, spec.variants.pruning.factors).rounds
+    return tuple(dict.fromkeys(name for one in rounds for name in one.names))
+
+
+def _guessed(spec: GNNServiceSpec, sizes: GraphSizes, why_not: str) -> Plan:
+    """Without latencies."""
+
+    def seconds_of(lessons: Iterable[Lesson]) -> float:
+        return sum(step.seconds for one in lessons for step in one.steps(sizes))
+
+    lessons = lessons_of(spec)
+    first = [one for one in lessons if one.name in {ONE_NETWORK, variant_name(1)}]
+    first_s = seconds_of(first) + (_LOADING_S if is_learnt(spec) else 0.0)
+    # A search learns about half of what it may.
+    searched_s = min(seconds_of(searched_of(spec)) / 2, float(spec.variants.budget.seconds))
+    others_s = seconds_of(one for one in lessons if one not in first) + searched_s
+    all_s = sum(step.seconds for step in steps_of(spec, sizes, BUDGET_S))
+    measuring_s = all_s - first_s - others_s
+    return Plan(_written(spec), _lessons(spec), first_s, others_s, measuring_s, not_modelled=why_not)
+
+
+def _modelled(spec: GNNServiceSpec, data: GraphData) -> Plan:
+    """Given variants are left out of those that are modelled, and cascades of them: their weights would have to be
+    read."""
+    source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
     shapes = Shapes(spec, data.graph, source_columns, len(data.classes))
     candidates = all_candidates(shapes) if spec.variants.is_searched else candidates_of(shapes, Round(spec.variants))
     model = measure_made_up(shapes)
@@ -112,9 +150,11 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
     found = [_planned(one, works[one.manifest.name], model) for one in candidates]
     found += planned_cascades(spec.variants.canonical().cascades, found)
     return Plan(
+        writes=_written(spec),
+        learnt=_lessons(spec),
         variants=tuple(sorted(found, key=lambda one: one.p50_ms[BATCH_SEEDS[-1]])),
-        learnt=tuple(PlannedLesson(one.name, one.needs, one.why) for one in (*lessons_of(spec), *searched_of(spec))),
         model_error=model.error,
+        not_modelled="",
         **_seconds(shapes, data, found, _reference_ms(shapes, degrees, model)),
     )
 

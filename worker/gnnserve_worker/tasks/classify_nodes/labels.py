@@ -341,6 +341,7 @@ class ClassifyNodes:
 
     spec: GNNServiceSpec
     needs_master: bool = False
+    why_not_modelled: str = ""
 
     @property
     def compared_with(self) -> ComparedWith:
@@ -368,9 +369,6 @@ class ClassifyNodes:
     def given_decoder(self, weights: DecoderTensors) -> None:
         """None: outputs are scores of classes. The spec permits weights for links alone; those of a program's folder
         are left unread."""
-
-    def check_plan(self) -> None:
-        """Do nothing: classes are what is planned."""
 
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
         return load_source(self.spec.graph.source, downloads, progress)

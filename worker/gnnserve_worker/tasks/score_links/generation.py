@@ -25,6 +25,7 @@ class ScoreLinks:
 
     needs_master = True
     """The decoder of all variants is learnt with it."""
+    why_not_modelled = "those of classes of nodes alone are"
 
     def __init__(self, spec: GNNServiceSpec) -> None:
         links = spec.task.asked()
@@ -72,9 +73,6 @@ class ScoreLinks:
         from gnnserve_worker.tasks.score_links.given_decoder import read_decoder  # noqa: PLC0415
 
         return read_decoder(self._links, weights)
-
-    def check_plan(self) -> None:
-        raise InputError("spec.task.links", "is not planned: what is modelled are classes of nodes", "generate it")
 
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
         return load_source(self._spec.graph.source, downloads, progress, learns_labels=False)
