@@ -41,10 +41,14 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(_POLL_S)
 
 
-async def until_told(ask: Callable[[], Awaitable[T]], is_it: Callable[[T], bool], what: str) -> T:
-    """Ask again and again until the answer is the one that is waited for. `what` is told if it never is."""
-    patience = Patience()
+async def until_told(
+    ask: Callable[[], Awaitable[T]], is_it: Callable[[T], bool], what: str, *, seldom_s: float = _POLL_S
+) -> T:
+    """Ask again and again until the answer is the one that is waited for. `what` is told if it never is. `seldom_s`:
+    longest time between two questions, which grows to that where each keeps from its work what is waited for."""
+    patience, pause_s = Patience(), _POLL_S
     while not is_it(told := await ask()):
         assert not patience.is_over(), f"not within {WAIT_S:g} s: {what}; the last answer was {told}"
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, seldom_s)
     return told

@@ -59,6 +59,8 @@ class IndexRenewal:
         """Which of several indexes comes first."""
         self._find_again_ms = 0.0
         """When nodes that changes have reached are looked for next."""
+        self._found_in_ms = 1.0
+        """Time that they were looked for last, at first a guess."""
         self.seconds = 0.0
         """Time that went into it."""
 
@@ -103,7 +105,9 @@ class IndexRenewal:
                 return
             took_ms = time.perf_counter() * 1000 - begun_ms
             self.seconds += took_ms / 1000
-            self._find_again_ms = begun_ms + pause_ms(took_ms, _PERMILLE)
+            # A step that is held up, by another process or a kernel's first call, is not followed by minutes of rest.
+            self._find_again_ms = begun_ms + pause_ms(min(took_ms, self._found_in_ms), _PERMILLE)
+            self._found_in_ms = took_ms
         self._wake()
 
     def finish(self, job: RenewalJob, inference: Inference, took_ms: float) -> None:
