@@ -36,11 +36,42 @@ class Finding:
 
 def find_insides(source: str) -> list[Finding]:
     """Everything in a module that depends on the insides of another library."""
-    tree = ast.parse(source)
+    nodes = _nodes_of(ast.parse(source))
     module = _Module()
-    for node in ast.walk(tree):
+    for node in nodes:
         module.learn(node)
-    return sorted({finding for node in ast.walk(tree) for finding in module.findings_in(node)})
+    return sorted({finding for node in nodes for finding in module.findings_in(node)})
+
+
+_LOOKED_AT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Subscript, ast.Call)
+
+
+def _nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """Nodes that may bind a name or be a finding. A module's other nodes are twenty times as many."""
+    found, waiting = list[ast.AST](), [tree]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case ast.Name(ctx=context):
+                if isinstance(context, ast.Store):
+                    found.append(node)
+                continue
+            case ast.Attribute(attr=attr, ctx=context):
+                if not isinstance(context, ast.Load) or is_private(attr) or attr in _FINDERS:
+                    found.append(node)
+                waiting.append(node.value)
+                continue
+            case ast.Constant():
+                continue
+        if isinstance(node, _LOOKED_AT):
+            found.append(node)
+        for name in node._fields:
+            value = getattr(node, name)
+            if isinstance(value, list):
+                waiting += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST):
+                waiting.append(value)
+    return found
 
 
 def is_private(name: str) -> bool:
@@ -111,10 +142,11 @@ class _Module:
             yield Finding(node.lineno, full, "imports what its library does not publish")
 
     def _of_attribute(self, node: ast.Attribute, attr: str) -> Iterator[Finding]:
+        is_written = not isinstance(node.ctx, ast.Load)
         full = self._full(node)
         if full is not None and full.startswith("sys.") and attr in _FINDERS:
             yield Finding(node.lineno, full, "changes how modules are imported")
-        if isinstance(node.ctx, ast.Store | ast.Del) and full is not None and full not in SETTINGS:
+        if is_written and full is not None and full not in SETTINGS:
             yield Finding(node.lineno, full, "replaces what another library has")
         if not is_private(attr) or full in PUBLISHED or attr in _OF_NAMED_TUPLES:
             return

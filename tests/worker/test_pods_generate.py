@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummar
 from gnnserve_api.pods import PodExit
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.generation import pipeline
+from gnnserve_worker.kernel_cache import folder_of
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository
@@ -276,9 +278,9 @@ USER, GROUP = 1_000_680_000, 0
 AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", f"--groups={USER}", "--no-new-privs"]
 
 
-def run_as_user(folder: Path, manifest: str) -> subprocess.CompletedProcess[str]:
-    """Run the pod's program as that user, with the fsGroup of the same number."""
-    environ = {**environ_of(folder, manifest), "HOME": str(folder), "GNNSERVE_PROFILE_SECONDS": "0.1"}
+def run_as_user(folder: Path, manifest: str, kernels: Path) -> subprocess.CompletedProcess[str]:
+    """Run the pod's program as that user, with the fsGroup of the same number and kernels as an image has them."""
+    environ = {**environ_of(folder, manifest), "HOME": str(folder), "NUMBA_CACHE_DIR": str(kernels)}
     command = [*AS_USER, *COMMAND]
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
@@ -288,15 +290,18 @@ def test_a_user_without_a_name_is_told_what_it_may_not_write_and_trains_where_it
     if subprocess.run([*AS_USER, sys.executable, "-c", "pass"], capture_output=True, check=False).returncode != 0:
         pytest.fail(f"another user cannot run {sys.executable}: let all read and enter its folders")
     # Not below pytest's folders, which are its user's alone.
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as root_alone_writes:
+        folder, kernels = Path(name), Path(root_alone_writes)
         folder.chmod(0o777)
+        kernels.chmod(0o755)
+        if (compiled := folder_of(None)) is not None and compiled.is_dir():
+            shutil.copytree(compiled, kernels / compiled.name)
         manifest = manifest_of(folder)
         repository = folder / "repository"
         repository.mkdir()
         repository.chmod(0o770)
         os.chown(repository, 65_532, 65_532)
-        ended = run_as_user(folder, manifest)
+        ended = run_as_user(folder, manifest, kernels)
         told = (folder / "termination-log").read_text()
         assert ended.returncode == PodExit.RESOURCE, ended.stderr
         assert "cannot be written: Permission denied; the published revisions are untouched" in told
@@ -306,6 +311,6 @@ def test_a_user_without_a_name_is_told_what_it_may_not_write_and_trains_where_it
         assert "[1/" not in ended.stderr, "nothing is imported or trained before"
 
         os.chown(repository, 65_532, USER)
-        ended = run_as_user(folder, manifest)
+        ended = run_as_user(folder, manifest, kernels)
         assert ended.returncode == PodExit.OK, ended.stderr
         assert decode_result((folder / "termination-log").read_text()).variants
