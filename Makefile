@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit capabilities generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu test-killed gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -77,6 +77,11 @@ kernels: .venv/installed
 # All cells, in turn with what else there is to compute: CI runs a sample of them with each commit.
 test-matrix: .venv/installed kernels ## docs/capabilities.md cell by cell: generated, served, asked in every form, changed; pairs of features by a pairwise cover; 6 minutes
 	GNNSERVE_MATRIX=whole $(BIN)/pytest -q -n logical --maxprocesses=8 --dist=load tests/matrix
+
+# `make test` runs a fifth of their cases, another one with each commit: tests/README.md.
+test-campaigns: .venv/installed chromium kernels ## all cases of tests of which make test runs a share with each commit; half an hour
+	$(BIN)/pytest -q -m "campaign or hypothesis" --ignore=tests/cluster --ignore=tests/platform -n logical --maxprocesses=8 \
+	  --dist=loadfile --no-loadscope-reorder
 
 # All but the campaign, which is the operator's every day in trouble: minutes by itself.
 test-fast: .venv/installed ## two minutes: the contract, the operator's decisions, the pages; no training, no worker, no cluster
@@ -267,9 +272,6 @@ wrk:
 	  [ "$$(id -u)" = 0 ] || { echo "wrk is not installed: apt-get install wrk"; exit 1; }; \
 	  $(APT_INSTALL) wrk || { apt-get update --quiet && $(APT_INSTALL) wrk; }; \
 	}
-
-test-killed: .venv/installed ## generations of every kind, killed at each of their steps in turn; a minute of a processor
-	KILLED_AT_STEPS=all $(BIN)/pytest tests/worker/test_killed_at_steps.py
 
 # With docker, or what takes its words: ENGINE=podman, buildah, nerdctl.
 ENGINE ?= docker

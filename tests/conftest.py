@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests.support import missing_data
+from tests.support import campaigns, missing_data
 
 # Importing what is tested and collecting tests makes millions of objects that stay. Until then there is no garbage to
 # look for, and afterwards they are not looked at any more (`pytest_collection_finish`).
@@ -35,47 +35,55 @@ os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0.01")
 import gnnserve_worker.generation  # noqa: E402, F401 - sets how torch's threads wait
 
 # How long an example takes is the machine's matter: no test fails for it.
-hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=campaigns.examples(100))
 hypothesis.settings.load_profile("untimed")
 
 
-# Files by their processor time, longest first; all others come after them. Processes of pytest-xdist take whole files
-# in this order, so that none is left with a long one at the end.
+# Files by their processor time, longest first, wherever they lie; all others come after them. Processes of pytest-xdist
+# take whole files in this order, so that none is left with a long one at the end.
 LONG = (
-    "worker/test_compile_kernels.py",
-    "control/test_campaign.py",
-    "worker/test_real_graphs.py",
-    "matrix/test_matrix.py",
-    "cli/test_report.py",
-    "describe/test_describe.py",
-    "worker/test_program_types_generation.py",
-    "worker/test_pods_generate.py",
-    "worker/test_pods_serve.py",
-    "worker/test_repository_interrupted.py",
-    "worker/test_caching_slots.py",
-    "cli/test_run.py",
-    "gpu/test_kernels_sample.py",
-    "gpu/test_engine.py",
-    "gpu/test_failure.py",
-    "benchmarks/test_gpu.py",
-    "control/test_main.py",
-    "control/test_main_leadership.py",
-    "changes/test_faults.py",
-    "worker/test_export.py",
-    "worker/test_training.py",
-    "worker/test_generation.py",
-    "worker/test_serving_page.py",
-    "worker/test_trouble_killed.py",
-    "gpu/test_kernels_gather.py",
-    "cli/test_cache.py",
+    "test_kernels_compile.py",
+    "test_compile_kernels.py",
+    "test_campaign.py",
+    "test_real_graphs.py",
+    "test_matrix.py",
+    "test_report.py",
+    "test_describe.py",
+    "test_program_types_generation.py",
+    "test_pods_generate.py",
+    "test_pods_serve.py",
+    "test_killed_at_steps.py",
+    "test_program_links_living.py",
+    "test_export_types.py",
+    "test_payload_served.py",
+    "test_repository_interrupted.py",
+    "test_caching_slots.py",
+    "test_run.py",
+    "test_kernels_sample.py",
+    "test_engine.py",
+    "test_failure.py",
+    "test_gpu.py",
+    "test_main.py",
+    "test_main_leadership.py",
+    "test_faults.py",
+    "test_export.py",
+    "test_training.py",
+    "test_generation.py",
+    "test_serving_page.py",
+    "test_trouble_killed.py",
+    "test_kernels_gather.py",
+    "test_cache.py",
 )
-_RANKS = {Path(__file__).parent / name: rank for rank, name in enumerate(LONG)}
+_RANKS = {name: rank for rank, name in enumerate(LONG)}
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if left_out := campaigns.left_out(items):
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: _RANKS.get(item.path, len(LONG)))
+        items.sort(key=lambda item: _RANKS.get(item.path.name, len(LONG)))
 
 
 @pytest.hookimpl(trylast=True)

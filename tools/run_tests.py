@@ -9,7 +9,8 @@ of the first one that failed. Scenes of tests/platform take minutes and are run 
 
 Tests of the GPU's code (tests/gpu, in Triton's interpreter) run with the newest versions, in the unit tier, or with the
 oldest ones that pyproject.toml allows, in an environment of their own after it: by turns, as the number of commits is
-odd or even, since each takes minutes.
+odd or even, since each takes minutes. So do the cases of campaigns (`tests/support/campaigns.py`): a fifth of them runs
+with each commit, and all of them by `make test-campaigns`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ _PARALLEL = ("-n", str(_PROCESSES), "--dist=loadfile", "--no-loadscope-reorder")
 """The tests of one file in one process: they share its fixtures. Long files first, as tests/conftest.py has them."""
 # The cluster tier has deadlines, which are those of an idle machine: what it needs of the processors comes first.
 _NICE = ("nice", "-n", "5")
-UNIT = (*_NICE, *_PYTEST, "--ignore=tests/cluster", "--ignore=tests/platform", *_PARALLEL)
+_SLOWEST = ("--durations=40", "--durations-min=5")
+"""What takes long is told by each run, since it adds up unseen."""
+TURN = "GNNSERVE_TURN"
+"""Variable with the number of commits, by which campaigns know whose turn it is."""
+UNIT = (*_NICE, *_PYTEST, "--ignore=tests/cluster", "--ignore=tests/platform", *_SLOWEST, *_PARALLEL)
 GPU_TESTS = "tests/gpu"
 _COMPILING = f"--ignore={GPU_TESTS}/test_kernels_compile.py"
 """What kernels are compiled to is looked at with the newest versions alone: its limits are theirs."""
@@ -45,7 +50,7 @@ _UNDER_LOAD = "tests/cluster/test_routing.py"
 _SCENES = ("-n", "3", "--dist=loadfile", "--no-loadscope-reorder")
 """Three at a time, each in a namespace of its own, in the order that tests/cluster/conftest.py gives: a scene mostly
 waits. Kubernetes and the operator are started by the first process that needs them, for all."""
-CLUSTER = (*_PYTEST, "tests/cluster", f"--ignore={_UNDER_LOAD}", *_SCENES)
+CLUSTER = (*_PYTEST, "tests/cluster", f"--ignore={_UNDER_LOAD}", *_SLOWEST, *_SCENES)
 ALONE = (*_PYTEST, _UNDER_LOAD)
 HOLD = (sys.executable, "-m", "tests.cluster.harness", "hold")
 """Both stages on the cluster use one node: it would be taken down and started anew between them."""
@@ -222,6 +227,7 @@ def main() -> int:
     options = parser.parse_args()
     before = Spent.so_far()
     commits = commit_count()
+    os.environ[TURN] = str(commits)
     versions = options.gpu or GpuVersions.of_turn(commits)
     chosen = "as asked" if options.gpu else f"{'an odd' if commits % 2 else 'an even'} number of commits, {commits:,}"
     print(

@@ -224,11 +224,6 @@ def test_the_most_telling_parts_come_first() -> None:
 interpreted = needs_no_gpu("kernels are compiled for the GPU of this machine")
 
 
-def over_a_twin(test: Callable[[], None]) -> Callable[[], None]:
-    marked: Callable[[], None] = interpreted(pytest.mark.usefixtures("small")(test))
-    return marked
-
-
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph of 400 nodes in place of flickr, small trees and small batches: kernels are interpreted."""
@@ -271,9 +266,8 @@ def run_part(name: str) -> Row:
     return saved[-1]
 
 
-@over_a_twin
-def test_latencies_of_every_factor_are_measured_in_memory_and_over_the_link() -> None:
-    rows = run_part("latency")["rows"]
+def latencies_of_every_factor_are_measured_in_memory_and_over_the_link(found: Row) -> None:
+    rows = found["rows"]
     assert len(rows) == 2 * 2 * 2
     assert {(row["placement"], row["seeds"]) for row in rows} == {
         ("link", 1), ("link", 2), ("memory", 1), ("memory", 2)
@@ -283,44 +277,58 @@ def test_latencies_of_every_factor_are_measured_in_memory_and_over_the_link() ->
     json.dumps(rows)
 
 
-@over_a_twin
-def test_rates_over_the_link_stand_beside_their_bound() -> None:
-    best = run_part("throughput")["best"]
+def rates_over_the_link_stand_beside_their_bound(found: Row) -> None:
+    best = found["best"]
     assert {row["placement"] for row in best} <= {"memory", "link"}
     assert all(("bound_seeds_per_s" in row) == (row["placement"] == "link") for row in best)
 
 
-@over_a_twin
-def test_stages_are_measured_without_a_cache_with_one_and_in_memory() -> None:
-    rows = {(row["placement"], row["variant"]): row for row in run_part("stages")["rows"]}
+def stages_are_measured_without_a_cache_with_one_and_in_memory(found: Row) -> None:
+    rows = {(row["placement"], row["variant"]): row for row in found["rows"]}
     assert set(rows) == {(placement, variant) for placement in ("link", "cache", "memory") for variant in ("x1", "x8")}
     assert rows["memory", "x1"]["link_bytes_per_batch"] == 0
     assert rows["link", "x1"]["link_bytes_per_batch"] > 0
     assert rows["link", "x1"]["hit_rate"] is None
 
 
-@over_a_twin
-def test_rows_that_are_gathered_once_stand_beside_those_that_are_not() -> None:
-    rows = run_part("distinct")["rows"]
+def rows_that_are_gathered_once_stand_beside_those_that_are_not(found: Row) -> None:
+    rows = found["rows"]
     assert {(row["factor"], row["drawn"]) for row in rows} == {(f, d) for f in (1, 8) for d in ("popular", "uniform")}
     assert all(0 < row["link_share"] < 1 for row in rows)
     assert all(row["ratio"] == pytest.approx(row["shared_p50_ms"] / row["direct_p50_ms"], abs=1e-3) for row in rows)
     json.dumps(rows)
 
 
-@over_a_twin
-def test_updates_are_measured_and_then_stopped() -> None:
-    rows = run_part("updates")["rows"]
+def updates_are_measured_and_then_stopped(found: Row) -> None:
+    rows = found["rows"]
     assert [row["policy"] for row in rows] == ["Frequency", "FIFO"]
     assert all(row["with"]["runs"] >= 2 and row["without"]["runs"] >= 2 for row in rows)
 
 
-@over_a_twin
-def test_batches_with_new_nodes_stand_beside_those_of_stored_ones() -> None:
-    rows = run_part("unseen")["rows"]
+def batches_with_new_nodes_stand_beside_those_of_stored_ones(found: Row) -> None:
+    rows = found["rows"]
     assert [(row["new_nodes"], row["seeds"]) for row in rows] == [(1, 1), (2, 3)]
     assert all(row["p50_ms"] > 0 and row["stored_p50_ms"] > 0 and row["ratio"] > 0 for row in rows)
     json.dumps(rows)
+
+
+CHECKS: dict[str, Callable[[Row], None]] = {
+    "latency": latencies_of_every_factor_are_measured_in_memory_and_over_the_link,
+    "throughput": rates_over_the_link_stand_beside_their_bound,
+    "stages": stages_are_measured_without_a_cache_with_one_and_in_memory,
+    "distinct": rows_that_are_gathered_once_stand_beside_those_that_are_not,
+    "updates": updates_are_measured_and_then_stopped,
+    "unseen": batches_with_new_nodes_stand_beside_those_of_stored_ones,
+}
+"""What has to be found in a part's result."""
+
+
+@interpreted
+@pytest.mark.usefixtures("small")
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", CHECKS)
+def test_a_part_measures_what_its_tables_show(part: str) -> None:
+    CHECKS[part](run_part(part))
 
 
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

@@ -244,6 +244,7 @@ def test_simulated_workers_without_a_flaw_keep_every_promise() -> None:
         assert check(simulate(None, seed)) == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("flaw", Flaw)
 def test_a_flaw_of_workers_is_found_in_what_they_do(flaw: Flaw) -> None:
     found = {violation.kind for seed in range(20) for violation in check(simulate(flaw, seed))}

@@ -105,6 +105,7 @@ class Page(HTMLParser):
 # --- every form of every case
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", CASES)
 def test_every_case_is_a_whole_page_that_asks_for_nothing(case: str) -> None:
     report = report_of(CASES[case]())
@@ -125,6 +126,7 @@ def test_every_case_is_a_whole_page_that_asks_for_nothing(case: str) -> None:
         assert not re.search(rf"\b{word}\b", text), word
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("seeds", [1, 32, 1024])
 def test_every_case_is_valid_json_with_numbers_only(case: str, seeds: int) -> None:
@@ -136,6 +138,7 @@ def test_every_case_is_valid_json_with_numbers_only(case: str, seeds: int) -> No
     assert [answer.latency_ms for answer in report.latencies.answers] == [0.01, 5, 1e6]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", CASES)
 def test_the_terminal_says_what_the_page_says(case: str) -> None:
     report = report_of(CASES[case]())

@@ -26,6 +26,7 @@ def open_case(tab: Browser, folder: Path, case: str) -> None:
     tab.wait_for("document.readyState === 'complete' && document.querySelector('footer') !== null")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("case", ["five widths", "seventeen variants"])
@@ -53,6 +54,7 @@ def test_the_page_fits_and_can_be_read(chromium: Browser, tmp_path: Path, case: 
     assert chromium.evaluate(smallest) > 9
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", ["seventeen variants", "drift", "one variant"])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_texts_of_a_drawing_lie_beside_each_other(chromium: Browser, tmp_path: Path, case: str, width: int) -> None:

@@ -51,11 +51,13 @@ def _silent() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_in_peace_nothing_is_violated(scene: Scene) -> None:
     assert _PEACE.of(scene).violations == ()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_in_trouble_nothing_is_violated_and_the_end_is_the_same(scene: Scene) -> None:
     violated = {}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from tests.support.campaigns import examples
 from tests.support.observed import START, UID, Namespace, make_result, make_route, make_service, make_settings
 
 from gnnserve_api.generation import encode_message
@@ -152,7 +153,7 @@ def answers_as_declared(route: Route | None, service: GNNService) -> bool:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(sightings())
 def test_ready_is_true_only_if_everything_answers_as_declared(sighting: tuple[GNNService, Observed]) -> None:
     service, observed = sighting

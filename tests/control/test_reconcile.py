@@ -13,6 +13,7 @@ from tests.control.campaign.scenarios import delete_claim, is_generating
 from tests.control.campaign.sim_operator import RESYNC_S, SimProber
 from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import KEY, World
+from tests.support import campaigns
 from tests.support.api_server import Request, Response
 from tests.support.fake_cluster import KINDS
 
@@ -115,14 +116,16 @@ def faults() -> Iterator[Any]:
     everything = ("409", "429", "500", "lost", "late")
     most = ("409", "429", "late")
     for matches, kinds in ((writes_status, everything), (posts_event, most), (applies_child, ("500",))):
-        for number in range(play(Scene(matches)).matched):
-            for fault in kinds:
+        requests = range(play(Scene(matches)).matched)
+        for fault in kinds:
+            for number in requests:
                 yield matches, number, fault
 
 
+@pytest.mark.campaign
 def test_every_turning_point_is_told_once_whatever_is_answered_to_a_write() -> None:
     untrue = {}
-    for matches, number, fault in faults():
+    for matches, number, fault in campaigns.share([*faults()]):
         told = play(Scene(matches, number, fault)).told()
         if told != {STARTED: 1, PUBLISHED: 1, AVAILABLE: 1, READY: 1}:
             untrue[matches.__name__, number, fault] = told

@@ -219,6 +219,7 @@ def test_one_logit_of_two_classes_becomes_two_columns(tmp_path: Path) -> None:
     torch.testing.assert_close(scores.softmax(dim=-1)[:, 1], wanted)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("convolution", [pyg.RGCNConv, pyg.FastRGCNConv])
 def test_types_of_edges_may_choose_the_product(convolution: Any, tmp_path: Path) -> None:
     class Relational(torch.nn.Module):
@@ -235,6 +236,7 @@ def test_types_of_edges_may_choose_the_product(convolution: Any, tmp_path: Path)
     assert [each.role for each in made.program.inputs][2:] == [InputRole.EDGE_FEATURES]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("convolution", [pyg.SAGEConv, pyg.GATConv])
 def test_a_layer_for_each_kind_of_edges_reads_those_that_a_mask_picks(convolution: Any, tmp_path: Path) -> None:
     class Masked(torch.nn.Module):
@@ -250,6 +252,7 @@ def test_a_layer_for_each_kind_of_edges_reads_those_that_a_mask_picks(convolutio
     assert describe(Masked().eval(), GRAPH, tmp_path / "masked").check.difference < 1e-5
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_edges_may_be_counted_by_bincount(is_weighted: bool, tmp_path: Path) -> None:
     class Counted(Net):

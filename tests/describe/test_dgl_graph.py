@@ -42,6 +42,7 @@ def graph() -> TorchGraph:
     return TorchGraph(GRAPH.edge_index, NODES, ndata, {"weight": GRAPH.edge_attr[:, 0], "columns": GRAPH.edge_attr})
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
 def test_messages_are_reduced_by_the_node_that_reads(name: str) -> None:
     given = graph()

@@ -136,6 +136,7 @@ def test_an_encoder_is_served_by_its_manifest_with_the_scores_of_its_decoder(tmp
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("make", "kind"),
     [

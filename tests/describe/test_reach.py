@@ -68,6 +68,7 @@ def reach_of(module: torch.nn.Module, graph: Data, hops: int | None = None) -> R
     return measure_reach(Scorer(module, example.call, outputs), probe, hops, Findings())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("make", "graph", "reach"),
     [

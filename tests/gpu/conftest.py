@@ -26,6 +26,11 @@ if INTERPRETED:
     patch_language_once()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Of each test of the GPU's code a share of the cases runs with a commit: a GPU runs all (`make test-gpu`)."""
+    item.add_marker("campaign")
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """On which kernels run."""

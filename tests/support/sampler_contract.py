@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import campaigns
 from tests.support import sampling as reference
 from tests.support.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
 from tests.support.memory import between_forbidden_pages
@@ -101,7 +102,7 @@ class SamplerContract(ABC):
         assert self.sample(graph, seeds, (fanout,), 5) == expected_trees(graph, seeds, (fanout,), 5)
 
     def test_samples_of_any_graph_equal_the_reference(self) -> None:
-        @settings(max_examples=self.examples, deadline=None, derandomize=True, database=None)
+        @settings(max_examples=campaigns.examples(self.examples), deadline=None, derandomize=True, database=None)
         @given(
             data=st.data(), graph=graphs, fanouts=st.lists(st.integers(1, 5), min_size=1, max_size=4),
             key=st.integers(0, 2**62),

@@ -94,6 +94,7 @@ def test_a_step_on_a_gpu_is_that_of_the_cpu_but_for_rounding(
         torch.testing.assert_close(on_gpu[key], expected, atol=1e-4, rtol=1e-4, msg=key)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("scope", [Scope.TRANSDUCTIVE, Scope.INDUCTIVE])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
@@ -245,6 +246,7 @@ def published_in(folder: Path, service: GNNService) -> RevisionManifest:
     return published
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_batches_learn_from_labels_and_equal_manifests_give_equal_weights(tmp_path: Path, architecture: str) -> None:
     source = write_folder(tmp_path / "graph", divided_shop())
@@ -284,6 +286,7 @@ def test_an_interruption_behind_training_in_batches_loses_none_of_it(tmp_path: P
     assert resumed.model == published_in(tmp_path / "whole", service).model
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_links_are_learnt_in_batches(tmp_path: Path, architecture: str) -> None:
     source = write_folder(tmp_path / "graph", divided_shop())

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cache_policies import SlowFifo, SlowFrequency, SlowLfu, slow_belady
+from tests.support.campaigns import examples
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.build import build_policy
@@ -35,6 +36,7 @@ def built(name: CachePolicy, capacity: int, seed: int = 0, items: int = ITEMS) -
     return policy
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("capacity", [0, 1, 7, 50, ITEMS, ITEMS + 5])
 @pytest.mark.parametrize(("name", "slow"), [(CachePolicy.FIFO, SlowFifo), (CachePolicy.LFU, SlowLfu)])
 def test_policies_that_admit_every_miss_do_as_the_slow_ones(
@@ -61,6 +63,7 @@ def test_times_mean_as_many_reads_in_a_row(name: CachePolicy) -> None:
             assert np.array_equal(counted.resident, spelled.resident)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("with_weights", [True, False])
 @pytest.mark.parametrize("capacity", [1, 10, 60, ITEMS])
 def test_frequency_does_as_the_slow_one(capacity: int, with_weights: bool) -> None:
@@ -124,6 +127,7 @@ def test_frequency_stays_finite_when_a_round_outlives_every_count() -> None:
         assert set(np.flatnonzero(policy.resident)) == set(hot)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", list(CachePolicy))
 @given(seed=st.integers(0, 2**32), capacity=st.integers(0, 40), chunk=st.integers(1, 80))
 @settings(max_examples=15, deadline=None)
@@ -183,7 +187,7 @@ def test_none_never_hits() -> None:
 @given(
     reads=st.lists(st.integers(0, 11), min_size=1, max_size=60), capacity=st.integers(0, 12)
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_belady_does_as_the_slow_one(reads: list[int], capacity: int) -> None:
     found = belady_hits(np.array(reads, dtype=np.int32), 12, capacity)
     assert int(found.sum()) == sum(slow_belady(reads, capacity))

@@ -225,6 +225,7 @@ def test_no_order_of_steps_shows_a_reader_a_wrong_row():
     assert hits > 1000
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mistake", ["skip_wait", "unmask_first", "skip_invalidation_wait", "forget_void"])
 def test_some_order_of_steps_betrays_each_mistake(mistake):
     scenes = all_scenes(partial(Scene, **{mistake: True}))

@@ -202,6 +202,7 @@ def revisions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("number", range(len(PLACES)), ids=[f"{r.direction}-{r.duplicates}-{k}" for r, k in PLACES])
 @some
 @given(seed=SEEDS)
@@ -257,6 +258,7 @@ SEQUENCES: dict[str, list[ChangeBatch]] = {
 }  # fmt: skip
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("number", [0, 2, 4], ids=lambda number: f"{PLACES[number][0].direction}")
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_what_builds_upon_each_other_together_is_what_it_is_one_by_one(revisions: Path, name: str, number: int) -> None:
@@ -348,6 +350,7 @@ def hostile_typed(draw: np.random.Generator, graph: LivingGraph, width: int) -> 
     return msgspec.structs.replace(typed_batch(flat, counts, width), labels=labels)
 
 
+@pytest.mark.campaign
 @some
 @given(seed=SEEDS)
 def test_typed_batches_together_are_what_they_are_one_by_one(shop: tuple[Path, Given], seed: int) -> None:

@@ -72,6 +72,7 @@ def scores(network: NetworkManifest, tensors: Tensors) -> np.ndarray:
     return hidden_states(network, tensors, FEATURE_ROWS, GRAPH)[-1].outputs
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_hidden_layer_keeps_as_many_channels_as_are_wanted(name: str) -> None:
     network = NETWORKS[name]

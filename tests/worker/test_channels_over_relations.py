@@ -71,6 +71,7 @@ def variants_of(loaded: LoadedRevision) -> dict[str, VariantManifest]:
     return {one.name: one for one in loaded.manifest.variants}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_channels_that_the_next_layer_reads_are_kept_of_each_type_and_follow_changes(
     tmp_path: Path, architecture: str
@@ -110,6 +111,7 @@ def test_what_is_left_is_fitted_to_channels_that_are_gone(tmp_path: Path) -> Non
     np.testing.assert_allclose(left, whole, atol=1e-2 * float(np.abs(whole).max()))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_few_channels_learn_from_labels(tmp_path: Path, architecture: str) -> None:
     source, _ = data_of(tmp_path, divided_shop())

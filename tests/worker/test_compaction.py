@@ -86,6 +86,7 @@ class Service:
             np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=CLOSE, err_msg=name)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("architecture", "rules"),
     # What follows the rules knows nothing of architectures.

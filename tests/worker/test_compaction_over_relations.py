@@ -112,6 +112,7 @@ def assert_it_is_written(service: Service, plain: PlainTypedGraph) -> None:
             np.testing.assert_array_equal(kind.features, same.features)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path: Path, architecture: str) -> None:
     data, spec, model = described(tmp_path, architecture, VARIANTS)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import typeof
+from tests.support import campaigns
 from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.graphs import planted_graph
 from tests.support.learning import labelled_set
@@ -54,6 +55,7 @@ def environment() -> dict[str, str]:
     return variables
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("architecture", "fanouts", "node_ids"),
     [
@@ -88,6 +90,7 @@ def test_worker_with_kernels_compiled_ahead_compiles_nothing(
     assert not any("compiling kernels" in message for message in said), said
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", [Architecture.GRAPHSAGE, Architecture.GAT])
 def test_worker_over_several_types_with_kernels_compiled_ahead_compiles_nothing(
     architecture: Architecture, environment: dict[str, str], tmp_path: Path
@@ -132,13 +135,15 @@ def test_training_with_kernels_compiled_ahead_compiles_nothing(architecture: str
     assert compiled == []
 
 
+@pytest.mark.campaign
 def test_sums_of_rows_compile_for_other_levels_of_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only kernels with vectors are compiled here: LLVM has to express those in what the level has. `make test`
     compiles all kernels for one level."""
     # A kind of machine may have one level alone.
     others = [name for name in levels() if name != level()] or levels()
     assert others
-    told = [("gnnserve_worker.tables.table._gather", _gather_types(storage)) for storage in Storage]
+    storages = campaigns.share([*Storage])
+    told = [("gnnserve_worker.tables.table._gather", _gather_types(storage)) for storage in storages]
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     for name in others:
         context = multiprocessing.get_context("spawn")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.graphs import neighbours_of
 
 from gnnserve_api.edges import Direction, Duplicates, SelfLoops
@@ -69,7 +70,7 @@ def _given_edges(draw: st.DrawFn) -> tuple[int, Pairs]:
     return nodes, draw(st.lists(st.tuples(end, end), max_size=60))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(
     _given_edges(), st.sampled_from(Direction), st.sampled_from(Duplicates), st.sampled_from(SelfLoops),
     st.integers(1, 70), st.sampled_from([np.int32, np.int64, np.int16]),

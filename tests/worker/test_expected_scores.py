@@ -103,6 +103,7 @@ def _generate(folder: Path, model: dict[str, Any], expected: dict[str, Any] | No
     return generate(service, Repository(folder / "repository", "default", "tiny"))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "conv"), [("GraphSAGE", _sage()), ("GCN", _gcn()), ("GAT", _gat), ("GIN", _gin())],
     ids=["GraphSAGE", "GCN", "GAT", "GIN"],

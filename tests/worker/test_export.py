@@ -97,6 +97,7 @@ def assert_answers_are_the_engines(revision: LoadedRevision, name: str) -> None:
             assert_close(found["embeddings"].numpy()[: len(seeds)], expected.embeddings)
 
 
+@pytest.mark.campaign
 @ARCHITECTURES
 @pytest.mark.parametrize("storage", [Storage.FLOAT32, Storage.BFLOAT16, Storage.INT8], ids=str)
 def test_modules_answer_as_the_engine(
@@ -107,6 +108,7 @@ def test_modules_answer_as_the_engine(
     assert_answers_are_the_engines(projected_revision(architecture, fanouts, storage, heads=heads), "projected")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "fanouts", [(5,), (-1, -1), (3, 2, 2)], ids=["one layer", "whole neighbourhoods", "three layers"]
 )
@@ -122,6 +124,7 @@ def test_modules_of_every_family_answer_as_the_engine(loaded: LoadedRevision) ->
         assert_answers_are_the_engines(loaded, name)
 
 
+@pytest.mark.campaign
 @ARCHITECTURES
 def test_programs_of_each_architecture_answer_as_the_engine(
     architecture: str, fanouts: tuple[int, ...], heads: int | None, tmp_path: Path
@@ -287,6 +290,7 @@ def test_scores_that_are_no_numbers_are_refused(loaded: LoadedRevision) -> None:
         check_program(loaded, loaded.variants["x1"], ExportFormat.ONNX, lambda inputs: right(inputs) * np.nan)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("reduce", "values"),
     [("sum", "rows"), ("sum", "products"), ("sum", "weighted"), ("max", "rows"), ("max", "products")],

@@ -51,6 +51,7 @@ def generated(folder: Path, parts: TypedParts, architecture: str, **spec: Any) -
     return load_revision(repository, generate(service, repository).revision, build=build_exact)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("architecture", "normalization", "formats"),
     [

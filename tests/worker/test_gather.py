@@ -113,6 +113,7 @@ def _aggregations(columns: int) -> list[Aggregation]:
     ]
 
 
+@pytest.mark.campaign
 @STORAGES
 @OUTPUTS
 def test_every_width_and_aggregation_is_what_numpy_would_make_of_it(

@@ -86,6 +86,7 @@ def test_roots_are_those_of_pygs_normalisation() -> None:
     np.testing.assert_allclose(roots**-2, [2, 1, 1, 5, 5], rtol=1e-6)
 
 
+@pytest.mark.campaign
 @SHARE
 @pytest.mark.parametrize(
     "fanouts", [(6,), (25, 10), (4, 1), (3, 40, 2), (2, 2, 2, 2), (1,) * 8, (-1,), (-1, -1)], ids=str

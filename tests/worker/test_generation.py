@@ -462,6 +462,7 @@ def test_another_seed_generates_other_weights(tmp_path: Path, generated: Generat
 # --- other manifests
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -624,6 +625,7 @@ def test_every_factor_is_served_from_every_storage_and_projected(stored: Generat
         assert found.compute == "float32" or found.storage is not Storage.FLOAT32
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("storage", list(Storage))
 def test_a_projected_variant_answers_as_the_unprojected_one(stored: Generated, storage: Storage) -> None:
     nodes = np.arange(NODES)
@@ -635,6 +637,7 @@ def test_a_projected_variant_answers_as_the_unprojected_one(stored: Generated, s
     assert_close(drawn, infer_batch(stored.loaded, "x1", nodes, key=5).scores, ROUNDING[storage])
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("storage", list(Storage))
 @pytest.mark.parametrize("factor", [1, 2])
 def test_every_storage_answers_as_float32_does(stored: Generated, factor: int, storage: Storage) -> None:
@@ -711,6 +714,7 @@ def test_weights_of_a_projected_variant_lack_what_is_in_its_table(stored: Genera
     assert projected.keys() < whole.keys()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -830,6 +834,7 @@ def _give(folder: Path, state: dict[str, torch.Tensor], data: GraphData | None =
     return _generate(folder, data or _data(), model=model, **parts)
 
 
+@pytest.mark.campaign
 @ARCHITECTURES
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_given_weights_answer_as_in_torch_geometric(
@@ -853,6 +858,7 @@ def test_given_weights_answer_as_in_torch_geometric(
     assert made.manifest.profile.variant("x1").validation_accuracy == accuracy
 
 
+@pytest.mark.campaign
 @ARCHITECTURES
 @pytest.mark.parametrize("method", ["Random", "Greedy", "Lasso"])
 def test_given_weights_are_ranked_and_pruned_without_training(tmp_path: Path, architecture: str, method: str) -> None:
@@ -933,6 +939,7 @@ def _give_variants(
     return _generate(folder, _data(), variants={"given": given, **variants}, **parts), modules
 
 
+@pytest.mark.campaign
 @ARCHITECTURES
 def test_given_variants_alone_answer_as_in_torch_geometric(tmp_path: Path, architecture: str) -> None:
     columns = [[5, 2, 7], [2, 5], [8, 0]]

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph import ids as ids_module
 from gnnserve_worker.graph.ids import DuplicateIdError, NodeIds, integer_ids, lay_out, slot_count, string_ids
 
-THOROUGH = settings(max_examples=200, deadline=None, derandomize=True)
+THOROUGH = settings(max_examples=examples(200), deadline=None, derandomize=True)
 INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5)
 # Lengths on both sides of eight bytes, which are compared at once, and texts that differ in one byte.
 TEXTS = st.text(max_size=4) | st.text("ab", max_size=20) | st.text(min_size=200, max_size=300)

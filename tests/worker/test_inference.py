@@ -367,6 +367,7 @@ def test_warming_up_samples_every_variant_by_a_view_and_without(
     assert sampled.count(False) >= len(VARIANTS)
 
 
+@pytest.mark.campaign
 @ARCHITECTURES
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("fanouts", [(4, 3), (3, 2, 2), (-1, -1)], ids=str)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import campaigns
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.pods import ROOT
 from tests.support.programs import write_linear
@@ -37,12 +37,9 @@ PARTS: dict[str, dict[str, Any]] = {
     }}},
 }  # fmt: skip
 
-
-KINDS: tuple[str, ...] = ("links over types",)
-AT: tuple[str, ...] = ("learn", "publish")
-"""A sample: all kinds at all steps take a minute of a processor."""
-if os.environ.get("KILLED_AT_STEPS") == "all":  # make test-killed
-    KINDS, AT = tuple(PARTS), ()
+KINDS = campaigns.share([*PARTS], len(PARTS))
+AT: tuple[str, ...] = campaigns.whole_or((), ("learn", "publish"))
+"""Steps; empty: all of them. With all kinds they take a minute of a processor."""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +74,7 @@ def manifests_in(folder: Path) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", KINDS)
 def test_killed_at_every_step_the_next_goes_on_there_and_the_revision_is_the_same(
     told: dict[str, dict[str, Any]], name: str

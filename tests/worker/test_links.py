@@ -326,6 +326,7 @@ def answers(repository: Repository, published: RevisionManifest, name: str, pair
     return served.score(embeddings, places[: len(pairs)], places[len(pairs) :])
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("decoder", [*Decoder])
 def test_variants_score_links_with_one_decoder(decoder: Decoder, tmp_path: Path) -> None:
     service = manifest(

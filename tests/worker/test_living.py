@@ -83,6 +83,7 @@ def assert_equal_to_the_graph_built_anew(
         np.testing.assert_allclose(found, expected, atol=few, rtol=few, err_msg=name)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: f"{rules.direction}-{rules.duplicates}")
 @pytest.mark.parametrize("architecture", MODELS)
 def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
@@ -97,6 +98,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
     assert living.nodes == len(plain.lists)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("layers", "rules"), [(2, UNDIRECTED), (3, EdgeRules(Direction.DIRECTED))], ids=["both ways", "directed"]
 )

@@ -62,6 +62,7 @@ def apply_all(living: LivingRevision, groups: list[list[ChangeBatch]]) -> None:
         assert all(isinstance(said, Applied) for said in living.apply(living.offset + 1, group))
 
 
+@pytest.mark.campaign
 @BOTH
 @pytest.mark.parametrize("architecture", MODELS)
 def test_nothing_of_a_group_is_seen_before_all_of_it(
@@ -116,6 +117,7 @@ def test_nothing_of_a_group_is_seen_before_all_of_it(
     assert looks >= 2 * len(groups)  # batches that are applied as one, then rows of stored layers
 
 
+@pytest.mark.campaign
 @BOTH
 @pytest.mark.parametrize("variants", [VARIANTS, DEEPER], ids=["one layer", "two layers"])
 def test_whoever_reads_meanwhile_sees_the_graph_of_an_offset(

@@ -163,6 +163,7 @@ def test_links_over_types_are_those_of_the_graph_built_anew(tmp_path: Path, monk
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("compared_with", ["Drawn", "Nothing"])
 def test_rows_of_light_gcn_are_the_sums_of_those_that_nodes_are_joined_to_now(
     tmp_path: Path, compared_with: str, monkeypatch: pytest.MonkeyPatch

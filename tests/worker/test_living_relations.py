@@ -48,6 +48,8 @@ from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.reading import read_changes
 
+pytestmark = pytest.mark.campaign("given")
+
 ROOM_BYTES = 1 << 22
 CLOSE = 2e-5
 VARIANTS = {"storage": ["float32", "int8"], "stored": [1, 2], "storedFollowChanges": True}

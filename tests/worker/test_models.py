@@ -86,6 +86,7 @@ def _bfloat16_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "has_fast_bfloat16", lambda: True)
 
 
+@pytest.mark.campaign
 @MODELS
 @FANOUTS
 @SHARE

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.graphs import neighbours_of
 from tests.support.living import batch_of
 
@@ -31,7 +32,7 @@ NODES = 5
 Edges = list[tuple[int, int]]
 some_edges = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=14)
 some_batches = st.lists(st.tuples(some_edges, some_edges), min_size=1, max_size=4)
-often = settings(max_examples=100, deadline=None, derandomize=True)
+often = settings(max_examples=examples(100), deadline=None, derandomize=True)
 
 
 class Multigraph:
@@ -103,6 +104,7 @@ def _rows(living: LivingGraph) -> list[list[int]]:
     return [living.graph.list_of(node).tolist() for node in range(NODES)]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("direction", Direction)
 @often
 @given(st.data(), some_edges, some_batches)
@@ -138,6 +140,7 @@ def test_entries_of_lists_that_are_not_ascending_are_found(rules: EdgeRules) -> 
     assert living.graph.list_of(0).tolist() == [2, 4]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("merges", [False, True], ids=["each counts", "once"])
 @pytest.mark.parametrize("both_ways", [False, True], ids=["as listed", "both ways"])
 @often

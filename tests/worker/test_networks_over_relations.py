@@ -129,6 +129,7 @@ def test_fan_outs_of_a_relation_that_is_not_there_are_told(tmp_path: Path, relat
         generated(tmp_path, service_of(given, {"fanouts": [6, 4], "relationFanouts": own}))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_answers_of_a_given_heteroconv_equal_torch_geometrics(tmp_path: Path, layers: int) -> None:
     given, data = data_of(tmp_path)
@@ -146,6 +147,7 @@ def test_answers_of_a_given_heteroconv_equal_torch_geometrics(tmp_path: Path, la
         np.testing.assert_allclose(scores_of(loaded, variant, repeated), expected[repeated], atol=1e-5)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_answers_of_a_given_attention_network_equal_torch_geometrics(tmp_path: Path, layers: int) -> None:
     given, data = data_of(tmp_path)
@@ -204,6 +206,7 @@ def _expected_keys(data: GraphData) -> set[str]:
     return {*RelationalGraphSageSpec().shapes(RelationalShape(data.schema, HIDDEN, CLASSES, 2))}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("variants", [{"storage": ["float32", "float16", "int8"], "fanouts": [[2, 2]], "stored": [1]}])
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_training_learns_from_labels_and_serves_every_storage(

@@ -38,6 +38,8 @@ from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.tasks.score_links.pairs import PairForm
 from gnnserve_worker.tasks.score_links.serving import ScoreLinks
 
+pytestmark = pytest.mark.campaign("given")
+
 _RELATION = np.linspace(0.5, 1.5, CLASSES, dtype=np.float32)
 """Weights of the decoder, DistMult."""
 

@@ -122,6 +122,7 @@ def test_a_projected_variant_and_one_row_ones_make_rows_by_weights_of_their_own(
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["SGC", "SIGN", "GCN", "GIN", "GAT"])
 def test_any_model_has_them(tmp_path: Path, architecture: str) -> None:
     model = {"architecture": architecture, "hidden": 16, "fanouts": {"SGC": [0], "SIGN": [0, 0]}.get(architecture, [3])}

@@ -32,6 +32,8 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.reading import read_changes
 
+pytestmark = pytest.mark.campaign("classes", "typed_links", "links")
+
 JSON = b"application/json"
 BOTH = [{"hops": 0}, {"hops": 1}]
 UPDATES = {"log": {"sqlite": {}}}

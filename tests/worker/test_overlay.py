@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.overlays import (
     ARCHITECTURES,
     FEATURES,
@@ -42,6 +43,7 @@ in another order."""
 ROW_METHODS = [Normalization.ROW_NORMALIZE, Normalization.L2_ROW_NORMALIZE, Normalization.DISABLED]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: f"{rules.direction}-{rules.duplicates}")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_answers_are_those_of_the_graph_built_anew(architecture: str, rules: EdgeRules) -> None:
@@ -116,7 +118,7 @@ def _without(graph: Graph, reader: int, sender: int) -> Graph:
     return Graph(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), graph.indices[keeps])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rules=st.sampled_from(RULES),
@@ -262,6 +264,7 @@ def test_no_view_is_made_where_no_request_needs_one() -> None:
     assert view_of(NODES, [Part(2, None, None), Part(1, None, None)], np.arange(3)) is None
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize(("stored", "gained", "fanout"), [(6, 5, 4), (0, 12, 5), (30, 2, 10), (9, 3, 11)])
 def test_draws_are_uniform_over_stored_and_new_neighbours(stored: int, gained: int, fanout: int, share: bool) -> None:

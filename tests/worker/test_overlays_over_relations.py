@@ -37,6 +37,8 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 
+pytestmark = pytest.mark.campaign("given")
+
 Given = tuple[GraphData, LoadedRevision, Any]
 
 

@@ -23,6 +23,8 @@ from gnnserve_worker.programs.race import check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 
+pytestmark = pytest.mark.campaign("served")
+
 NODES, COLUMNS, CLASSES, HIDDEN = 120, 6, 3, 8
 GRAPH = random_graph(NODES, seed=4, mean_degree=3)
 FEATURES = dense_features(NODES, COLUMNS, seed=5)

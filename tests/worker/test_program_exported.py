@@ -53,6 +53,7 @@ def contract_of(revision: LoadedRevision, name: str, architecture: str) -> Progr
     return ProgramManifest("model.onnx", "", len(variant.fanouts), inputs, scores, embeddings)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", REVISIONS)
 def test_exports_are_served_again(kind: str, tmp_path: Path) -> None:
     revision, name = REVISIONS[kind]()

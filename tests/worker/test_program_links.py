@@ -193,6 +193,7 @@ def assert_close(found: Any, expected: np.ndarray) -> None:
     np.testing.assert_allclose(np.array(found), expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
 
 
+@pytest.mark.campaign
 def test_pairs_have_the_scores_of_the_module_over_the_graph_with_all_links(either: Published) -> None:
     pairs = np.random.default_rng(1).integers(0, NODES, (40, 2))
     pairs[:10] = EDGES[:, :10].T

@@ -209,6 +209,7 @@ def users_and_items(folder: Path) -> Follower:
     return Follower(folder, given.repository, given.service(UPDATES), given.generate(), SeveralTypes(module))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("scene", [sage, gcn, users_and_items])
 def test_pairs_and_recommendations_follow_changes_and_compactions(
     tmp_path: Path, scene: Callable[[Path], Follower]

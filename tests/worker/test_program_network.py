@@ -79,6 +79,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["SAGE", "GCN"])
 def test_batches_of_any_size_are_answered(programs: Programs, name: str) -> None:
     graph = read_only(random_graph(400, seed=2, mean_degree=4))

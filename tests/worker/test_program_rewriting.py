@@ -85,6 +85,7 @@ def expanded_reductions(program: bytes) -> int:
     return sum(node.op_type == "ScatterElements" and node.input[1] in expanded for node in graph.node)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_score_as_before(name: str, exported: Callable[[str], Path]) -> None:
     path = exported(name)

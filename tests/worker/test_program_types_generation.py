@@ -168,6 +168,7 @@ def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max()))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("source", [hetero_data, tables])
 def test_a_server_gives_what_the_module_gives_over_the_whole_graph(
     tmp_path: Path, program: Path, expected: tuple[np.ndarray, np.ndarray], source: Callable[[Path], Any]
@@ -496,6 +497,7 @@ def walks(hops: int) -> np.ndarray:
     return np.concatenate(blocks, 1)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("scope", ["Inductive", "Transductive"])
 def test_one_row_variants_and_cascades_stand_beside_it(
     given: Given, expected: tuple[np.ndarray, ...], scope: str
@@ -530,6 +532,7 @@ def test_one_row_variants_and_cascades_stand_beside_it(
     np.testing.assert_allclose(changed, found[[2, 2]], rtol=0, atol=1e-6)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("hops", [0, 1, 2])
 def test_what_one_row_variants_read_are_means_of_each_type_by_walks(given: Given, hops: int) -> None:
     spec = given.service(contract()).spec

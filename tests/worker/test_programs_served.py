@@ -33,6 +33,8 @@ from gnnserve_worker.serving.http.canary import CanaryShare
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.metrics import ServingMetrics
 
+pytestmark = pytest.mark.campaign("published")
+
 BESIDE = {
     "storage": ["float32", "int8"],
     "oneRow": [{"hops": 0}],

@@ -46,6 +46,7 @@ def test_a_published_graph_is_read_as_it_is_described(name: str) -> None:
     assert sum(SHAPES[name][5]) - sum(splits) <= unlabelled
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "model", "least", "most"),
     [

@@ -40,6 +40,8 @@ from gnnserve_worker.tasks.score_links.recommending import BestPairsOfTypes
 from gnnserve_worker.tasks.score_links.serving import ScoreLinks
 from gnnserve_worker.tasks.serving import published_task
 
+pytestmark = pytest.mark.campaign("same_type", "eigenvectors")
+
 BRIEF = {"epochs": 2, "batchSize": 64}
 
 

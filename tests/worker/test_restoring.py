@@ -36,6 +36,7 @@ def bring_the_first(service: Service, features: np.ndarray, revision: str) -> in
     return brought.living.changes_since_base
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("architecture", "rules"),
     # Each direction once, and both ways to treat duplicates.

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.support import campaigns
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.interruption import Interruption, in_child
 from tests.support.steps import HeardSteps
@@ -429,6 +430,7 @@ def test_any_models_can_be_resumed(tmp_path: Path) -> None:
         assert all(value.flags.writeable for value in other.values())
 
 
+@pytest.mark.campaign
 def test_killed_at_any_step_of_keeping_the_next_process_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,7 +443,7 @@ def test_killed_at_any_step_of_keeping_the_next_process_goes_on(
             make_all(ResumedModels(FakeModels(), resumption_in(folder, [])))
 
     made = []
-    for number in count():
+    for number in count(*campaigns.stride()):
         folder = tmp_path / str(number)
         status = in_child(partial(make_all_until, number, folder))
         fake, reports = FakeModels(), list[Progress]()

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.serving import TRADE_OFF, without_overlays
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
@@ -43,7 +44,7 @@ def kept(chooser: VariantChooser, request: Request) -> bool:
     return chooser.can_keep(request.objective.accuracy_tolerance_permille, request.needs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     asked=st.lists(_asked, max_size=40),
     cancelled=st.sets(st.integers(0, 39)),

@@ -28,6 +28,7 @@ def run(model: Model, kind: str, setting: Setting, seconds: float = 20) -> list[
     return judge(model, simulate(model, draw_trace(kind, SEED, model, seconds * SECONDS), setting, SEED), setting)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("model", "kind", "accuracy"),
     [

@@ -183,6 +183,7 @@ def told_by_row(
     return told
 
 
+@pytest.mark.campaign
 @EACH_WORLD
 @SHARE
 @pytest.mark.parametrize("brings", [False, True], ids=["stored", "brought"])

@@ -44,6 +44,7 @@ def readers(sample: NeighbourSample) -> np.ndarray:
     return np.repeat(sample.nodes, np.diff(sample.starts))
 
 
+@pytest.mark.campaign
 @FANOUTS
 @SHARE
 @BY_RELATION

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import sampling as reference
+from tests.support.campaigns import examples
 from tests.support.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
 from tests.support.sampler_contract import FANOUT_CASES, SamplerContract, Tree
 from tests.support.serving_path import SHARE
@@ -136,7 +137,7 @@ USED = Scratch()
 """Shared by all examples, so that none of them may depend on what another left."""
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(data=st.data(), graph=graphs, fanouts=fanout_lists, key=st.integers(0, 2**62))
 def test_samples_of_any_graph_equal_the_reference_and_show_each_seed_the_same(
     data: st.DataObject, graph: Graph, fanouts: list[int], key: int
@@ -151,7 +152,7 @@ def test_samples_of_any_graph_equal_the_reference_and_show_each_seed_the_same(
     assert seen[0] == seen[1]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(data=st.data(), graph=graphs, fanouts=st.lists(st.integers(1, 4), min_size=4, max_size=4), share=st.booleans())
 def test_invariants_hold_for_four_layers(data: st.DataObject, graph: Graph, fanouts: list[int], share: bool) -> None:
     seeds = data.draw(st.lists(st.integers(0, graph.nodes - 1), min_size=1, max_size=4))

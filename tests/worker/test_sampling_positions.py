@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import sampling as reference
+from tests.support.campaigns import examples
 from tests.support.statistics import is_uniform
 
 from gnnserve_worker.kernels.primitives import choose_positions, scratch_bitmap, scratch_table, stream
@@ -46,7 +47,7 @@ def test_positions_equal_those_of_a_set_based_reference(degree: int, count: int,
         assert _choose(degree, count, state, first)[0] == reference.choose(degree, count, state)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(data=st.data(), degree=st.integers(2, 300), state=st.integers(0, 2**64 - 1))
 def test_positions_are_distinct_and_in_range(data: st.DataObject, degree: int, state: int) -> None:
     count = data.draw(st.integers(1, degree - 1))

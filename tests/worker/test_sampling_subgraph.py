@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import sampling as reference
+from tests.support.campaigns import examples
 from tests.support.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
 from tests.support.statistics import is_uniform
 
@@ -64,7 +65,7 @@ graphs = st.integers(1, 12).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(
     data=st.data(), graph=graphs, fanouts=st.lists(st.integers(1, 5), min_size=1, max_size=4), key=st.integers(0, 99)
 )
@@ -91,7 +92,7 @@ def test_invariants_hold_on_any_graph(data: st.DataObject, graph: Graph, fanouts
             assert (local < ends[depth + 1]).all()
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(data=st.data(), graph=graphs, hops=st.integers(1, 4))
 def test_the_full_neighbourhood_is_the_exact_expansion(data: st.DataObject, graph: Graph, hops: int) -> None:
     seeds = data.draw(st.lists(st.integers(0, graph.nodes - 1), min_size=1, max_size=4))

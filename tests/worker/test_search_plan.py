@@ -99,6 +99,7 @@ def test_networks_with_fewer_channels_are_planned_as_networks_of_their_own(data:
     assert trains["channels4-projected"] == trains["channels4-stored1-f2"] == "channels4"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["GIN", "GAT", "SIGN"])
 def test_every_architecture_can_be_planned(data: GraphData, architecture: str) -> None:
     fanouts = {"fanouts": [0, 0]} if architecture == "SIGN" else {}

@@ -122,6 +122,7 @@ def read_end(sock: socket.socket) -> None:
         pass
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("closing", [False, True], ids=["kept alive", "to be closed"])
 def test_every_early_refusal_can_be_read_by_a_client_that_sends_everything_first(
     worker: tuple[Running, Path | None], closing: bool
@@ -263,6 +264,7 @@ def test_client_that_sends_nothing_more_is_closed(begin: bytes) -> None:
     on_server(scenario, replace(QUICK, linger_silent_s=0.02))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("sends", [False, True], ids=["sends nothing", "sends on"])
 def test_client_that_still_takes_its_answer_is_not_cut_off(sends: bool) -> None:
     async def scenario(server: Server) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, running, service, with_overlays
 
@@ -601,7 +602,7 @@ def overlays(draw: st.DrawFn) -> tuple[list[int], list[list[float]], list[list[i
     return draw(st.lists(end, min_size=1, max_size=4)), features, edges, overridden
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     overlays(),
     st.sampled_from(["positions", "integers", "texts"]),

@@ -102,6 +102,7 @@ def stream(small: Objective, heavy: Objective, *, seeds: int = 1, overlay: int =
     return outcomes
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seeds", [1, 40, 100, 250])
 @pytest.mark.parametrize(
     ("heavy", "in_time", "answers"),

@@ -162,6 +162,7 @@ def p99(model: Model) -> float:
     return sorted(model.took_ms)[len(model.took_ms) * 99 // 100]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("connections", [8, 256, 2000])
 def test_few_connections_keep_nearly_half_of_their_requests_beside_many(connections: int) -> None:
     alone, beside = alone_and_beside(Model("many", connections))
@@ -176,6 +177,7 @@ def test_requests_that_take_their_time_outside_of_batches_are_charged_for_it() -
     assert len(beside.took_ms) > 0.4 * len(alone.took_ms)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 4.0)])
 @pytest.mark.parametrize("socket_ms", [0.002, 0.02])
 def test_shares_of_all_work_are_the_weights(weights: tuple[float, float], socket_ms: float) -> None:

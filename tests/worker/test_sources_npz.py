@@ -20,6 +20,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.graphs import graph_of, neighbours_of, npz_arrays, planted_graph, write_npz
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
@@ -260,7 +261,7 @@ def test_directed_keeps_what_is_listed_and_changes_count_one_way(tmp_path: Path,
     assert data.findings == ()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
 def test_the_other_direction_is_added_as_often_as_it_lacks(pairs: list[tuple[int, int]]) -> None:
     graph = graph_of([[sender for reader, sender in pairs if reader == node] for node in range(6)])

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.graphs import neighbours_of
 from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
@@ -243,7 +244,7 @@ _ids = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(_ids, st.data(), st.sampled_from([".csv", ".parquet"]), st.integers(1, 9))
 def test_whatever_the_ids_edges_join_the_nodes_that_they_name(
     tmp_path_factory: pytest.TempPathFactory, ids: list[Any], data: st.DataObject, suffix: str, batch_rows: int

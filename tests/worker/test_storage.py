@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.support.campaigns import examples
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.tables.formats import FORMATS
 
 STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
-QUICK = settings(max_examples=200, deadline=None, derandomize=True)
+QUICK = settings(max_examples=examples(200), deadline=None, derandomize=True)
 LARGEST_HALF = 65_504.0
 LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 SMALLEST_FLOAT32 = 2.0**-149

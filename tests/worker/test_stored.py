@@ -69,6 +69,7 @@ def staged(
         yield open_revision(revision.files_of([made.variant for made in generated]))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("architecture", NETWORKS)
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_every_stored_layer_answers_as_the_whole_network_over_all_neighbours(

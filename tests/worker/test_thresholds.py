@@ -38,6 +38,7 @@ def test_each_class_of_several_gets_the_threshold_of_its_best_f1() -> None:
         assert found >= f1_score(labels[:, column], scores[:, column] > 0), threshold
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("rare", [0, 1])
 def test_of_two_classes_the_rarer_one_decides_where_the_line_is(rare: int) -> None:
     lead, true = rare_class()

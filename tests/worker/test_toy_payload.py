@@ -238,6 +238,7 @@ def test_changes_bring_edges_of_several_types_with_their_payload_and_take_them_a
     assert toy.sampled(nodes=[6]) == {("user/6", "item/3", 100.0, 8)}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("has_times", [True, False])
 @pytest.mark.parametrize(
     "rules",

@@ -47,6 +47,8 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.security.access import Access
 
+pytestmark = pytest.mark.campaign("scene")
+
 UID = "f7b4c2a0-0000-4000-8000-000000000001"
 ROOM_BYTES = 1 << 26
 WRITING = "writing-0123456789ab"

@@ -126,6 +126,7 @@ def test_validation_sees_all_edges_whatever_the_scope() -> None:
     assert labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE).graph is data.graph
 
 
+@pytest.mark.campaign
 @ARCHITECTURES
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_equal_seeds_give_equal_weights(architecture: str, sparse: bool) -> None:
@@ -159,6 +160,7 @@ def test_every_step_draws_anew_and_every_validation_alike(monkeypatch: pytest.Mo
     assert not set(of_training) & set(of_validation)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "case",
     [

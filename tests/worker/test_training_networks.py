@@ -79,6 +79,7 @@ def test_scores_equal_pyg_on_the_whole_graph(
     assert_close(scores, scores_of(module, _dense(features), edges_of_graph(graph))[seeds])
 
 
+@pytest.mark.campaign
 @MODELS
 @KINDS
 @LAYERS

@@ -147,12 +147,14 @@ def test_answer_that_garbage_is_pipelined_behind_is_not_written_to_a_closed_conn
 # What the description says
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_description_is_what_the_worker_does(unharmed: WorkerPod, mode: GenerationMode) -> None:
     asked = check_description(f"http://127.0.0.1:{unharmed.port}", mode, UNDESCRIBED)
     assert "/v1/predict" in asked
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_description_of_changes_is_what_the_worker_does(mode: GenerationMode, tmp_path: Path) -> None:
     (tmp_path / "writing").write_text("writing-0123456789ab")

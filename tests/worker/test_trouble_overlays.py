@@ -14,6 +14,7 @@ import pytest
 from benchmarks.looks import count_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.campaigns import examples
 from tests.support.configmap_server import configmap_server
 from tests.support.hostile_overlays import FORMS, MANGLED, Answer, Hostile, Wanted, make, why_wrong
 from tests.support.overlay_clients import send_overlays
@@ -22,6 +23,8 @@ from tests.support.overlay_readers import Form, read_arrays, read_json, read_mes
 from tests.support.pods import WorkerPod, table_of, worker_pod
 
 from gnnserve_api.pods import GRPC_VARIABLE
+
+pytestmark = pytest.mark.campaign("served")
 
 REQUESTS = 400
 
@@ -59,7 +62,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return publish(tmp_path_factory.mktemp("oracle"), RULES[0])[1]
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=examples(100), deadline=None, database=None)
 @given(number=st.integers(0, 2**64))
 def test_a_number_makes_the_same_request_each_time(oracle: Oracle, number: int) -> None:
     one, again = make(number, oracle.features), make(number, oracle.features)
@@ -76,7 +79,7 @@ def test_every_form_is_made_as_often_as_it_says_and_some_of_each_may_be_accepted
         assert 0 < accepted < len(of_form)
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(number=st.integers(0, 2**64))
 def test_readers_read_what_a_request_that_is_right_means(oracle: Oracle, number: int) -> None:
     made = make(number, oracle.features)
