@@ -11,7 +11,7 @@ from tests.support.graphs import npz_arrays, planted_graph, service_of, write_np
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families import registry
-from gnnserve_worker.generation.families.registry import written_factors
+from gnnserve_worker.generation.families.registry import with_fitting_factors, written_factors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.opening.revision import load_revision
@@ -39,6 +39,11 @@ def test_default_factors_whose_tables_are_enormous_are_left_out_and_it_is_said()
         "x1, x2, whose dense tables would take up to 3.3 GiB for sparse features; projected computes what x1 computes; "
         "set spec.variants.pruning.wideTables to Keep to write them"
     )
+
+
+def test_default_factors_are_those_that_leave_a_column() -> None:
+    assert with_fitting_factors(_spec(), 5).variants.pruning.factors == (1, 2, 4)
+    assert with_fitting_factors(_spec(), 8) == _spec()
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,8 @@ class Pruning(ApiModel):
         Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = DEFAULT_FACTORS
     """Factors of pruned variants, by which the number of feature columns is divided. The variant of factor k reads the
-    first ⌊features/k⌋ ranked columns and is named xk. Empty only beside variants.given, stored or channels."""
+    first ⌊features/k⌋ ranked columns and is named xk. Of the default factors those that leave no column are left out.
+    Empty only beside variants.given, stored or channels."""
     choice: FactorChoice = FactorChoice.ALL
     """Choice of the factors that networks are trained for, or refitted. What was left out, and why, is in the log and
     the report."""

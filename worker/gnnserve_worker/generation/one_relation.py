@@ -21,6 +21,7 @@ from gnnserve_api.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, NetworkManifest, RankingManifest
 from gnnserve_api.spec.made_variants import search_space
+from gnnserve_api.spec.pruning import DEFAULT_FACTORS
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
@@ -35,6 +36,7 @@ from gnnserve_worker.generation.families.registry import (
     bytes_of_tables,
     plan_families,
     with_factors,
+    with_fitting_factors,
     with_searched_factors,
     written_factors,
 )
@@ -88,6 +90,7 @@ def prepare(wanted: Wanted) -> OneRelation:
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
+    spec = with_fitting_factors(spec, columns)
     spec = _without_wide_tables(wanted, spec, graph, problem)
     report_assumptions(spec, spec_of(spec.model.architecture), progress)
     wanted = replace(wanted, spec=spec)
@@ -270,7 +273,7 @@ def _as_read(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
         # The embeddings, once they are learnt: as many columns are asked about before.
         columns = spec.network(len(graph.classes)).classes
         graph = graph.with_features(np.zeros((graph.graph.nodes, columns), np.float32))
-    if not spec.variants.is_searched:
+    if not spec.variants.is_searched and spec.variants.pruning.factors != DEFAULT_FACTORS:
         check_factors(spec.variants.pruning.factors, spec.model.row_columns(graph.features.shape[1]))
     return graph
 

@@ -238,6 +238,11 @@ def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSp
     return spec.model_copy(update={"variants": spec.variants.model_copy(update={"pruning": pruning})})
 
 
+def with_fitting_factors(spec: GNNServiceSpec, columns: int) -> GNNServiceSpec:
+    """The spec with those of its factors that leave a column of so many; of a list of the manifest's own all do."""
+    return with_factors(spec, tuple(factor for factor in spec.variants.pruning.factors if columns_of(columns, factor)))
+
+
 def with_searched_factors(spec: GNNServiceSpec, columns: int) -> GNNServiceSpec:
     """The spec with the factors that a search looks at, those that leave a column of so many."""
     return with_factors(spec, tuple(factor for factor in SEARCHED_FACTORS if columns_of(columns, factor)))
