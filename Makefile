@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures docs docs-serve bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -32,7 +32,7 @@ $(UV):
 .venv/installed: pyproject.toml | $(UV)
 	@echo "Installing into .venv: about 7 GB, once; the last step compiles for half a minute."
 	@$(UV) venv --quiet --allow-existing --python 3.11 .venv
-	@$(UV) pip install --compile-bytecode --python $(BIN)/python --group dev -e '.[all]'
+	@$(UV) pip install --compile-bytecode --python $(BIN)/python --group dev --group docs -e '.[all]'
 	touch $@
 
 run: .venv/installed ## train, profile and serve examples/digits.yaml on http://127.0.0.1:8080
@@ -133,6 +133,12 @@ verdicts: .venv/installed ## judge the results of benchmarks/results anew, after
 
 figures: .venv/installed ## write docs/benchmarks.md and the figures of README.md from benchmarks/results
 	$(BIN)/python -m benchmarks.figures
+
+docs: .venv/installed ## the site of docs/ into build/site: strict links, search that works offline
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: .venv/installed ## the site on http://127.0.0.1:8000, built anew as pages change
+	$(BIN)/mkdocs serve --strict
 
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
 	$(BIN)/python -m benchmarks.generation $(PARTS)

@@ -1,4 +1,4 @@
-"""Figures of README.md, docs/gpu.md, docs/models.md and docs/benchmarks.md, written into the pages from the committed
+"""Figures and picture of README.md, figures of docs/gpu.md, docs/models.md and docs/benchmarks.md, from the committed
 results.
 
 No figure on a page is typed by hand: `make figures` writes them, `make check` compares.
@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.ages import MOST_COMMITS, OLD, settled
 from benchmarks.dependencies import History, NoHistoryError, history
 from benchmarks.figure_blocks import Results
+from benchmarks.frontier_picture import draw_frontier
 from benchmarks.gpu_figures import fill_cards
 from benchmarks.model_table.table import fill_models
 from benchmarks.page import render_page
@@ -28,6 +29,7 @@ PAGES: Mapping[str, Render] = {
     "docs/gpu.md": fill_cards,
     "docs/models.md": fill_models,
     "docs/benchmarks.md": lambda _, results, at: render_page(results, at),
+    "docs/images/frontier.svg": lambda _, results, __: draw_frontier(results),
 }
 """How each page becomes what it should be, from what it is."""
 

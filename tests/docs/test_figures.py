@@ -12,6 +12,7 @@ from benchmarks import figures
 from benchmarks.dependencies import History, NoHistoryError
 from benchmarks.figure_blocks import RENDERERS, Results
 from benchmarks.figures import differences
+from benchmarks.frontier_picture import VARIANTS, Point, best_of, draw_frontier
 from benchmarks.page import (
     ABOUT,
     GROUPS,
@@ -222,3 +223,16 @@ def test_without_a_history_nothing_is_written_and_the_next_step_is_told(monkeypa
     monkeypatch.setattr("sys.argv", ["figures"])
     with pytest.raises(SystemExit, match=r"how old figures are cannot be told: .* `git fetch --unshallow`"):
         figures.main()
+
+
+# The picture
+
+
+def test_the_line_of_the_picture_joins_variants_than_which_no_other_is_as_accurate_and_faster() -> None:
+    points = [Point("slow", 9, 90), Point("equal", 5, 90), Point("worse", 6, 80), Point("fast", 1, 70)]
+    assert [point.name for point in best_of(points)] == ["fast", "equal"]
+
+
+def test_the_picture_has_every_variant_that_the_readme_explains() -> None:
+    picture = draw_frontier(Results())
+    assert [name for name in VARIANTS if f">{name}</text>" not in picture] == []
