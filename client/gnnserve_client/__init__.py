@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         TimedOutError,
         UnavailableError,
     )
-    from gnnserve_client.overlay import Overlay
+    from gnnserve_client.overlay import Overlay, TypedOverlay
     from gnnserve_client.prediction import Prediction
     from gnnserve_client.recommending import Recommendation
     from gnnserve_client.sending import Applied
@@ -57,6 +57,7 @@ _HOMES = {
     "RefusedError": "gnnserve_client.errors",
     "ServerFailedError": "gnnserve_client.errors",
     "TimedOutError": "gnnserve_client.errors",
+    "TypedOverlay": "gnnserve_client.overlay",
     "UnavailableError": "gnnserve_client.errors",
 }
 """The module of each public name."""
@@ -81,6 +82,7 @@ __all__ = [
     "RefusedError",
     "ServerFailedError",
     "TimedOutError",
+    "TypedOverlay",
     "UnavailableError",
 ]
 

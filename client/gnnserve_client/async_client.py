@@ -22,7 +22,7 @@ from gnnserve_client.asking import Asking
 from gnnserve_client.async_exchange import AsyncConnection
 from gnnserve_client.changes import Changes
 from gnnserve_client.opening import DEFAULT_TIMEOUT_S, batches_of, ignore, open_asking, open_token
-from gnnserve_client.overlay import Overlay
+from gnnserve_client.overlay import AnyOverlay
 from gnnserve_client.predicting import ask, predict
 from gnnserve_client.prediction import Prediction
 from gnnserve_client.recommending import Recommendation, recommend
@@ -66,7 +66,7 @@ class AsyncClient:
         variant: str | None = None,
         seed: int | None = None,
         min_offset: int | None = None,
-        overlay: Overlay | Mapping[str, Any] | None = None,
+        overlay: AnyOverlay | Mapping[str, Any] | None = None,
         priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
@@ -87,7 +87,7 @@ class AsyncClient:
         strict: bool = False,
         variant: str | None = None,
         seed: int | None = None,
-        overlay: Overlay | Mapping[str, Any] | None = None,
+        overlay: AnyOverlay | Mapping[str, Any] | None = None,
         priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
@@ -118,7 +118,7 @@ class AsyncClient:
         among: ArrayLike | None = None,
         labels: Sequence[Any] | None = None,
         where: Mapping[str, Mapping[str, Any]] | None = None,
-        overlay: Overlay | Mapping[str, Any] | None = None,
+        overlay: AnyOverlay | Mapping[str, Any] | None = None,
         latency_ms: float | None = None,
         seed: int | None = None,
         min_offset: int | None = None,
@@ -127,7 +127,7 @@ class AsyncClient:
         """Nodes whose embeddings are nearest to the node's, or that make the best links with it. `type_`: their type,
         in a graph of several. `exclude`: `known` leaves out its neighbours, `nothing` does not. `among`: ids of the
         nodes that may be recommended; `labels`: labels of these; None: of all nodes. `where`: conditions on their
-        columns, `{"price": {"below": 20}}`. `overlay`: for a graph of several types as in JSON,
+        columns, `{"price": {"below": 20}}`. `overlay`: a mapping is as JSON has it,
         `{"nodes": [{"id": "user/new"}], "edges": [["user/new", "bought", "item/3"]]}`."""
         return await self._connection.run(
             recommend(

@@ -24,7 +24,7 @@ from gnnserve_client.arrays import Ids, read_edges, read_ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.errors import NotGnnserveError, RefusedError
 from gnnserve_client.exchange import Call, Reply, Steps
-from gnnserve_client.overlay import Overlay, brought_by
+from gnnserve_client.overlay import AnyOverlay, brought_by
 from gnnserve_client.prediction import Prediction, labels_array
 from gnnserve_client.timing import parse_server_timing
 
@@ -51,7 +51,7 @@ class Question:
     nodes: Ids
     """[nodes], or [pairs, 2] where pairs are asked about."""
     outputs: tuple[str, ...]
-    overlay: Overlay | Mapping[str, Any] | None
+    overlay: AnyOverlay | Mapping[str, Any] | None
     """A mapping: as JSON has it."""
     latency_ms: float | None
     tolerance_permille: float | None
@@ -100,13 +100,13 @@ class Question:
             return False
         if self.outputs == ("labels",) and "NoBinaryLabels" in refused:
             return False
-        return self.overlay is None or (isinstance(self.overlay, Overlay) and self.overlay.is_binary(self.nodes))
+        return self.overlay is None or (isinstance(self.overlay, AnyOverlay) and self.overlay.is_binary(self.nodes))
 
     def call(self, *, is_binary: bool) -> Call:
         if not is_binary:
             return Call("POST", PATH, {"Content-Type": "application/json"}, self.to_json())
         path = f"{PATH}?return={self.outputs[0]}"
-        if not isinstance(self.overlay, Overlay):
+        if not isinstance(self.overlay, AnyOverlay):
             body, content_type = np.ascontiguousarray(self.nodes, "<i8").tobytes(), BINARY_TYPE
         else:
             body, content_type = self.overlay.to_bytes(self.nodes.ravel()), OVERLAY_TYPE
@@ -116,7 +116,7 @@ class Question:
 def ask(
     nodes: ArrayLike,
     outputs: str | Sequence[str],
-    overlay: Overlay | Mapping[str, Any] | None,
+    overlay: AnyOverlay | Mapping[str, Any] | None,
     latency_ms: float | None,
     tolerance_permille: float | None,
     strict: bool,

@@ -16,7 +16,7 @@ from gnnserve_api.recommend import RecommendAnswer
 from gnnserve_client.arrays import Ids, as_json, read_ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.exchange import Call, Steps
-from gnnserve_client.overlay import Overlay, brought_by
+from gnnserve_client.overlay import AnyOverlay, brought_by
 
 RECOMMEND_PATH = "/v1/recommend"
 
@@ -52,7 +52,7 @@ def recommend(
     among: ArrayLike | None,
     labels: Sequence[Any] | None,
     where: Mapping[str, Mapping[str, Any]] | None,
-    overlay: Overlay | Mapping[str, Any] | None,
+    overlay: AnyOverlay | Mapping[str, Any] | None,
     latency_ms: float | None,
     seed: int | None,
     min_offset: int | None,

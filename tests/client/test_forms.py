@@ -300,7 +300,7 @@ def test_a_mapping_may_have_arrays_where_json_has_lists() -> None:
 @pytest.mark.parametrize(
     ("overlay", "problem"),
     [
-        ([{"id": "user/9"}], "overlay: list is none; give an `Overlay`, or a mapping"),
+        ([{"id": "user/9"}], "overlay: list is none; give an `Overlay`, a `TypedOverlay`, or a mapping"),
         ({"nodes": {"user/9"}}, "overlay.nodes: set has no form in JSON"),
         ({"nodes": [{"id": "user/9", "features": b"1"}]}, r"overlay.nodes\[0\].features: bytes has no form"),
         ({"nodes": [{9: "user/9"}]}, r"overlay.nodes\[0\]: dict has no form in JSON; give mappings by texts"),

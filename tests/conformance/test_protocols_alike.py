@@ -303,7 +303,7 @@ def test_features_that_are_no_numbers_are_refused() -> None:
 
 
 def test_variants_that_know_no_overlays_are_refused_when_they_are_named() -> None:
-    support = POSITIONS.compute.overlays.support(DEFAULT_OVERLAY_LIMITS)
+    support = POSITIONS.compute.overlays.support
     profile = without_overlays(TRADE_OFF, "x4")
     worker = FakeWorker(nodes=POSITIONS.graph.nodes, profile=profile, overlays=support)
     with pytest.raises(RequestError) as error:

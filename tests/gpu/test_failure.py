@@ -147,7 +147,7 @@ def test_a_gpu_serves_with_its_own_latencies_and_the_revisions_accuracies(
     assert after.variants[0].latency[0].p50_ms != before.variants[0].latency[0].p50_ms
     stats = served.compute.device_stats()
     assert (stats.device, stats.problem) == (process.gpu.name, None)
-    assert served.compute.overlays.takes_arrays
+    assert served.compute.overlays.array_form.are_taken
     assert set(stats.memory_bytes) == {"graph", "tables", "weights", "buffers", "cache"}
     assert sum(stats.memory_bytes.values()) <= stats.memory_budget_bytes
 

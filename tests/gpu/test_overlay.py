@@ -23,7 +23,6 @@ import gnnserve_worker.gpu.served as served_module
 import gnnserve_worker.gpu.viewed as viewed_module
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.profile import NewNodesLatency
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Architecture, Model
@@ -365,7 +364,7 @@ def test_a_revision_from_its_files_is_served_with_overlays(
         [(2, 4 * FEATURES * 2, 1)], []
     ]  # fmt: skip
     assert 0 < profiled[0][0].overlay_ms < profiled[0][0].p50_ms != 99
-    support = served.compute.overlays.support(DEFAULT_OVERLAY_LIMITS)
+    support = served.compute.overlays.support
     features = np.random.default_rng(1).normal(size=(3, FEATURES)).astype(np.float32)
     edges = np.array([[NODES, 4], [5, NODES], [6, 4], [NODES + 1, NODES]])
     overlay, asked = support.arrange(features, np.array([9]), edges, np.array([NODES, 4, 9, NODES + 1]))

@@ -20,6 +20,7 @@ from tests.matrix.scene import Opened, Scene, run, scene_of
 from tests.support.serving import Client, FakeWorker, running
 
 from gnnserve_api.capabilities import CAPABILITIES_PATH, FEATURES, SERVED_PART, page_with, row
+from gnnserve_client import Overlay, TypedOverlay
 from gnnserve_worker.serving.security.access import Access
 
 _TOKEN = "writing-0123456789ab"  # noqa: S105
@@ -59,16 +60,57 @@ async def _arrays(scene: Scene, client: Client, opened: Opened) -> httpx.Respons
     return await client.http.post("/v1/predict?return=scores", content=np.array(ends, "<i8").tobytes(), headers=headers)
 
 
+def _brought(scene: Scene, opened: Opened) -> tuple[np.ndarray, Overlay | TypedOverlay]:
+    """Nodes asked about, and a new node like the first one, as the client has them."""
+    column, edges = scene.column, opened.edges_like(scene.column)
+    asked, rows = np.array([-1, 20] if column.asks_pairs else [-1]), [column.features_of_first]
+
+    def number(id_: int | str) -> int:
+        return -1 if id_ == column.new else int(str(id_).rpartition("/")[2])
+
+    if not column.named_types[0]:
+        return asked, Overlay(features=rows, edges=[[number(end) for end in edge] for edge in edges])
+    by_relation: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    for source, name, target in edges:
+        relation = (source.partition("/")[0], name, target.partition("/")[0])
+        by_relation.setdefault(relation, []).append((number(source), number(target)))
+    return asked, TypedOverlay(features={column.named_types[0]: rows}, edges=by_relation)
+
+
 async def _new_node_in_arrays(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
-    asked = [-1, 20] if scene.column.asks_pairs else [-1]
-    edges = [edge if isinstance(edge[0], int) else [7, 7] for edge in opened.edges_like(scene.column)]
-    edges = [[-1 if end == scene.column.new else end for end in edge] for edge in edges]
-    numbers = np.array([len(asked), 1, len(edges), 0, *asked, *np.array(edges).ravel()], "<i8").tobytes()
-    features = np.array(scene.column.features_of_first, "<f4").tobytes()
+    asked, overlay = _brought(scene, opened)
     return await client.http.post(
-        "/v1/predict?return=scores", content=numbers + features,
+        "/v1/predict?return=scores", content=overlay.to_bytes(asked),
         headers={"content-type": "application/vnd.gnnserve.overlay"},
     )  # fmt: skip
+
+
+async def _tensors(scene: Scene, client: Client, opened: Opened, *asked: Any, **brought: Any) -> httpx.Response:
+    """`brought`: tensors of an overlay, without the beginning of their names."""
+    column, tensors = scene.column, opened.served.task.tensors
+    items = [[*asked, column.other]] if column.asks_pairs else [*asked]
+    inputs = [_tensor(tensors.items, items), *(_tensor(f"overlay.{name}", one) for name, one in brought.items())]
+    path = f"/v2/models/{scene.service.metadata.name}/infer"
+    return await client.http.post(path, json={"inputs": inputs, "outputs": [{"name": "scores"}]})
+
+
+def _tensor(name: str, data: list[Any]) -> dict[str, Any]:
+    array = np.array(data)
+    datatype = {"f": "FP32", "i": "INT64"}.get(array.dtype.kind, "BYTES")
+    return {"name": name, "datatype": datatype, "shape": list(array.shape), "data": data}
+
+
+async def _new_node_in_tensors(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
+    column, edges = scene.column, opened.edges_like(scene.column)
+    type_ = column.named_types[0]
+    brought: dict[str, Any] = {
+        "nodes": [column.new],
+        f"nodes.features.{type_}".rstrip("."): [column.features_of_first],
+        "edges": [[edge[0], edge[-1]] for edge in edges],
+    }
+    if type_:
+        brought["edges.relations"] = [edge[1] for edge in edges]
+    return await _tensors(scene, client, opened, column.new, **brought)
 
 
 async def _recommended(scene: Scene, client: Client, **fields: Any) -> httpx.Response:
@@ -101,6 +143,11 @@ REQUESTS = (
     Request("ids as arrays (`application/octet-stream`)", "http.md", _arrays),
     Request("a new node (`overlay`)", "http.md", _new_node),
     Request("… as arrays (`application/vnd.gnnserve.overlay`)", "http.md", _new_node_in_arrays),
+    Request(
+        "ids as tensors (Open Inference Protocol)", "open-inference.md",
+        lambda scene, client, opened: _tensors(scene, client, opened, scene.column.first),
+    ),
+    Request("… a new node", "open-inference.md", _new_node_in_tensors),
     Request("recommendations (`/v1/recommend`)", "recommend.md", lambda scene, client, _: _recommended(scene, client)),
     Request("… for a new node", "recommend.md", _recommended_for_new),
     Request(
@@ -126,13 +173,19 @@ def refusals_of(column: Column, files: Path, folder: Path) -> dict[str, str | No
             for request in REQUESTS:
                 response = await request.ask(scene, client, opened)
                 is_refused = response.status_code != 200
-                found[request.name] = (
-                    response.json()["error"]["message"].strip() if is_refused else _unexplained(response)
-                )
+                found[request.name] = _sentence(response) if is_refused else _unexplained(response)
 
     with scene_of(Cell(column.setup, (_EMBEDDINGS,)), column, folder, files) as scene:
         run(ask(scene))
     return found
+
+
+def _sentence(response: httpx.Response) -> str:
+    error = response.json()["error"]
+    told: str = (
+        error if isinstance(error, str) else error["message"]
+    )  # the Open Inference Protocol has the sentence alone
+    return told.strip()
 
 
 def _unexplained(response: httpx.Response) -> str | None:

@@ -23,7 +23,8 @@ from gnnserve_api.graph_schema import (
 )
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads, PayloadFields
-from gnnserve_worker.asking.overlay import MOST_FEATURE_BYTES, OverlaySupport
+from gnnserve_worker.asking.overlay import OverlaySupport
+from gnnserve_worker.asking.overlay_checks import MOST_FEATURE_BYTES
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import EdgeRows, Overlay
@@ -280,7 +281,7 @@ def test_wrong_payload_in_json_is_refused_with_its_place(overlay: dict[str, Any]
 
 def test_arrays_of_wrong_length_and_numbers_that_are_not_finite_are_refused() -> None:
     of, told = revision()
-    with pytest.raises(RequestError, match="8 of the time of each of 3 edges, 4 of each of 2 features of 3 edges"):
+    with pytest.raises(RequestError, match="8 of the time of each of 3 edges, 4 of each of 6 features of edges"):
         ask_arrays(of, [], FEATURES)
     with pytest.raises(RequestError, match=r"overlay.edgeFeatures\[1\]\[0\]: nan is no number that float32 has"):
         ask_arrays(of, TIMES, [[1, 2], [float("nan"), 3], [4, 5]])

@@ -21,7 +21,6 @@ from tests.support.living import (
 from tests.support.overlays import RULES, arrange_overlay
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,
@@ -229,7 +228,7 @@ def test_an_overlay_is_answered_over_the_graph_as_it_is_now(tmp_path: Path) -> N
     rebuilt = generated(tmp_path, "rebuilt", "GraphSAGE", plain.built())
     served = served_revision(living._loaded, living)
     room, positions = served.graph.nodes, living.graph.ids.find(ids_of(known))
-    support = served.compute.overlays.support(DEFAULT_OVERLAY_LIMITS)
+    support = served.compute.overlays.support
     edges = np.array([[positions[-1 - i], room] for i in range(len(ends))])
     seeds = np.array([*positions, room])
     for name in rebuilt.variants:

@@ -97,7 +97,7 @@ def test_over_features_alone_they_answer_about_new_nodes(generated: tuple[Revisi
     assert {"x1", "mlp0", "mlp0-int8"} <= able
     assert not {"mlp2", "mlp2-int8"} & able
     assert not any(point_of(v).capabilities.embeddings for v in manifest.variants if v.name.startswith("mlp"))
-    assert served_revision(loaded).compute.overlays.takes_arrays
+    assert served_revision(loaded).compute.overlays.array_form.are_taken
     for name, tolerance in {"mlp0": 1e-5, "mlp0-int8": 2e-2}.items():
         known = infer_batch(loaded, name, np.array([7]), key=1).scores
         assert_close(scores_of_new_node(loaded, name, GRAPH.features[7], neighbour=3), known, tolerance)

@@ -23,7 +23,6 @@ from tests.worker.test_networks_over_relations import generated, saved, service_
 
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
@@ -254,13 +253,6 @@ def test_what_is_wrong_with_an_overlay_is_told(given: Given, overlay: dict[str, 
     with pytest.raises(RequestError) as raised:
         read(served_revision(given[1]), {"nodes": [0], "overlay": overlay})
     assert said in str(raised.value)
-
-
-def test_overlays_in_arrays_are_told_to_come_in_json(given: Given) -> None:
-    overlays = served_revision(given[1]).compute.overlays
-    assert not overlays.takes_arrays
-    with pytest.raises(RequestError, match="several types of nodes; bring it in JSON, to POST /v1/predict"):
-        overlays.support(DEFAULT_OVERLAY_LIMITS)
 
 
 def test_more_values_than_any_overlay_has_are_refused_as_too_many(given: Given) -> None:

@@ -21,7 +21,6 @@ from tests.worker.test_changes_reading import COLUMNS, NODES, arrays, revision
 from tests.worker.test_serving_http import error_of, samples_of
 
 from gnnserve_api.changes import CHANGES_TYPE, MOST_CLIENT_CHARACTERS
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, SequencePassedError
 from gnnserve_worker.changes.updates import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch
@@ -44,7 +43,7 @@ REFUSAL = ChangeRefusal(ChangeProblem.UNKNOWN_NODE, "edges[0][0]", "node 0 is no
 def worker(updates: FakeUpdates | None = None) -> FakeWorker:
     return FakeWorker(
         nodes=NODES,
-        overlays=revision().compute.overlays.support(DEFAULT_OVERLAY_LIMITS),
+        overlays=revision().compute.overlays.support,
         updates=updates or FakeUpdates(),
     )
 
@@ -490,7 +489,7 @@ def test_openapi_describes_changes_with_the_ids_of_the_graph() -> None:
     named = FakeWorker(
         nodes=4,
         ids=string_ids(*lay_out(texts)),
-        overlays=revision(COLUMNS).compute.overlays.support(DEFAULT_OVERLAY_LIMITS),
+        overlays=revision(COLUMNS).compute.overlays.support,
     )
 
     async def described(client: Client) -> None:

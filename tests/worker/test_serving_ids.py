@@ -95,7 +95,7 @@ def test_texts_have_no_binary_form() -> None:
             "NoBinaryNodes",
             "body",
             'body: the node ids of this graph are texts, and lists of them are no array; send JSON, such as {"nodes": '
-            '["user-17"]}',
+            '["user-17"]}, or tensors of BYTES (Open Inference Protocol)',
         )
 
     on_worker(scenario, by_name())

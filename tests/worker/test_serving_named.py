@@ -17,7 +17,6 @@ from tests.worker.test_changes_reading import revision
 from tests.worker.test_serving_http import error_of, overload, samples_of, slow_worker
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.queue import Request
@@ -257,9 +256,7 @@ def test_a_variant_that_knows_no_overlays_is_refused_with_those_that_do() -> Non
         )
         assert answered_by(await in_json(client, "x4", overlay={})) == "x4"
 
-    worker = FakeWorker(
-        profile=without_overlays(TRADE_OFF, "x4"), overlays=revision().compute.overlays.support(DEFAULT_OVERLAY_LIMITS)
-    )
+    worker = FakeWorker(profile=without_overlays(TRADE_OFF, "x4"), overlays=revision().compute.overlays.support)
     on_worker(scenario, worker)
 
 

@@ -553,7 +553,7 @@ def test_seed_of_the_body_goes_before_that_of_the_head() -> None:
         (
             arrays([0], [NEW], [], [], [[1, 2, 3, 4]]),
             "InvalidBinary", "body", "56 bytes, where its counts make 60: 32 of counts, 8 of each of 1 ids, 4 of each "
-            "of 5 features of 1 nodes; send int64 and float32, little-endian",
+            "of 5 features of nodes; send int64 and float32, little-endian",
         ),
         (arrays([0, 8], [NEW], [], [], [[0] * 5]), "UnknownNode", "nodes[1]", "node 8 is not in the graph"),
         (arrays([0], [NEW], [[0, -1], [-2, 0]], [], [[0] * 5]), "UnknownNode", "overlay.edges[1][0]", "node -2 is not"),
@@ -667,7 +667,7 @@ def test_limits_get_413_with_the_field_and_nothing_is_computed() -> None:
     async def scenario() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
-            client.switch(with_overlays(worker.revision(), POSITIONS.compute.overlays.support(DEFAULT_OVERLAY_LIMITS)))
+            client.switch(with_overlays(worker.revision(), POSITIONS.compute.overlays.support))
             too_many = [[0, 1]] * (DEFAULT_OVERLAY_LIMITS.max_edges + 1)
             response = await client.predict([0], overlay={"edges": too_many})
             error = response.json()["error"]
@@ -709,9 +709,7 @@ def test_service_without_overlays_offers_none(limits: dict[str, int]) -> None:
         async with running(worker) as client:
             for can, offered in ((False, False), (True, not limits)):
                 client.switch(
-                    with_overlays(
-                        worker.revision(), POSITIONS.compute.overlays.support(DEFAULT_OVERLAY_LIMITS) if can else None
-                    ),
+                    with_overlays(worker.revision(), POSITIONS.compute.overlays.support if can else None),
                     of,
                 )
                 document = (await client.http.get("/openapi.json")).json()

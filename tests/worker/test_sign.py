@@ -177,7 +177,7 @@ def test_over_features_alone_it_answers_about_nodes_that_requests_bring(tmp_path
     loaded = load_revision(repository, generate(_service(tmp_path, 0), repository).revision)
 
     assert {loaded.variants[name].rows is not None for name in ("x1", "x2", "projected")} == {True}
-    assert served_revision(loaded).compute.overlays.takes_arrays
+    assert served_revision(loaded).compute.overlays.array_form.are_taken
     for name in loaded.variants:
         known = infer_batch(loaded, name, np.array([7]), key=1).scores
         assert_close(scores_of_new_node(loaded, name, data.features[7], neighbour=3), known, 1e-5)

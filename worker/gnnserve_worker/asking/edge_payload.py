@@ -5,19 +5,20 @@ Every mistake is told by its place in what was sent, the value and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api.graph_schema import WITHOUT_NAMES, PayloadManifest, RelationManifest, SchemaNames, one_type
-from gnnserve_worker.asking.features import RANGE_REMEDY
+from gnnserve_worker.asking.features import RANGE_REMEDY, places_by_kind
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, cut, shown_value
 from gnnserve_worker.graph.overlay import EdgeRows
 
 _NONE = PayloadManifest((), "", 0)
+_NOWHERE = np.zeros(0, np.int64)
 _TIMES = range(-(2**63), 2**63)
 _SHOWN_COLUMNS = 4
 
@@ -27,6 +28,17 @@ class PayloadFields(msgspec.Struct, frozen=True):
 
     features: str
     times: str
+
+
+class PayloadArrays(NamedTuple):
+    """Payload of edges of one relation as arrays, an entry for each of them, in their order."""
+
+    fields: PayloadFields
+    """What messages call the two."""
+    features: np.ndarray
+    """float32, row after row."""
+    times: np.ndarray
+    """int64"""
 
 
 class EdgePayloads:
@@ -53,21 +65,46 @@ class EdgePayloads:
         kinds = relations.tolist() or [0] * edges
         return EdgeRows(self._read_features(features, kinds, fields), self._read_times(times, kinds, fields))
 
-    def read_arrays(self, features: np.ndarray, times: np.ndarray, edges: int, fields: PayloadFields) -> EdgeRows:
-        """What comes as arrays, of edges of the first relation. `features`: float32 [rows · `width`], row after row.
-        `times`: int64 [rows]; none where edges have no time."""
-        rows = len(features) // self.width if self.width else edges
+    def columns_of(self, kind: int) -> int:
+        """Features of an edge of the relation at that place."""
+        return len(self._payloads[kind].columns)
+
+    def has_time(self, kind: int) -> bool:
+        return bool(self._payloads[kind].time)
+
+    def read_arrays(self, given: Mapping[int, PayloadArrays], relations: np.ndarray, edges: int) -> EdgeRows:
+        """What comes as arrays. `given`: of every relation whose edges have something, by its place. `relations`: as of
+        `read_lists`."""
+        features = np.zeros((edges, self.width), np.float32)
+        times = np.zeros(edges if self.has_times else 0, np.int64)
+        of_kind = dict(places_by_kind(relations, edges))
+        for kind, arrays in given.items():
+            places = of_kind.get(kind, _NOWHERE)
+            columns, count = self.columns_of(kind), len(places)
+            if columns:
+                features[places, :columns] = self._rows_of(kind, arrays, count)
+            if self.has_time(kind):
+                self._check_times(kind, arrays, count)
+                times[places] = arrays.times
+        return EdgeRows(features, times)
+
+    def _rows_of(self, kind: int, arrays: PayloadArrays, edges: int) -> np.ndarray:
+        columns, where = self.columns_of(kind), arrays.fields.features
+        rows = len(arrays.features) // columns
         if edges and not rows:
-            raise self._without_features(0, fields.features)
+            raise self._without_features(kind, where)
         if rows != edges:
-            raise _wrong_count(rows, edges, fields.features)
-        if self.has_times and edges and not len(times):
-            raise self._without_time(0, fields.times)
-        if self.has_times and len(times) != edges:
-            raise _wrong_count(len(times), edges, fields.times)
-        whole = features.reshape(edges, self.width)
-        _check_finite(whole, whole, fields)
-        return EdgeRows(np.ascontiguousarray(whole), times)
+            raise _wrong_count(rows, edges, where)
+        whole = arrays.features.reshape(edges, columns)
+        _check_finite(whole, whole, arrays.fields)
+        return whole
+
+    def _check_times(self, kind: int, arrays: PayloadArrays, edges: int) -> None:
+        rows, where = len(arrays.times), arrays.fields.times
+        if edges and not rows:
+            raise self._without_time(kind, where)
+        if rows != edges:
+            raise _wrong_count(rows, edges, where)
 
     def _read_features(
         self, given: Sequence[list[float] | None], kinds: Sequence[int], fields: PayloadFields

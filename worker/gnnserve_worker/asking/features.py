@@ -33,6 +33,14 @@ def runs_of(types: np.ndarray, nodes: int) -> Sequence[tuple[int, int, int]]:
     return [(int(types[begin]), begin, end) for begin, end in pairwise(bounds)]
 
 
+def places_by_kind(kinds: np.ndarray, count: int) -> Sequence[tuple[int, np.ndarray]]:
+    """Places of nodes of each type, or of edges of each relation, that is among them: int64, ascending. `kinds`: places
+    of their types, of so many nodes; empty: all are of the first one."""
+    if not len(kinds):
+        return ((0, np.arange(count)),)
+    return [(kind, np.flatnonzero(kinds == kind)) for kind in np.unique(kinds).tolist()]
+
+
 class StoredFeatures(Protocol):
     """Features of stored nodes, a part of `overlay.py: OverlaySupport`."""
 
@@ -52,8 +60,18 @@ class TypeFeatures(Protocol):
         """Columns of a row."""
 
     @property
+    def given(self) -> int:
+        """Columns of a row that arrays have; 0: nodes of the type come without features."""
+
+    @property
     def lists(self) -> int:
         """Columns that have names, and of which each may be a list in JSON."""
+
+    def rows_of_new(self, given: np.ndarray) -> np.ndarray:
+        """Rows of new nodes whose features come as an array: float32 [nodes, `given`], or what stands for them."""
+
+    def check_overrides(self, first: int) -> None:
+        """Raises RequestError where stored nodes of the type take no other features."""
 
     def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
         """Write what new nodes come with."""
@@ -69,8 +87,14 @@ class GivenFeatures:
         """`features_of`: features of stored nodes; None: the revision does not keep them, or not exactly."""
         self._columns = columns
         self._features_of = features_of
-        self.width = columns.features
+        self.width = self.given = columns.features
         self.lists = len(columns.columns)
+
+    def rows_of_new(self, given: np.ndarray) -> np.ndarray:
+        return given
+
+    def check_overrides(self, first: int) -> None:
+        """They may have any."""
 
     def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
         write_features(nodes, "overlay.nodes", self._columns, rows, first=first)
@@ -84,7 +108,7 @@ class LearntFeatures:
     """A type without features in the source: a new node of it begins with the mean of the type's embeddings, if there
     are any."""
 
-    lists = 0
+    given = lists = 0
 
     def __init__(self, name: str, default: np.ndarray) -> None:
         """`name`: of the type. `default`: that mean, float32; of no column: it has no embeddings."""
@@ -94,6 +118,12 @@ class LearntFeatures:
         self._remedy = f"leave them out{begins}"
         self.width = len(default)
 
+    def rows_of_new(self, given: np.ndarray) -> np.ndarray:
+        return self._default
+
+    def check_overrides(self, first: int) -> None:
+        raise self._error(f"overlay.overrides[{first}]", "leave the override out")
+
     def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
         for place, node in enumerate(nodes, first):
             if node.features is not None:
@@ -101,7 +131,7 @@ class LearntFeatures:
         rows[:] = self._default
 
     def replace(self, overrides: Sequence[AnyNode], first: int, positions: np.ndarray, rows: np.ndarray) -> None:
-        raise self._error(f"overlay.overrides[{first}]", "leave the override out")
+        self.check_overrides(first)
 
     def _error(self, where: str, remedy: str) -> RequestError:
         return RequestError(ErrorCode.WRONG_FEATURES, where, f"nodes of type {self._name} have no features", remedy)

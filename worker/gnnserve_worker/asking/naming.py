@@ -86,7 +86,7 @@ class NodeNaming(Protocol):
 
     def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
         """Positions of integers (int64) of a request in the binary form, where -1 - k is the k-th new node: nodes + k;
-        -1 for what is neither."""
+        -1 for what is neither, as every other integer is where ids are texts."""
 
     def number_array(self, numbers: np.ndarray, features: np.ndarray, new: int, ends: int) -> bool:
         """Turn such integers into positions in place, and check all with their features at once, if ids are positions
@@ -324,7 +324,7 @@ class TextNaming(_Naming):
         raise ValueError("ids are texts")
 
     def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
-        raise ValueError("ids are texts")
+        return np.where((numbers < 0) & (numbers >= -new), self.nodes - 1 - numbers, -1)
 
     def place(self, ids: Sequence[str]) -> list[int]:
         return _listed(self._ids.find_texts(ids))

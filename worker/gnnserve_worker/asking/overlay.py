@@ -2,8 +2,8 @@
 
 Whether a revision takes any, and in which form, is decided when it is opened: an `Overlays` object reads what a request
 in JSON brings, or says why there is nothing to be brought. Ids are found in `overlay_ids.py`, features read in
-`features.py`, arrays in `serving/http/codecs/binary_overlay.py`. Nothing of the graph is read but its ids, and features
-of overridden nodes. Every mistake is found before anything is computed. A message names the place in the request, the
+`features.py`, what comes as arrays in `overlay_arrays.py`. Nothing of the graph is read but its ids, and features of
+overridden nodes. Every mistake is found before anything is computed. A message names the place in the request, the
 value and the remedy.
 """
 
@@ -13,25 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import RequestOverlay, TypedOverlay
 from gnnserve_worker.asking import overlay_schemas
-from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads, PayloadFields
+from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads
 from gnnserve_worker.asking.features import StoredFeatures, TypeFeatures, runs_of
+from gnnserve_worker.asking.overlay_arrays import NO_ARRAYS, PAYLOAD, Arrange, ArrayForm, ArrayOverlays
+from gnnserve_worker.asking.overlay_checks import check_edge_bytes, check_sizes
 from gnnserve_worker.asking.overlay_ids import BRING_IT, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
-from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
+from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import ALL_OF_FIRST, EdgeRows, Overlay
+from gnnserve_worker.graph.overlay import EdgeRows, Overlay
 
-MOST_FEATURE_BYTES = 16 * 1024 * 1024
-"""Features of one request's new nodes and overrides, as float32."""
-NUMBER_BYTES = 4
-PAYLOAD = PayloadFields("overlay.edgeFeatures", "overlay.edgeTimes")
-"""Where JSON has what edges come with."""
 AnyOverlay = RequestOverlay[Any] | TypedOverlay
 """What a request in JSON brings, as its graph calls nodes."""
 
@@ -42,101 +38,14 @@ def brings_nothing(overlay: AnyOverlay) -> bool:
     )  # fmt: skip
 
 
-class Brought(msgspec.Struct, frozen=True):
-    """Arrays of what a request brings, checked. Nodes are called by position, and N + k is the k-th new node."""
-
-    seeds: np.ndarray
-    """int64 [nodes asked for]"""
-    features: np.ndarray
-    """float32 [new nodes and overrides, features], in this order, C-contiguous."""
-    overridden: np.ndarray
-    """Stored nodes, distinct: int64 [overrides]."""
-    edges: np.ndarray
-    """int64 [edges, 2]: source and target."""
-    payload: EdgeRows | None = None
-    """That of the edges; None: edges of the graph have none."""
-
-
-def check_sizes(new_nodes: int, overrides: int, edges: int, features: int, limits: OverlayLimits) -> None:
-    nodes = new_nodes + overrides
-    where = "overlay.nodes" if new_nodes else "overlay.overrides"
-    if nodes > limits.max_nodes:
-        raise RequestError(
-            ErrorCode.TOO_MANY_OVERLAY_NODES,
-            where,
-            f"{counted(new_nodes, 'new node')} and {counted(overrides, 'override')}, more than the "
-            f"{limits.max_nodes:,} that one request may have",
-            "split the request, or raise spec.endpoint.overlay.maxNodes",
-        )
-    if edges > limits.max_edges:
-        raise RequestError(
-            ErrorCode.TOO_MANY_OVERLAY_EDGES,
-            "overlay.edges",
-            f"{counted(edges, 'edge')}, more than the {limits.max_edges:,} that one request may have",
-            f"{'split the request' if limits.max_edges else 'leave them out'}, or raise spec.endpoint.overlay.maxEdges",
-        )
-    size = nodes * features * NUMBER_BYTES
-    if size > MOST_FEATURE_BYTES:
-        raise RequestError(
-            ErrorCode.OVERLAY_TOO_LARGE,
-            where,
-            f"{nodes:,} nodes with {features:,} features each take {size:,} bytes, more than the "
-            f"{MOST_FEATURE_BYTES:,} that one request may have",
-            "split the request",
-        )
-
-
-def check_edge_bytes(edges: int, columns: int) -> None:
-    """`columns`: features of an edge."""
-    size = edges * columns * NUMBER_BYTES
-    if size > MOST_FEATURE_BYTES:
-        raise RequestError(
-            ErrorCode.OVERLAY_TOO_LARGE,
-            "overlay.edges",
-            f"{edges:,} edges with {columns:,} features each take {size:,} bytes, more than the "
-            f"{MOST_FEATURE_BYTES:,} that one request may have",
-            "split the request",
-        )
-
-
-def check_finite(features: np.ndarray, new_nodes: int) -> None:
-    """`features`: float32 [new nodes and overrides, features] of a form that can have numbers that are not finite."""
-    are_finite = np.isfinite(features)
-    if np.count_nonzero(are_finite) < features.size:
-        row, column = divmod(int(are_finite.argmin()), features.shape[1])
-        field = f"overlay.nodes[{row}]" if row < new_nodes else f"overlay.overrides[{row - new_nodes}]"
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            f"{field}.features[{column}]",
-            f"{features[row, column]} is not finite",
-            "give a number",
-        )
-
-
 StandIn = Callable[[Sequence[np.ndarray]], tuple[Overlay, np.ndarray]]
 """Arranges a new node that has the rows of a stored one and these lists (numbers of nodes, int64, ascending), one for
 each of the stored one's; the new node is the seed."""
 
 
-class Arrange(Protocol):
-    """`OverlayArranger.arrange` of the revision's graph."""
-
-    def __call__(
-        self,
-        features: np.ndarray,
-        overridden: np.ndarray,
-        edges: np.ndarray,
-        seeds: np.ndarray,
-        new_types: np.ndarray = ALL_OF_FIRST,
-        relations: np.ndarray = ALL_OF_FIRST,
-        payload: EdgeRows | None = None,
-        /,
-    ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
-
-
 @dataclass(frozen=True, slots=True)
 class OverlaySupport:
-    """Support for reading requests that bring nodes, edges and features along as arrays."""
+    """Parts of a graph that arrange what requests bring over it."""
 
     columns: FeatureColumns
     """Features of a node of the first type, as in the source."""
@@ -171,8 +80,8 @@ class Overlays(Protocol):
         """What arranges a new node in place of a stored one (its number); a text: why nothing can."""
 
     @property
-    def takes_arrays(self) -> bool:
-        """Whether forms of arrays may bring anything too."""
+    def array_form(self) -> ArrayForm:
+        """Which arrays may be brought."""
 
     @property
     def hint(self) -> str:
@@ -196,7 +105,7 @@ class Overlays(Protocol):
 
     def check(self, limits: OverlayLimits) -> None: ...
 
-    def support(self, limits: OverlayLimits) -> OverlaySupport:
+    def arrays(self, limits: OverlayLimits) -> ArrayOverlays:
         """What arrays are read and arranged by."""
 
     def arrange(self, nodes: Sequence[Any], overlay: Any, limits: OverlayLimits) -> tuple[Overlay, np.ndarray]:
@@ -212,7 +121,7 @@ class NoOverlays:
     schemas: OverlaySchemas = overlay_schemas.NONE
     stored: None = None
     takes_json: bool = False
-    takes_arrays: bool = False
+    array_form: ArrayForm = NO_ARRAYS
     hint: str = ""
     features: int = 0
     lists: int = 0
@@ -222,7 +131,7 @@ class NoOverlays:
     def check(self, limits: OverlayLimits) -> None:
         raise _none_taken(self.why, limits)
 
-    def support(self, limits: OverlayLimits) -> OverlaySupport:
+    def arrays(self, limits: OverlayLimits) -> ArrayOverlays:
         raise _none_taken(self.why, limits)
 
     def arrange(self, nodes: Sequence[Any], overlay: Any, limits: OverlayLimits) -> tuple[Overlay, np.ndarray]:
@@ -233,7 +142,7 @@ class NoOverlays:
 
 
 class GraphOverlays:
-    """Overlays of a graph, in JSON as its nodes are called, and as arrays where ids are numbers or texts alone."""
+    """Overlays of a graph, in JSON as its nodes are called, and as arrays."""
 
     takes_json = True
     why = ""
@@ -246,19 +155,17 @@ class GraphOverlays:
         stand_in: Callable[[int], StandIn],
         schemas: OverlaySchemas = overlay_schemas.PLAIN,
         hint: str = BRING_IT,
-        no_arrays: str = "",
     ) -> None:
-        """`types`: features of each type of nodes. `stand_in`, `hint`: as of `Overlays`. `no_arrays`: why other forms
-        than JSON bring nothing; empty: they do."""
+        """`types`: features of each type of nodes. `stand_in`, `hint`: as of `Overlays`."""
         self._ids = ids
         self._types = types
-        self._support = support
-        self._no_arrays = no_arrays
+        self.support = support
+        self._arrays = ArrayOverlays(ids, types, support.payloads, support.arrange)
         self.schemas = schemas
         self.hint = hint
         self.stored = support if support.features_of is not None else None
         self.stand_in = stand_in
-        self.takes_arrays = not no_arrays
+        self.array_form = self._arrays.form
         self.features = max(one.width for one in types)
         self.lists = max(one.lists for one in types)
         self.edge_features = support.payloads.width
@@ -269,22 +176,16 @@ class GraphOverlays:
         if not limits.max_nodes:
             raise _none_taken("", limits)
 
-    def support(self, limits: OverlayLimits) -> OverlaySupport:
-        if not limits.max_nodes:
-            raise _none_taken("", limits)
-        if self._no_arrays:
-            raise RequestError(
-                ErrorCode.NO_OVERLAYS, "overlay", f"the service takes none in this form: {self._no_arrays}",
-                "bring it in JSON, to POST /v1/predict",
-            )  # fmt: skip
-        return self._support
+    def arrays(self, limits: OverlayLimits) -> ArrayOverlays:
+        self.check(limits)
+        return self._arrays
 
     def arrange(self, nodes: Sequence[Any], overlay: AnyOverlay, limits: OverlayLimits) -> tuple[Overlay, np.ndarray]:
         if not limits.max_nodes:
             raise _none_taken("", limits)
         new, overrides, types = overlay.nodes, overlay.overrides, self._types
         check_sizes(len(new), len(overrides), len(overlay.edges), self.features, limits)
-        placed = self._ids.place(nodes, overlay)
+        placed = self._ids.place(self._ids.named(nodes, overlay))
         payload = None
         if self._has_payload or overlay.edge_features or overlay.edge_times:
             payload = self._payload_of(overlay, placed.relations)
@@ -299,12 +200,12 @@ class GraphOverlays:
                 own = types[kind]
                 rows = features[behind + begin : behind + end, : own.width]
                 own.replace(overrides[begin:end], begin, placed.overridden[begin:end], rows)
-        return self._support.arrange(
+        return self.support.arrange(
             features, placed.overridden, placed.edges, placed.asked, placed.new_types, placed.relations, payload
         )
 
     def _payload_of(self, overlay: AnyOverlay, relations: np.ndarray) -> EdgeRows | None:
-        payloads, edges = self._support.payloads, len(overlay.edges)
+        payloads, edges = self.support.payloads, len(overlay.edges)
         check_edge_bytes(edges, payloads.width)
         read = payloads.read_lists(overlay.edge_features, overlay.edge_times, relations, edges, PAYLOAD)
         return read if payloads.takes_any else None

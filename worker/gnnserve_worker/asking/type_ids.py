@@ -38,7 +38,7 @@ class QualifiedIds:
         nodes of each type is counted. `of_type`: ids of each type; None: positions within it."""
         self.types = types
         self.numbered = numbered
-        self._of_type = of_type
+        self.of_type = of_type
         self._places = {kind.name: place for place, kind in enumerate(types.types)}
         self._first_nodes = numbered.first_nodes
 
@@ -68,7 +68,7 @@ class QualifiedIds:
 
     def number(self, id_: QualifiedId) -> int:
         """The number of a node of the graph; -1: there is no such node."""
-        kind, ids = self.numbered.place_of(id_.type), self._of_type[id_.type]
+        kind, ids = self.numbered.place_of(id_.type), self.of_type[id_.type]
         if ids is None:
             position = id_.id if isinstance(id_.id, int) and 0 <= id_.id < self.numbered.types[kind].nodes else -1
         elif isinstance(id_.id, str):
@@ -79,7 +79,7 @@ class QualifiedIds:
 
     def shown(self, kind: TypeManifest, start: int, end: int) -> list[int | str]:
         """Ids of the nodes of a type at positions start to end - 1 within it, as far as they exist."""
-        ids = self._of_type[kind.name]
+        ids = self.of_type[kind.name]
         end = min(end, self.taken_of(kind))
         if start >= end:
             return []
@@ -94,17 +94,17 @@ class QualifiedIds:
 
     def nodes_of(self, kind: TypeManifest) -> int:
         """How many nodes of a type the graph has."""
-        ids = self._of_type[kind.name]
+        ids = self.of_type[kind.name]
         return ids.nodes if isinstance(ids, LivingIds) else kind.nodes
 
     def taken_of(self, kind: TypeManifest) -> int:
         """Positions within a type that are taken, those of nodes that have left among them."""
-        ids = self._of_type[kind.name]
+        ids = self.of_type[kind.name]
         return ids.count if isinstance(ids, LivingIds) else kind.nodes
 
     def kind_of(self, kind: TypeManifest) -> NodeIdKind:
         """What nodes of a type are called by."""
-        ids = self._of_type[kind.name]
+        ids = self.of_type[kind.name]
         return ids.kind if isinstance(ids, LivingIds) else NodeIdKind(kind.node_ids)
 
     def alone(self, given: int | str | TypedNodeId) -> int | str | TypedNodeId:

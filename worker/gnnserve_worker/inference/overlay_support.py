@@ -43,17 +43,14 @@ class _Form:
 
     ids: Callable[[ServedGraph], OverlayIds]
     schemas: OverlaySchemas
-    no_arrays: str
-    """As of `GraphOverlays`."""
     place_of: Callable[[QualifiedIds, Any], int]
     """The place of a node's type, by the node's id in a batch of changes, whatever that is; -1: there is none."""
 
 
-_ALONE = _Form(lambda graph: IdsAlone(graph.naming), overlay_schemas.PLAIN, "", lambda _ids, _given: 0)
+_ALONE = _Form(lambda graph: IdsAlone(graph.naming), overlay_schemas.PLAIN, lambda _ids, _given: 0)
 _WITH_TYPES = _Form(
     lambda graph: IdsWithTypes(graph.ids),
     overlay_schemas.OF_RELATIONS,
-    "its graph has several types of nodes",
     lambda ids, given: ids.place_of(given.partition("/")[0]) if isinstance(given, str) else -1,
 )
 _FORMS: Mapping[IdForm, _Form] = {
@@ -80,15 +77,7 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     def stand_in(node: int) -> StandIn:
         return partial(arranger.stand_in, node, loaded.new_nodes.width)
 
-    return GraphOverlays(
-        form.ids(graph),
-        types,
-        support,
-        stand_in,
-        form.schemas,
-        graph.described.hint,
-        form.no_arrays,
-    )
+    return GraphOverlays(form.ids(graph), types, support, stand_in, form.schemas, graph.described.hint)
 
 
 def changed_features_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> ChangedFeatures:

@@ -68,9 +68,9 @@ class Recommending(Protocol):
     def called(self, node: Any) -> Any:
         """The id of a node in the form that messages show, as a request names it. Raises RequestError."""
 
-    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
-        """The nodes that are recommended for one, as the request names it; it may be new. `named`: the type that the
-        request names. Raises RequestError."""
+    def part_for(self, node: Any, named: str | None, *, may_be_new: bool) -> IndexPart:
+        """The nodes that are recommended for one, as the request names it. `named`: the type that the request names.
+        `may_be_new`: whether the request brings anything. Raises RequestError."""
 
     def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
         """The nodes that are recommended for one of the type of a stored node."""

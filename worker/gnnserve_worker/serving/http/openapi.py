@@ -52,7 +52,8 @@ _OVERLAYS = (
     '`{"nodes": ["order-9"], "overlay": {"nodes": [{"id": "order-9", "features": {"amount": 12.5}}], '
     '"edges": [["user-17", "order-9"]]}}`. `application/vnd.gnnserve.overlay` is its binary form: int64 '
     "counts of nodes, new nodes, edges and overrides; the ids of nodes, of edges (source, target) and of "
-    "overrides as int64, where -1 - k is the k-th new node; float32 features of new nodes and overrides."
+    "overrides as int64, where -1 - k is the k-th new node; float32 features of new nodes and overrides. Of a graph of "
+    "several types, JSON behind the counts says of which types and relations they are."
 )
 """What the description says besides where requests may bring an overlay."""
 _TOKEN = "token"  # noqa: S105 - the name of the scheme

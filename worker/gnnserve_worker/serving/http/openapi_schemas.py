@@ -57,7 +57,7 @@ def described(revision: ServedRevision | None) -> Described:
         return Described(UNSERVED, AnyIds(), overlay_schemas.PLAIN, True, None, changes=True)
     task, overlays = revision.task, revision.compute.overlays
     return Described(
-        task.description, revision.graph.naming.schemas, overlays.schemas, overlays.takes_arrays,
+        task.description, revision.graph.naming.schemas, overlays.schemas, overlays.array_form.are_taken,
         tuple(revision.capabilities), revision.changes.log.offset is not None, task.types,
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ class NearestNodes:
     def called(self, node: Any) -> Any:
         return node
 
-    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
+    def part_for(self, node: Any, named: str | None, *, may_be_new: bool) -> IndexPart:
         kind = self.part.type
         if named is None or named == kind:
             return self.part
@@ -45,7 +45,7 @@ class NearestNodes:
         raise RequestError(ErrorCode.INVALID_VALUE, "type", f"{problem}, got {shown_value(named)}", "leave it out")
 
     def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
-        return self.part_for(node, None, named)
+        return self.part_for(node, named, may_be_new=False)
 
     def no_part(self, revision: str) -> RequestError:
         return lies_nowhere(revision)

@@ -20,7 +20,7 @@ from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import TypedOverlay
-from gnnserve_worker.asking.overlay import check_sizes
+from gnnserve_worker.asking.overlay_checks import check_sizes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import as_text

@@ -48,7 +48,7 @@ class BestPairs:
     def called(self, node: Any) -> Any:
         return node
 
-    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
+    def part_for(self, node: Any, named: str | None, *, may_be_new: bool) -> IndexPart:
         (part,) = self.parts
         if named is None or named == part.type:
             return part
@@ -56,7 +56,7 @@ class BestPairs:
         raise RequestError(ErrorCode.INVALID_VALUE, "type", problem, "leave it out")
 
     def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
-        return self.part_for(node, None, named)
+        return self.part_for(node, named, may_be_new=False)
 
     def no_part(self, revision: str) -> RequestError:
         return lies_nowhere(revision)
@@ -102,8 +102,8 @@ class BestPairsOfTypes(BestPairs):
     def called(self, node: Any) -> Any:
         return as_text(node, "node", self.graph.naming.shown(0, 1))
 
-    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
-        return self.part_like(self._like_stored(node, overlay), node, named)
+    def part_for(self, node: Any, named: str | None, *, may_be_new: bool) -> IndexPart:
+        return self.part_like(self._like_stored(node, may_be_new=may_be_new), node, named)
 
     def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
         own, other = self._ends_for(position, node)
@@ -124,9 +124,9 @@ class BestPairsOfTypes(BestPairs):
     def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
         return answer.scores[:1] if folded is None else self.folder.embedding_of(folded, answer.scores)[np.newaxis]
 
-    def _like_stored(self, node: Any, overlay: Any) -> int:
+    def _like_stored(self, node: Any, *, may_be_new: bool) -> int:
         """The position of the node, or where it is new that of the first one of its type."""
-        if overlay is None:
+        if not may_be_new:
             return self.graph.naming.find_one(node, "node", self.overlays.hint)
         id_ = self.graph.ids.read_named(node, "node")
         number, numbered = self.graph.ids.number(id_), self.graph.numbered

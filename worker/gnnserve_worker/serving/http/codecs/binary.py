@@ -101,7 +101,7 @@ def check_integer_ids(revision: ServedRevision) -> None:
             ErrorCode.NO_BINARY_NODES,
             "body",
             "the node ids of this graph are texts, and lists of them are no array",
-            f"send JSON, such as {revision.task.example()}",
+            f"send JSON, such as {revision.task.example()}, or tensors of BYTES (Open Inference Protocol)",
         )
 
 

@@ -1,6 +1,7 @@
 """The binary form of requests with an overlay: counts, then ids, then features, all little-endian.
 
     int64 [4]        nodes asked for, new nodes, edges, overrides
+    int64, JSON      length of the JSON, and types and relations of what follows, where the graph has several types
     int64 [nodes]    nodes asked for
     int64 [edges, 2] source and target of each edge
     int64 [overrides]
@@ -9,7 +10,9 @@
     float32 [edges, features of an edge], where edges of the graph have any
 
 -1 - k is the k-th new node, whatever the graph's ids are, so that a client need not know how many nodes the graph has.
-Everything else is as in the binary form without an overlay.
+Where the graph has several types, arrays have one part of each type or relation (`asking/overlay_parts.py`), with
+columns of its own, an id is of the type of its part, and new nodes are counted within their type. Everything else is as
+in the binary form without an overlay.
 """
 
 from __future__ import annotations
@@ -24,20 +27,12 @@ import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.asking.edge_payload import EdgePayloads
-from gnnserve_worker.asking.overlay import (
-    NUMBER_BYTES,
-    PAYLOAD,
-    Brought,
-    OverlaySupport,
-    check_edge_bytes,
-    check_finite,
-    check_sizes,
-)
-from gnnserve_worker.asking.overlay_ids import new_node, place_of, repeated
-from gnnserve_worker.asking.question import PREDICT_PATH, Question, counted
-from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
+from gnnserve_worker.asking.overlay_arrays import NumberArrays
+from gnnserve_worker.asking.overlay_checks import NUMBER_BYTES
+from gnnserve_worker.asking.overlay_ids import NumberedIds
+from gnnserve_worker.asking.overlay_parts import LENGTH_BYTES, MOST_PARTS_BYTES, Counts, no_parts
+from gnnserve_worker.asking.question import PREDICT_PATH, Question, RequestError, counted
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import (
     ID_BYTES,
@@ -96,7 +91,7 @@ class BinaryOverlayCodec:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
-        if revision is not None and not revision.compute.overlays.takes_arrays:
+        if revision is not None and not revision.compute.overlays.array_form.are_taken:
             return None
         return _PLAIN.describe_request(revision, example)
 
@@ -119,104 +114,61 @@ def _brings_nothing(body: bytes) -> bool:
 def _arrange(
     body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
 ) -> tuple[Overlay, np.ndarray]:
-    support = revision.compute.overlays.support(limits)
-    brought = read_arrays(body, revision, support, max_nodes, limits)
-    return support.arrange(
-        brought.features, brought.overridden, brought.edges, brought.seeds, ALL_OF_FIRST, ALL_OF_FIRST, brought.payload
-    )
+    overlays = revision.compute.overlays.arrays(limits)
+    counts = _read_counts(body)
+    text, start = _read_parts(body) if overlays.form.names_types else (b"", COUNTS.size)
+    if start + ID_BYTES * counts.ids <= len(body):  # otherwise it may be something else, and its counts mean nothing
+        revision.task.check_count(counts.asked, max_nodes)
+        overlays.check(counts, limits)
+    parts = overlays.read_parts(text, counts)
+    features = overlays.features_in(parts)
+    edge_features, times = overlays.payload_in(parts)
+    at_features = start + ID_BYTES * (counts.ids + times)
+    at_edges = at_features + NUMBER_BYTES * features
+    if len(body) != at_edges + NUMBER_BYTES * edge_features:
+        raise _wrong_length(len(body), start, counts, features, edge_features, times)
+    # A copy, which the request keeps; read-only arrays would compile kernels a second time.
+    kept = bytearray(body)
+    numbers = np.frombuffer(kept, "<i8", counts.ids + times, start)
+    rows = np.frombuffer(kept, "<f4", features + edge_features, at_features)
+    if sys.byteorder == "big":
+        numbers, rows = numbers.astype(np.int64), rows.astype(np.float32)
+    ids = NumberedIds(numbers[: counts.ids], counts, parts)
+    return overlays.arrange_numbers(ids, NumberArrays(rows[:features], rows[features:], numbers[counts.ids :]))
 
 
-def read_arrays(
-    body: bytes, revision: ServedRevision, support: OverlaySupport, max_nodes: int, limits: OverlayLimits
-) -> Brought:
-    columns, payloads = support.columns, support.payloads
+def _read_counts(body: bytes) -> Counts:
     if len(body) < COUNTS.size:
         raise binary_error(
             f"{len(body):,} bytes are less than the {COUNTS.size} of its counts",
             "begin with the numbers of nodes, new nodes, edges and overrides: int64, little-endian",
         )
-    asked, new, edges, overrides = counts = COUNTS.unpack_from(body)
+    counts = COUNTS.unpack_from(body)
     if min(counts) < 0:
         raise binary_error(f"the counts {', '.join(map(str, counts))} are not all from 0", "send int64, little-endian")
-    ids, rows = asked + 2 * edges + overrides, new + overrides
-    times, edge_numbers = edges * payloads.has_times, edges * payloads.width
-    start = COUNTS.size + ID_BYTES * (ids + times)
-    behind = start + NUMBER_BYTES * rows * columns.features
-    expected = behind + NUMBER_BYTES * edge_numbers
-    if start <= len(body):  # otherwise it may be something else altogether, and its counts mean nothing
-        revision.task.check_count(asked, max_nodes)
-        check_sizes(new, overrides, edges, columns.features, limits)
-        check_edge_bytes(edges, payloads.width)
-    if len(body) != expected:
-        raise binary_error(
-            f"{len(body):,} bytes, where its counts make {expected:,}: {COUNTS.size} of counts, {ID_BYTES} of each of "
-            f"{ids:,} ids, {NUMBER_BYTES} of each of {columns.features:,} features of {rows:,} nodes"
-            + _payload_in_words(payloads, edges),
-            "send int64 and float32, little-endian",
-        )
-    # A copy, which the request keeps; read-only arrays would compile kernels a second time.
-    kept = bytearray(body)
-    numbers = np.frombuffer(kept, "<i8", ids, COUNTS.size)
-    features = np.frombuffer(kept, "<f4", rows * columns.features, start)
-    if sys.byteorder == "big":
-        numbers, features = numbers.astype(np.int64), features.astype(np.float32)
-    ends = asked + 2 * edges
-    if revision.graph.naming.number_array(numbers, features, new, ends):
-        positions = numbers
-    else:
-        positions = _find_positions(numbers, features, new, asked, ends, columns, revision)
-    payload = None
-    if payloads.takes_any:
-        own_times = np.frombuffer(kept, "<i8", times, COUNTS.size + ID_BYTES * ids)
-        own_features = np.frombuffer(kept, "<f4", edge_numbers, behind)
-        payload = payloads.read_arrays(own_features, own_times, edges, PAYLOAD)
-    return Brought(
-        positions[:asked],
-        features.reshape(rows, columns.features),
-        positions[ends:],
-        positions[asked:ends].reshape(-1, 2),
-        payload,
+    return Counts(*counts)
+
+
+def _read_parts(body: bytes) -> tuple[bytes, int]:
+    """What a body says of its parts, and where its arrays begin."""
+    begin = COUNTS.size + LENGTH_BYTES
+    length = int.from_bytes(body[COUNTS.size : begin], "little", signed=True) if len(body) >= begin else 0
+    if not 0 < length <= min(MOST_PARTS_BYTES, len(body) - begin) or length % LENGTH_BYTES:
+        raise no_parts(f"{length:,} is no length of it, a multiple of {LENGTH_BYTES} up to {MOST_PARTS_BYTES:,}")
+    return body[begin : begin + length], begin + length
+
+
+def _wrong_length(
+    length: int, start: int, counts: Counts, features: int, edge_features: int, times: int
+) -> RequestError:
+    """`length`: of the body. `start`: where its arrays begin."""
+    expected = start + ID_BYTES * (counts.ids + times) + NUMBER_BYTES * (features + edge_features)
+    first = "counts and parts" if start > COUNTS.size else "counts"
+    payload = f", {ID_BYTES} of the time of each of {counted(times, 'edge')}" if times else ""
+    if edge_features:
+        payload += f", {NUMBER_BYTES} of each of {counted(edge_features, 'feature')} of edges"
+    return binary_error(
+        f"{length:,} bytes, where its counts make {expected:,}: {start:,} of {first}, {ID_BYTES} of each of "
+        f"{counts.ids:,} ids, {NUMBER_BYTES} of each of {counted(features, 'feature')} of nodes{payload}",
+        "send int64 and float32, little-endian",
     )
-
-
-def _payload_in_words(payloads: EdgePayloads, edges: int) -> str:
-    """For people; empty: edges have no payload."""
-    times = f", {ID_BYTES} of the time of each of {counted(edges, 'edge')}" if payloads.has_times else ""
-    if not payloads.width:
-        return times
-    return f"{times}, {NUMBER_BYTES} of each of {counted(payloads.width, 'feature')} of {counted(edges, 'edge')}"
-
-
-def _find_positions(
-    numbers: np.ndarray,
-    features: np.ndarray,
-    new: int,
-    asked: int,
-    ends: int,
-    columns: FeatureColumns,
-    revision: ServedRevision,
-) -> np.ndarray:
-    """Positions of ids of any kind. Raises RequestError where anything is wrong."""
-    if len(features):
-        check_finite(features.reshape(-1, columns.features), new)
-    positions = revision.graph.naming.place_array(numbers, new)
-    _check_positions(positions, numbers, new, asked, ends, revision)
-    return positions
-
-
-def _check_positions(
-    positions: np.ndarray, numbers: np.ndarray, new: int, asked: int, ends: int, revision: ServedRevision
-) -> None:
-    if np.minimum.reduce(positions) < 0:
-        first = int(positions.argmin())
-        brought = f"-1 to -{new} are the new nodes" if new > 1 else "-1 is the new node" if new else "none is new"
-        where, shown = place_of(first, asked, ends), str(numbers[first])
-        raise revision.graph.naming.unknown(where, shown, f"of this request {brought}")
-    overridden = positions[ends:].tolist()
-    if not overridden:
-        return
-    if max(overridden) >= revision.graph.nodes:
-        first = next(i for i, position in enumerate(overridden) if position >= revision.graph.nodes)
-        raise new_node(place_of(ends + first, asked, ends), str(numbers[ends + first]))
-    if len(set(overridden)) < len(overridden):
-        raise repeated(numbers[ends:].tolist(), "overlay.overrides")

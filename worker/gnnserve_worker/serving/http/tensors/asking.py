@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_worker.asking.edge_payload import PayloadFields
-from gnnserve_worker.asking.naming import NodeNaming
-from gnnserve_worker.asking.overlay import OverlaySupport, check_edge_bytes, check_finite, check_sizes
-from gnnserve_worker.asking.overlay_ids import NamedIds, place_ids
+from gnnserve_worker.asking.edge_payload import PayloadArrays, PayloadFields
+from gnnserve_worker.asking.overlay_arrays import TypeColumns
+from gnnserve_worker.asking.overlay_ids import EdgeFields, NamedIds
+from gnnserve_worker.asking.overlay_parts import Counts
 from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestError, counted
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
-from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import (
     EDGE_FEATURES,
+    EDGE_RELATIONS,
     EDGE_TIMES,
     EDGES,
     NEW_FEATURES,
@@ -29,7 +30,7 @@ from gnnserve_worker.serving.http.tensors.served import (
 )
 from gnnserve_worker.serving.requests import Arrange, Ask
 
-_PAYLOAD = PayloadFields(EDGE_FEATURES, EDGE_TIMES)
+_FIELDS = EdgeFields(f"{EDGES}[{{}}][0]", f"{EDGE_RELATIONS}[{{}}]", f"{EDGES}[{{}}][1]")
 
 
 def to_ask(
@@ -76,39 +77,38 @@ def _arrange(
     limits: OverlayLimits,
 ) -> tuple[Overlay, np.ndarray]:
     """`sizes`: lengths of the request's tensors."""
-    support = revision.compute.overlays.support(limits)
-    _check_overlay(sizes, support, limits)
+    overlays = revision.compute.overlays.arrays(limits)
+    new, edges, overrides = (sizes.get(name, 0) for name in (NEW_NODES, EDGES, OVERRIDES))
+    overlays.check(Counts(sizes[items], new, edges, overrides), limits)
+    named = sizes.get(EDGE_RELATIONS, 0)
+    if overlays.form.names_types and named != edges:
+        problem = f"{counted(named, 'name')}, where {EDGES} has {counted(edges, 'edge')}"
+        raise RequestError(ErrorCode.MISSING_FIELD, EDGE_RELATIONS, problem, "give the name of the relation of each")
     elements = {name: read_elements(given) for name, given in tensors.items()}
-    return _arrange_elements(elements[items], elements, sizes.get(EDGES, 0), revision.graph.naming, support)
+    ids, new_ids, ends, overridden, relations = (
+        as_list(elements.get(name, [])) for name in (items, NEW_NODES, EDGES, OVERRIDES, EDGE_RELATIONS)
+    )
+    payload = {
+        one.place: PayloadArrays(
+            PayloadFields(f"{EDGE_FEATURES}{one.suffix}", f"{EDGE_TIMES}{one.suffix}"),
+            np.asarray(elements.get(f"{EDGE_FEATURES}{one.suffix}", ()), np.float32),
+            np.asarray(elements.get(f"{EDGE_TIMES}{one.suffix}", ()), np.int64),
+        )
+        for one in overlays.form.relations
+    }
+    types = overlays.form.types
+    return overlays.arrange_named(
+        NamedIds(ids, new_ids, ends, overridden, relations, _FIELDS),
+        _rows(elements, NEW_FEATURES, types), _rows(elements, OVERRIDE_FEATURES, types), payload,
+    )  # fmt: skip
 
 
-def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: OverlayLimits) -> None:
-    """`sizes`: lengths of the request's tensors."""
-    new, overrides = sizes.get(NEW_NODES, 0), sizes.get(OVERRIDES, 0)
-    check_sizes(new, overrides, sizes.get(EDGES, 0), support.columns.features, limits)
-    for ids, features in ((NEW_NODES, NEW_FEATURES), (OVERRIDES, OVERRIDE_FEATURES)):
-        rows, nodes = sizes.get(features, 0), sizes.get(ids, 0)
-        if rows != nodes:
-            problem = f"{counted(rows, 'row')}, where {ids} has {counted(nodes, 'node')}"
-            raise RequestError(ErrorCode.WRONG_FEATURES, features, problem, "give a row of all features for each")
-
-
-def _arrange_elements(
-    items: Elements, elements: Mapping[str, Elements], edges: int, naming: NodeNaming, support: OverlaySupport
-) -> tuple[Overlay, np.ndarray]:
-    brought = (elements.get(name, []) for name in (NEW_NODES, EDGES, OVERRIDES))
-    ids = NamedIds(*(as_list(one) for one in (items, *brought)))
-    placed = place_ids(ids, naming)
-    rows = [np.asarray(elements.get(name, ()), np.float32) for name in (NEW_FEATURES, OVERRIDE_FEATURES)]
-    features = np.concatenate(rows).reshape(-1, support.columns.features)
-    check_finite(features, len(ids.new))
-    payloads, payload = support.payloads, None
-    if payloads.takes_any:
-        check_edge_bytes(edges, payloads.width)
-        own_features = np.asarray(elements.get(EDGE_FEATURES, ()), np.float32)
-        own_times = np.asarray(elements.get(EDGE_TIMES, ()), np.int64)
-        payload = payloads.read_arrays(own_features, own_times, edges, _PAYLOAD)
-    return support.arrange(features, placed.overridden, placed.edges, placed.asked, ALL_OF_FIRST, ALL_OF_FIRST, payload)
+def _rows(elements: Mapping[str, Elements], name: str, types: Sequence[TypeColumns]) -> dict[int, np.ndarray]:
+    """Rows of features by the place of their type, float32. `name`: of their tensors, without its end."""
+    return {
+        one.place: np.asarray(elements.get(f"{name}{one.suffix}", ()), np.float32).reshape(-1, one.columns)
+        for one in types
+    }
 
 
 def as_list(elements: Elements) -> list[Any]:

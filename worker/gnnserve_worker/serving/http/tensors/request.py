@@ -217,7 +217,7 @@ def _read_inputs(
     for index, tensor in enumerate(given):
         name, kind = tensor.name, given_kind(tensor.name, tensor.datatype, asked, revision)
         if kind is None and name.startswith(OVERLAY):
-            revision.compute.overlays.support(limits)
+            revision.compute.overlays.check(limits)
         if kind is None and name in asked.fields_of_others:
             raise asked.wrong_task(f"inputs[{index}].name")
         if kind is None:

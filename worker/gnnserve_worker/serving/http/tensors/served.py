@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
+from gnnserve_worker.asking.overlay_arrays import ArrayForm
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.tasks.served import AskedModel
@@ -17,7 +18,7 @@ OVERLAY = "overlay."
 """Names of all inputs begin with it that bring something."""
 NEW_NODES, EDGES, OVERRIDES = f"{OVERLAY}nodes", f"{OVERLAY}edges", f"{OVERLAY}overrides"
 NEW_FEATURES, OVERRIDE_FEATURES = f"{NEW_NODES}.features", f"{OVERRIDES}.features"
-EDGE_FEATURES, EDGE_TIMES = f"{EDGES}.features", f"{EDGES}.times"
+EDGE_RELATIONS, EDGE_FEATURES, EDGE_TIMES = f"{EDGES}.relations", f"{EDGES}.features", f"{EDGES}.times"
 
 
 def given_kind(name: str, datatype: str, asked: AskedModel, revision: ServedRevision) -> TensorKind | None:
@@ -35,14 +36,14 @@ def given_kind(name: str, datatype: str, asked: AskedModel, revision: ServedRevi
 def read_by(revision: ServedRevision) -> tuple[Any, ...]:
     """All of a revision that `read_request` reads a request by: where this is the same, a request that was read before
     need not be read again."""
-    naming, brought = revision.graph.naming, _brought_to(revision)
+    naming, brought = revision.graph.naming, revision.compute.overlays.array_form
     return naming.are_texts, naming.takes_texts, brought, revision.has_embeddings, revision.task.tensors.items
 
 
 def input_kinds(asked: AskedModel, revision: ServedRevision) -> Mapping[str, TensorKind]:
     """The tensors that a request may bring, by name."""
     tensors = asked.tensors
-    are_texts, brought = revision.graph.naming.are_texts, _brought_to(revision)
+    are_texts, brought = revision.graph.naming.are_texts, revision.compute.overlays.array_form
     return _inputs(tensors.items, tensors.shape, are_texts, brought, tensors.own.kinds)
 
 
@@ -53,12 +54,6 @@ def example_input(asked: AskedModel, revision: ServedRevision) -> dict[str, Any]
     return {"name": kind.name, "shape": [len(items), *kind.shape[1:]], "datatype": kind.datatype, "data": items}
 
 
-def _brought_to(revision: ServedRevision) -> tuple[int, int, bool] | None:
-    """Features of a node, features of an edge, and whether edges have times; None: nothing can be brought."""
-    overlays = revision.compute.overlays
-    return (overlays.features, overlays.edge_features, overlays.edge_times) if overlays.takes_arrays else None
-
-
 @functools.lru_cache(8)
 def _items(name: str, shape: tuple[int, ...], datatype: Datatype) -> TensorKind:
     return TensorKind(name, datatype, shape)
@@ -66,26 +61,30 @@ def _items(name: str, shape: tuple[int, ...], datatype: Datatype) -> TensorKind:
 
 @functools.lru_cache(8)
 def _inputs(
-    items: str,
-    shape: tuple[int, ...],
-    has_text_ids: bool,
-    brought: tuple[int, int, bool] | None,
-    own: tuple[TensorKind, ...],
+    items: str, shape: tuple[int, ...], has_text_ids: bool, brought: ArrayForm, own: tuple[TensorKind, ...]
 ) -> Mapping[str, TensorKind]:
-    """`brought`: as of `_brought_to`. `own`: as of `OwnInputs.kinds`."""
-    ids = Datatype.BYTES if has_text_ids else Datatype.INT64
-    kinds = [_items(items, shape, ids), *own]
-    if brought is not None:
-        features, edge_features, edge_times = brought
-        kinds += [
-            TensorKind(NEW_NODES, ids, (ANY_LENGTH,), is_optional=True),
-            TensorKind(NEW_FEATURES, Datatype.FP32, (ANY_LENGTH, features), is_optional=True),
-            TensorKind(EDGES, ids, (ANY_LENGTH, 2), is_optional=True),
-            TensorKind(OVERRIDES, ids, (ANY_LENGTH,), is_optional=True),
-            TensorKind(OVERRIDE_FEATURES, Datatype.FP32, (ANY_LENGTH, features), is_optional=True),
-        ]
-        if edge_features:
-            kinds.append(TensorKind(EDGE_FEATURES, Datatype.FP32, (ANY_LENGTH, edge_features), is_optional=True))
-        if edge_times:
-            kinds.append(TensorKind(EDGE_TIMES, Datatype.INT64, (ANY_LENGTH,), is_optional=True))
+    """`own`: as of `OwnInputs.kinds`."""
+    kinds = [_items(items, shape, _id_type(are_texts=has_text_ids)), *own]
+    if brought.are_taken:
+        ids = _id_type(are_texts=brought.has_text_ids)
+        kinds.append(_optional(NEW_NODES, ids))
+        kinds += (_optional(f"{NEW_FEATURES}{one.suffix}", Datatype.FP32, one.columns) for one in brought.types)
+        kinds.append(_optional(EDGES, ids, 2))
+        if brought.names_types:
+            kinds.append(_optional(EDGE_RELATIONS, Datatype.BYTES))
+        kinds.append(_optional(OVERRIDES, ids))
+        kinds += (_optional(f"{OVERRIDE_FEATURES}{one.suffix}", Datatype.FP32, one.columns) for one in brought.types)
+        for relation in brought.relations:
+            if relation.columns:
+                kinds.append(_optional(f"{EDGE_FEATURES}{relation.suffix}", Datatype.FP32, relation.columns))
+            if relation.has_time:
+                kinds.append(_optional(f"{EDGE_TIMES}{relation.suffix}", Datatype.INT64))
     return {kind.name: kind for kind in kinds}
+
+
+def _id_type(*, are_texts: bool) -> Datatype:
+    return Datatype.BYTES if are_texts else Datatype.INT64
+
+
+def _optional(name: str, datatype: Datatype, *columns: int) -> TensorKind:
+    return TensorKind(name, datatype, (ANY_LENGTH, *columns), is_optional=True)

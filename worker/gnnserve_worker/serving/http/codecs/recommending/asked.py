@@ -113,7 +113,8 @@ def ask_of(search: NodeSearch, revision: ServedRevision, max_nodes: int, limits:
     if not revision.compute.indexes:
         raise recommending.no_part(revision.manifest.revision)
     if folded is None:
-        part = recommending.part_for(node_id, overlay, search.type)
+        may_be_new = overlay is not None or arrange is not None
+        part = recommending.part_for(node_id, search.type, may_be_new=may_be_new)
     else:
         part = recommending.part_like(folded.like, search.node, search.type)
         # One of the nodes that are computed, so that there is a stored one to be found.
