@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.load_pictures import draw_sweep
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.serving import ANSWER_TIMEOUT_S, ROOT, WARM_UP_S, running_server
 from benchmarks.verdicts import given
@@ -26,7 +27,6 @@ from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.statistics import LoadPlan, LoadReport, summarize
 from gnnserve_cli.loadgen.sweep import sweep_table
-from gnnserve_cli.loadgen.sweep_picture import draw_sweep
 from gnnserve_cli.render import output, put
 from gnnserve_client.address import Endpoint
 

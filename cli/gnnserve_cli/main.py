@@ -77,7 +77,6 @@ _COMMANDS: Mapping[str, tuple[Extra, str]] = {
     "graph inspect": (GENERATE, "examples/digits.yaml"),
     "model describe": (GENERATE, "train.py:model --graph train.py:data --out described"),
     "embeddings export": (GENERATE, "4d4396dec1c5 x1 --out embeddings.parquet"),
-    "cache simulate": (SERVE, "flickr --trace zipf --out cache.html"),
     "changes apply": (SERVE, "new.csv http://127.0.0.1:8080 --token-file write-token"),
     "changes tail": (CLI, "http://127.0.0.1:8080 --after 120"),
     "changes compact": (GENERATE, "service.yaml"),
@@ -89,7 +88,6 @@ _GROUPS = {
     "graph": "Look at a graph before anything is trained on it.",
     "model": "Bring models of your own.",
     "embeddings": "Take embeddings of nodes to other programs.",
-    "cache": "Choose what a GPU worker keeps in its cache.",
     "changes": "Change the graph of a running server, or watch its changes.",
 }
 """Help of each group of commands."""

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from gnnserve_api.spec.graph import GraphSource
     from gnnserve_api.spec.service import GNNServiceSpec
 
-MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+_MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def is_manifest(text: str) -> bool:
     """Whether it names a manifest: a file of YAML, or `-` for standard input."""
-    return text == "-" or Path(text).suffix in MANIFEST_SUFFIXES
+    return text == "-" or Path(text).suffix in _MANIFEST_SUFFIXES
 
 
 def parse_spec(text: str) -> GNNServiceSpec:
@@ -28,19 +28,16 @@ def parse_spec(text: str) -> GNNServiceSpec:
 
     if is_manifest(text):
         return load_manifest(Path(text)).spec
-    return GNNServiceSpec(graph=Graph(source=parse_source(text)))
+    return GNNServiceSpec(graph=Graph(source=_parse_source(text)))
 
 
-def parse_source(text: str) -> GraphSource:
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+def _parse_source(text: str) -> GraphSource:
     from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
     from gnnserve_api.spec.heterogeneous import HeterogeneousSource, NpzFolder  # noqa: PLC0415
     from gnnserve_api.spec.paths import DataPath  # noqa: PLC0415
     from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
 
     path = Path(text)
-    if path.suffix in MANIFEST_SUFFIXES:
-        return load_manifest(path).spec.graph.source
     if path.suffix == ".npz":
         return GraphSource(npz=NpzSource(uri=DataPath(path.absolute().as_uri())))
     if path.is_dir():

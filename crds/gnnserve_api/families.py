@@ -24,17 +24,12 @@ class Capabilities:
     """Nodes, features and edges that the request brings along."""
     changes: bool = False
     """Features and edges that have changed since."""
-    instants: bool = False
-    """The graph as it was at a moment that the request names."""
     embeddings: bool = False
     """The model's last hidden layer, beside the scores."""
 
     def cover(self, needed: Capabilities) -> bool:
         return (
-            self.overlay >= needed.overlay
-            and self.changes >= needed.changes
-            and self.instants >= needed.instants
-            and self.embeddings >= needed.embeddings
+            self.overlay >= needed.overlay and self.changes >= needed.changes and self.embeddings >= needed.embeddings
         )
 
     def both(self, other: Capabilities) -> Capabilities:
@@ -42,7 +37,6 @@ class Capabilities:
         return Capabilities(
             self.overlay and other.overlay,
             self.changes and other.changes,
-            self.instants and other.instants,
             self.embeddings and other.embeddings,
         )
 
@@ -184,16 +178,13 @@ class VariantPoint:
 
     @property
     def capabilities(self) -> Capabilities:
-        # A graph of another moment has other neighbours, so rows must be made from features alone. So must they for
-        # embeddings: behind a stored layer products of the last hidden layer are gathered in its place. The hidden
-        # layer of a network of its own is not the model's.
+        # Rows must be made from features alone for embeddings: behind a stored layer products of the last hidden layer
+        # are gathered in its place. The hidden layer of a network of its own is not the model's.
         is_of_features = self.rows in {RowAxis.FEATURES, RowAxis.PRODUCTS}
         has_model_layers = self.network in {NetworkAxis.MODEL, NetworkAxis.PROGRAM}
-        takes_overlays = self.follows is FollowAxis.OVERLAYS
         return Capabilities(
-            overlay=takes_overlays,
+            overlay=self.follows is FollowAxis.OVERLAYS,
             changes=self.follows is not FollowAxis.NOTHING,
-            instants=takes_overlays and is_of_features,
             embeddings=is_of_features and has_model_layers and self.channels is ChannelAxis.ALL,
         )
 

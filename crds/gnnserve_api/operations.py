@@ -19,7 +19,7 @@ _ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """A network and a batch, as both models see them."""
+    """A network and a batch, as the performance model sees them."""
 
     seeds: int
     fanouts: tuple[float, ...]
@@ -34,14 +34,6 @@ class BatchShape:
     @property
     def layers(self) -> int:
         return len(self.fanouts)
-
-    def sampled_in(self, layer: int) -> float:
-        """s_l, `layer` from 1."""
-        return self.fanouts[self.layers - layer]
-
-    def bound_of(self, layer: int) -> float:
-        """t · Π_{k=l+1..L} s_k: nodes that layer l computes if none is met twice; those that are read for l = 0."""
-        return self.seeds * math.prod(self.fanouts[: self.layers - layer])
 
 
 @dataclass(frozen=True, slots=True)

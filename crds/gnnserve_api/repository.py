@@ -21,7 +21,6 @@ from gnnserve_api import decoding
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
-from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import Family
 from gnnserve_api.given_weights import ComparedScores, LabelMisfit
@@ -510,13 +509,6 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     def expected(self) -> dict[str, str]:
         """SHA-256 of each file of expected scores, by the weights that they are of."""
         return {} if self.compared is UNSET else {one.weights: one.sha256 for one in self.compared}
-
-    def require_node_rows(self, what: str) -> None:
-        """InputError: tables have a row for each relation that reads a node, as those of networks over several types
-        have. `what`: what there is for networks over one list of neighbours alone."""
-        if any(table.by_relation for table in self.tables.values()):
-            problem = f"revision {self.revision} is over a graph of several types, and {what} graphs of one type alone"
-            raise InputError("REVISION", problem, "name a revision over such a graph")
 
 
 def model_digest(variants: Sequence[VariantManifest], files: Mapping[str, FileEntry]) -> str:

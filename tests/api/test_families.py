@@ -28,39 +28,39 @@ from gnnserve_api.families import (
 )
 from gnnserve_cli.report.figures import shape_of
 
-# Overlay, changes, instants, embeddings; asked for, stores a product, spans widths, stands for all columns.
+# Overlay, changes, embeddings; asked for, stores a product, spans widths, stands for all columns.
 BEFORE = """
-pruned                      ocie a-w- circle   reads the most important feature columns
-propagated                  ---e a-w- circle   reads columns of propagated features, and no neighbours
-propagated-following        -c-e a-w- circle   an embedding per node, made anew where the graph changes
-projected                   ocie -p-w diamond  first layer stored per node: nothing lost but rounding
-propagated-projected        ---e -p-w diamond  scores stored per node: nothing lost but rounding
-stored                      oc-- ap-- pentagon first layer stored per node, over all neighbours
-stored-deeper               ---- ap-- pentagon a later layer stored per node, over all neighbours
-stored-deeper-following     -c-- ap-- pentagon a layer stored per node, made anew where the graph changes
-given                       ocie a--- square   given, with feature columns of its own
-given-projected             ocie ap-- square   given, first layer stored per node
-program                     ocie a--- square   a program of your own, over all feature columns
-fanouts                     ocie a--- triangle samples fewer neighbours
-projected-fanouts           ocie -p-- triangle samples fewer neighbours
-stored-fanouts              oc-- ap-- triangle samples fewer neighbours
-stored-deeper-fanouts       ---- ap-- triangle samples fewer neighbours
-stored-deeper-following-fanouts -c-- ap-- triangle samples fewer neighbours
-given-fanouts               ocie a--- triangle samples fewer neighbours
-given-projected-fanouts     ocie ap-- triangle samples fewer neighbours
-program-fanouts             ocie a--- triangle samples fewer neighbours
-channels                    oci- a--- circle   reads feature columns; fewer hidden channels
-channels-projected          oci- ap-- diamond  fewer hidden channels, first layer stored per node
-channels-stored             oc-- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours
-channels-stored-deeper-following -c-- ap-- pentagon fewer hidden channels, a layer stored per node, made anew where the graph changes
-channels-fanouts            oci- a--- triangle samples fewer neighbours
-channels-projected-fanouts  oci- ap-- triangle samples fewer neighbours
-channels-stored-fanouts     oc-- ap-- triangle samples fewer neighbours
-channels-stored-deeper-following-fanouts -c-- ap-- triangle samples fewer neighbours
-one-row                     oci- ap-- pentagon a perceptron over the node's own features, one stored row
-propagated-one-row          ---- ap-- pentagon a perceptron over propagated features, one stored row
-cascade                     oc-- ap-- square   one variant answers, another one where it is not confident
-stored-graph-cascade        ---- ap-- square   one variant answers, another one where it is not confident
+pruned                      oce a-w- circle   reads the most important feature columns
+propagated                  --e a-w- circle   reads columns of propagated features, and no neighbours
+propagated-following        -ce a-w- circle   an embedding per node, made anew where the graph changes
+projected                   oce -p-w diamond  first layer stored per node: nothing lost but rounding
+propagated-projected        --e -p-w diamond  scores stored per node: nothing lost but rounding
+stored                      oc- ap-- pentagon first layer stored per node, over all neighbours
+stored-deeper               --- ap-- pentagon a later layer stored per node, over all neighbours
+stored-deeper-following     -c- ap-- pentagon a layer stored per node, made anew where the graph changes
+given                       oce a--- square   given, with feature columns of its own
+given-projected             oce ap-- square   given, first layer stored per node
+program                     oce a--- square   a program of your own, over all feature columns
+fanouts                     oce a--- triangle samples fewer neighbours
+projected-fanouts           oce -p-- triangle samples fewer neighbours
+stored-fanouts              oc- ap-- triangle samples fewer neighbours
+stored-deeper-fanouts       --- ap-- triangle samples fewer neighbours
+stored-deeper-following-fanouts -c- ap-- triangle samples fewer neighbours
+given-fanouts               oce a--- triangle samples fewer neighbours
+given-projected-fanouts     oce ap-- triangle samples fewer neighbours
+program-fanouts             oce a--- triangle samples fewer neighbours
+channels                    oc- a--- circle   reads feature columns; fewer hidden channels
+channels-projected          oc- ap-- diamond  fewer hidden channels, first layer stored per node
+channels-stored             oc- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours
+channels-stored-deeper-following -c- ap-- pentagon fewer hidden channels, a layer stored per node, made anew where the graph changes
+channels-fanouts            oc- a--- triangle samples fewer neighbours
+channels-projected-fanouts  oc- ap-- triangle samples fewer neighbours
+channels-stored-fanouts     oc- ap-- triangle samples fewer neighbours
+channels-stored-deeper-following-fanouts -c- ap-- triangle samples fewer neighbours
+one-row                     oc- ap-- pentagon a perceptron over the node's own features, one stored row
+propagated-one-row          --- ap-- pentagon a perceptron over propagated features, one stored row
+cascade                     oc- ap-- square   one variant answers, another one where it is not confident
+stored-graph-cascade        --- ap-- square   one variant answers, another one where it is not confident
 """  # noqa: E501 - a line each
 POINT_OF_ALL = [pytest.param(family, point, id=family) for family, point in POINTS.items()]
 
@@ -71,7 +71,7 @@ def letters(**said: bool) -> str:
 
 def told(point: VariantPoint) -> str:
     able = point.capabilities
-    given = letters(overlay=able.overlay, changes=able.changes, instants=able.instants, embeddings=able.embeddings)
+    given = letters(overlay=able.overlay, changes=able.changes, embeddings=able.embeddings)
     asked = letters(
         asked=point.is_asked_for, product=point.stores_product, widths=point.spans_widths,
         whole=point.stands_for_all_columns,
@@ -92,12 +92,12 @@ def test_no_two_points_have_one_family() -> None:
 def test_rules_of_the_axes_hold_at_every_point(family: str, point: VariantPoint) -> None:
     able = point.capabilities
     assert able.cover(STORED_GRAPH)
-    assert able.changes >= able.overlay >= able.instants, "each needs more than the one before"
+    assert able.changes >= able.overlay, "each needs more than the one before"
     if point.hops is HopAxis.PROPAGATED:
-        assert not (able.overlay or able.instants), "neighbours are in the rows"
+        assert not able.overlay, "neighbours are in the rows"
         assert able.changes is (point is FOLDED), "rows of embeddings are made anew"
     if point.rows in {RowAxis.HIDDEN, RowAxis.STAGES}:
-        assert not (able.instants or able.embeddings), "rows are no features"
+        assert not able.embeddings, "rows are no features"
     if point.network is NetworkAxis.PERCEPTRON or point.channels is ChannelAxis.FEWER:
         assert not able.embeddings, "the hidden layer is not the model's"
     if point.hops is HopAxis.FEWER:
@@ -135,7 +135,6 @@ def test_capabilities_cover_what_they_include() -> None:
 
     assert both.cover(Capabilities(overlay=True))
     assert both.cover(both)
-    assert not both.cover(Capabilities(instants=True))
     assert both.both(Capabilities(overlay=True, embeddings=True)) == Capabilities(overlay=True)
     assert not both.cover(Capabilities(embeddings=True))
 

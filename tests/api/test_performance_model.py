@@ -1,4 +1,4 @@
-"""The paper's performance model to the digit, the corrected one, and what calibration makes of contradictions."""
+"""The performance model: what it counts, and what calibration makes of contradictions."""
 
 from __future__ import annotations
 
@@ -16,43 +16,12 @@ from gnnserve_api.operations import (
     read_rows,
 )
 from gnnserve_api.spec.model import Architecture
-from gnnserve_cli.report.performance_model import (
-    CalibrationError,
-    MeasuredVariant,
-    calibrate_corrected,
-    calibrate_paper,
-    paper_bytes,
-    paper_operations,
-    paper_rates_of,
-    paper_times,
-)
+from gnnserve_cli.report.performance_model import CalibrationError, MeasuredVariant, calibrate
 
-EXAMPLE = BatchShape(seeds=1024, fanouts=(25, 25), widths=(128, 128, 128))
-"""Dynamic GNN inference as-a-service, section 3.1: its example."""
 REDDIT = BatchShape(seeds=1024, fanouts=(25, 10), widths=(602, 256, 41))
 
 
-def test_the_papers_example() -> None:
-    times = paper_times(EXAMPLE, distinct_share=0.5, feature_bytes=4, bytes_per_s=30e9, operations_per_s=0.7e12)
-    assert times.transfer_ms == pytest.approx(5.461, abs=5e-4)
-    assert times.compute_ms == pytest.approx(0.375, abs=5e-4)
-    assert times.return_ms == pytest.approx(0.0175, abs=5e-5)
-    assert times.window_ms == times.transfer_ms + times.compute_ms
-
-
-def test_the_printed_gigaflops_would_be_a_thousand_times_too_slow() -> None:
-    assert paper_times(EXAMPLE, 0.5, 4, 30e9, 0.7e9).compute_ms == pytest.approx(375, abs=0.5)
-
-
-def test_layers_count_from_the_input_and_fanouts_from_the_targets() -> None:
-    assert (REDDIT.sampled_in(1), REDDIT.sampled_in(2)) == (10, 25)
-    assert [REDDIT.bound_of(layer) for layer in (0, 1, 2)] == [256_000, 25_600, 1024]
-    # N_1 · (s_1 f_0 + f_0 f_1 + f_1) + N_2 · (s_2 f_1 + f_1 f_2 + f_2)
-    by_hand = 25_600 * (10 * 602 + 602 * 256 + 256) + 1024 * (25 * 256 + 256 * 41 + 41)
-    assert paper_operations(REDDIT, 1.0) == by_hand
-
-
-def test_rows_that_the_paper_leaves_out() -> None:
+def test_rows_are_those_of_all_nodes_and_their_own() -> None:
     assert distinct_rows_bound(REDDIT) == 282_624  # and not 256,000
     assert hidden_rows(REDDIT) == 1024 * 26
     assert read_rows(REDDIT) == 1024 * 301
@@ -116,26 +85,11 @@ def measured(name: str, gather_ms: float, compute_ms: float, amount: float, oper
     return MeasuredVariant(name, gather_ms, compute_ms, gather_ms + compute_ms, amount, operations_)
 
 
-def paper_measured(columns: int, bytes_per_s: float, operations_per_s: float) -> MeasuredVariant:
-    shape = BatchShape(1024, (25, 10), (columns, 256, 41))
-    times = paper_times(shape, 0.8, 4, bytes_per_s, operations_per_s)
-    return MeasuredVariant(
-        f"c{columns}", times.transfer_ms, times.compute_ms, times.window_ms,
-        paper_bytes(shape, 0.8, 4), paper_operations(shape, 0.8),
-    )  # fmt: skip
-
-
-def test_rates_of_the_papers_model_come_back() -> None:
-    rates = calibrate_paper(paper_measured(602, 13.5e9, 0.7e12), paper_measured(75, 13.5e9, 0.7e12))
-    assert rates.bytes_per_s == pytest.approx(13.5e9)
-    assert rates.operations_per_s == pytest.approx(0.7e12)
-
-
-def test_rates_of_the_corrected_model_come_back_with_its_fixed_costs() -> None:
+def test_rates_come_back_with_the_fixed_costs() -> None:
     def at(amount: float) -> MeasuredVariant:
         return measured("v", 0.2 + amount / 1e7, 0.5 + 10 * amount / 1e9, amount, 10 * amount)
 
-    model = calibrate_corrected(at(8e6), at(1e6))
+    model = calibrate(at(8e6), at(1e6))
     assert (model.gather.fixed_ms, model.compute.fixed_ms) == (pytest.approx(0.2), pytest.approx(0.5))
     assert (model.gather.per_s, model.compute.per_s) == (pytest.approx(1e10), pytest.approx(1e12))
     assert model.notes == ()
@@ -146,67 +100,35 @@ def test_stages_that_do_not_add_up_to_their_window_are_made_to() -> None:
     """As medians: 0.361 and 1.17 ms of a window of 1.86 ms."""
     wide = MeasuredVariant("x1", 0.361, 1.17, 1.86, 8e6, 8e7)
     narrow = MeasuredVariant("x8", 0.2, 0.7, 1.0, 1e6, 1e7)
-    model = calibrate_corrected(wide, narrow)
+    model = calibrate(wide, narrow)
     assert model.notes == ()
     assert model.window_ms(8e6, 8e7) == pytest.approx(1.86)
     assert model.window_ms(1e6, 1e7) == pytest.approx(1.0)
-    rates = paper_rates_of(wide)
-    assert 1e3 * (8e6 / rates.bytes_per_s + 8e7 / rates.operations_per_s) == pytest.approx(1.86)
-
-
-def test_a_negative_bandwidth_is_explained_instead_of_returned() -> None:
-    # Half of the narrow one's time is fixed: what the model has no term for.
-    wide, narrow = measured("x1", 0.3, 1.2, 1e7, 1e8), measured("x16", 0.15, 0.6, 1e6, 2e7)
-    with pytest.raises(CalibrationError, match="x1 and x16 the bandwidth comes out negative"):
-        calibrate_paper(wide, narrow)
-    rates = paper_rates_of(wide)
-    assert (rates.bytes_per_s, rates.operations_per_s) == (pytest.approx(1e7 / 0.3e-3), pytest.approx(1e8 / 1.2e-3))
-
-
-def test_a_negative_operation_rate_is_explained_instead_of_returned() -> None:
-    with pytest.raises(CalibrationError, match="operation rate comes out negative"):
-        calibrate_paper(measured("x1", 20, 1, 1e7, 1e8), measured("x16", 1, 0.1, 1e6, 2e7))
-
-
-def test_proportional_measurements_tell_no_two_rates() -> None:
-    with pytest.raises(CalibrationError, match="same proportion"):
-        calibrate_paper(measured("x1", 1, 1, 2e6, 2e7), measured("x2", 0.5, 0.5, 1e6, 1e7))
 
 
 def test_equal_widths_calibrate_nothing() -> None:
     with pytest.raises(CalibrationError, match="two widths are needed"):
-        calibrate_corrected(measured("x1", 1, 1, 1e6, 1e7), measured("x1-int8", 1, 1, 1e6, 1e7))
+        calibrate(measured("x1", 1, 1, 1e6, 1e7), measured("x1-int8", 1, 1, 1e6, 1e7))
 
 
 def test_a_stage_that_does_not_grow_is_constant_and_says_so() -> None:
-    model = calibrate_corrected(measured("x1", 1.0, 0.5, 8e6, 8e7), measured("x8", 0.5, 0.6, 1e6, 1e7))
+    model = calibrate(measured("x1", 1.0, 0.5, 8e6, 8e7), measured("x8", 0.5, 0.6, 1e6, 1e7))
     assert (model.compute.per_s, model.compute.fixed_ms) == (None, pytest.approx(0.55))
     assert model.compute.ms(1e12) == pytest.approx(0.55)
     assert [note.split(" takes")[0] for note in model.notes] == ["computing"]
 
 
 def test_a_negative_fixed_cost_becomes_none_and_says_so() -> None:
-    model = calibrate_corrected(measured("x1", 10.0, 1.0, 2e6, 8e7), measured("x8", 1.0, 0.5, 1e6, 1e7))
+    model = calibrate(measured("x1", 10.0, 1.0, 2e6, 8e7), measured("x8", 1.0, 0.5, 1e6, 1e7))
     assert model.gather.fixed_ms == 0
     assert model.gather.ms(2e6) == pytest.approx(10)
     assert "would make its fixed cost negative" in model.notes[0]
 
 
-def test_a_stage_without_time_has_no_rate() -> None:
-    with pytest.raises(CalibrationError, match="no measurable time"):
-        paper_rates_of(measured("x1", 0.0, 1.0, 1e6, 1e7))
-
-
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0, 10.0])
 def test_nothing_negative_or_infinite_is_ever_returned(factor: float) -> None:
     wide, narrow = measured("x1", 1.0, 1.0, 8e6, 8e7), measured("x8", factor, factor, 1e6, 2e7)
-    model = calibrate_corrected(wide, narrow)
+    model = calibrate(wide, narrow)
     for stage in (model.gather, model.compute):
         assert stage.fixed_ms >= 0
         assert stage.per_s is None or (stage.per_s > 0 and math.isfinite(stage.per_s))
-    try:
-        rates = calibrate_paper(wide, narrow)
-    except CalibrationError:
-        return
-    assert 0 < rates.bytes_per_s < math.inf
-    assert 0 < rates.operations_per_s < math.inf

@@ -1,4 +1,4 @@
-"""Load that changes: its shapes, what of it is held against the objective, and the picture of it."""
+"""Load that changes: its shapes, and what of it is held against the objective."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import itertools
 import json
 import math
 import statistics
-import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ from tests.support.fake_server import Asked, Told, answer_like_gnnserve, fake_se
 from typer.testing import CliRunner
 
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.picture import draw_picture
 from gnnserve_cli.loadgen.record import FAILED, REFUSED, Record
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_arrivals, build_curve
-from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, slice_up, summarize
+from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, StatedObjective, slice_up, summarize
 from gnnserve_cli.main import app
 from gnnserve_client.address import parse_url
 
@@ -298,13 +295,10 @@ def test_what_is_not_tried_again_is_refused(retry_after: str, retries: str) -> N
         pytest.param(["--scenario", "step"], "--scenario: ", id="scenario of a closed loop"),
         pytest.param(["--retries", "1"], "--retries: ", id="retries of a closed loop"),
         pytest.param(["--arrivals", "fixed"], "--arrivals: ", id="arrivals of a closed loop"),
-        pytest.param(["--picture", "x.svg"], "--picture: ", id="picture of a closed loop"),
         pytest.param(["--scenario", "step", "--rate", "9", "--arrivals", "fixed"], "--arrivals: ", id="two schedules"),
         pytest.param(
             ["--scenario", "step", "--rate", "0.001"], "raise --rate or --duration\n", id="scenario without a request"
         ),
-        pytest.param(["--rate", "9", "--picture", "x.gif"], "ends neither in .svg nor in .png", id="unknown ending"),
-        pytest.param(["--rate", "9", "--picture", "none/x.svg"], "No such file or directory", id="no such folder"),
     ],
 )
 def test_contradictions_are_refused_before_anybody_is_asked(
@@ -315,65 +309,3 @@ def test_contradictions_are_refused_before_anybody_is_asked(
     assert result.exit_code == 2
     assert said in result.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_matplotlib_is_said_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    arguments = ["load", "http://localhost:1", "--rate", "9", "--picture", str(tmp_path / "run.svg")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 4
-    assert "pip install 'gnnserve[pictures]'" in result.stderr
-
-
-# The picture
-
-
-def test_a_run_is_drawn_with_every_variant_and_the_objective(tmp_path: Path) -> None:
-    with fake_server() as server:
-        for name in ("run.svg", "run.PNG"):
-            load(
-                server.url, "--scenario", "flash", "--rate", "300", "--duration", "0.5", "--objective-ms", "50",
-                "--picture", str(tmp_path / name),
-            )  # fmt: skip
-    assert (tmp_path / "run.PNG").read_bytes().startswith(b"\x89PNG")
-    svg = ET.parse(tmp_path / "run.svg").getroot()  # noqa: S314 - our own
-    assert svg.tag.endswith("svg")
-
-
-def texts(path: Path) -> str:
-    """matplotlib draws letters as shapes, and says in a comment what they spell."""
-    parser = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))  # noqa: S314 - our own
-    root = ET.parse(path, parser).getroot()  # noqa: S314
-    return "\n".join(node.text.strip() for node in root.iter() if callable(node.tag) and node.text)
-
-
-def draw(path: Path, record: Record, of: LoadPlan) -> LoadReport:
-    report = summarize(of, record, ACCURACIES)
-    draw_picture(path, of, record, report, ACCURACIES)
-    return report
-
-
-def test_a_picture_names_what_it_shows(tmp_path: Path) -> None:
-    draw(tmp_path / "run.svg", MIXED, plan(scenario=Scenario.STEP))
-    said = texts(tmp_path / "run.svg")
-    for text in ("step: 1 requests/s of 2 seeds at the peak", "40.00 % within 50 ms", "test accuracy 92.00 %",
-                 "x1 (94.0 %)", "x8 (90.0 %)", "offered", "refused", "objective", "p99"):  # fmt: skip
-        assert text in said
-
-
-@pytest.mark.parametrize(
-    ("record", "of"),
-    [
-        pytest.param(MIXED, plan(limit_ms=None), id="no objective"),
-        pytest.param(record_of([(1.0, math.nan, REFUSED)] * 5), plan(), id="nobody was answered"),
-        pytest.param(
-            # In the third of eleven parts, whose rate times its length is a little less than so many.
-            record_of([(2.3, math.nan, REFUSED)] * 440),
-            plan(limit_ms=None),
-            id="no objective, and nobody was answered",
-        ),
-    ],
-)
-def test_whatever_came_of_a_run_can_be_drawn(record: Record, of: LoadPlan, tmp_path: Path) -> None:
-    draw(tmp_path / "run.svg", record, of)
-    assert texts(tmp_path / "run.svg")

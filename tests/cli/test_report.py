@@ -333,7 +333,6 @@ def test_storages_are_fitted_apart_and_projected_variants_only_predicted() -> No
     assert [fit.storage for fit in report.models] == list(Storage)
     bfloat16 = report.models[2]
     assert bfloat16.predictions[-1].variant == "projected-bfloat16"
-    assert bfloat16.predictions[-1].paper_ms is None
     assert not bfloat16.predictions[-1].calibrated_with
     assert {width.storage for width in report.latencies.answers[0].widths} == set(Storage)
 

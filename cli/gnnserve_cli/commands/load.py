@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -30,15 +29,13 @@ from gnnserve_cli.commands.options import (
     between,
 )
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
-from gnnserve_cli.loadgen.picture import check_picture, draw_picture
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.report import facts_of, slices_table
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, shortened, summarize
+from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, summarize
 from gnnserve_cli.loadgen.sweep import parse_sweep, sweep_table
-from gnnserve_cli.loadgen.sweep_picture import draw_sweep
 from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
 from gnnserve_cli.render import facts_table, output, print_json, put, round_floats
 from gnnserve_cli.told_tasks import told_task
@@ -156,12 +153,6 @@ def load(
     timeout: Annotated[
         float, typer.Option(callback=between(0.01, 3600), help="Seconds to wait for one answer.")
     ] = 10.0,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw the run of a --rate, or a --sweep, into a .svg or .png.", show_default=False
-        ),
-    ] = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     as_json: Json = False,
@@ -184,11 +175,9 @@ def load(
     # Imported here: asyncio and the HTTP parser, which the other commands start without.
     from gnnserve_cli.loadgen.generator import generate_load  # noqa: PLC0415
 
-    if picture is not None:
-        check_picture(picture)
     concurrencies = _concurrencies(sweep, rate, concurrency)
     if rate is None:
-        _refuse_without_rate(scenario, arrivals, retries, None if concurrencies else picture)
+        _refuse_without_rate(scenario, arrivals, retries)
     if scenario is not None and arrivals is not None:
         raise InputError("--arrivals", "a scenario has arrivals of its own", "leave out --arrivals or --scenario")
     _check_new(new_nodes, new_edges, seeds_per_request, sizes)
@@ -241,7 +230,7 @@ def load(
             reports.append(summarize(point, record, accuracies))
             if record.interrupted_s is not None:
                 break
-        _show_sweep(reports, picture, as_json=as_json)
+        _show_sweep(reports, as_json=as_json)
         _exit_if_interrupted(record)
         for report in reports:
             _exit_without_answers(report)
@@ -255,8 +244,6 @@ def load(
         if report.slices:
             put(output(), "", slices_table(report))
         put(output(), *(f"warning: {warning}" for warning in report.warnings))
-    if picture is not None and len(record.rows):
-        draw_picture(picture, shortened(plan, record), record, report, accuracies)
     _exit_if_interrupted(record)
     _exit_without_answers(report)
 
@@ -270,13 +257,11 @@ def _concurrencies(sweep: str | None, rate: float | None, concurrency: int | Non
     return parse_sweep(sweep, MOST_CONNECTIONS)
 
 
-def _show_sweep(reports: list[LoadReport], picture: Path | None, *, as_json: bool) -> None:
+def _show_sweep(reports: list[LoadReport], *, as_json: bool) -> None:
     if as_json:
         print_json(round_floats({"points": msgspec.to_builtins(reports)}))
     else:
         put(output(), sweep_table(reports), *(f"warning: {text}" for report in reports for text in report.warnings))
-    if picture is not None:
-        draw_sweep(picture, reports)
 
 
 def _exit_if_interrupted(record: Record) -> None:
@@ -307,15 +292,11 @@ def _check_new(new_nodes: int, new_edges: int | None, seeds_per_request: int, si
         raise InputError(option, "requests with new nodes ask for these", "leave it out, or --new-nodes")
 
 
-def _refuse_without_rate(
-    scenario: Scenario | None, arrivals: Arrivals | None, retries: int, picture: Path | None
-) -> None:
-    for option, given in (
-        ("--scenario", scenario), ("--arrivals", arrivals), ("--retries", retries), ("--picture", picture)
-    ):  # fmt: skip
+def _refuse_without_rate(scenario: Scenario | None, arrivals: Arrivals | None, retries: int) -> None:
+    for option, given in (("--scenario", scenario), ("--arrivals", arrivals), ("--retries", retries)):
         if given:
-            remedy = "give --rate too, or --sweep" if option == "--picture" else "give --rate too"
-            raise InputError(option, "applies to an open loop, and without --rate the loop is closed", remedy)
+            problem = "applies to an open loop, and without --rate the loop is closed"
+            raise InputError(option, problem, "give --rate too")
 
 
 def _build_schedule(

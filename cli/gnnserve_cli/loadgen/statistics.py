@@ -164,7 +164,7 @@ def compute_percentiles(values: Sequence[float]) -> Percentiles | None:
     return Percentiles(p50, p90, p99, ascending[-1])
 
 
-def shortened(plan: LoadPlan, record: Record) -> LoadPlan:
+def _shortened(plan: LoadPlan, record: Record) -> LoadPlan:
     """The plan as far as it was run: shorter where the run was interrupted."""
     interrupted_s = record.interrupted_s
     if interrupted_s is None or interrupted_s >= plan.duration_s:
@@ -173,7 +173,7 @@ def shortened(plan: LoadPlan, record: Record) -> LoadPlan:
 
 
 def summarize(planned: LoadPlan, record: Record, accuracies: Accuracies | None = None) -> LoadReport:
-    plan, accuracies = shortened(planned, record), accuracies or Accuracies()
+    plan, accuracies = _shortened(planned, record), accuracies or Accuracies()
     rows, limit_ms = record.rows, _limit_ms(plan)
     latencies_ms = record.latencies_ms
     answers = len(latencies_ms)

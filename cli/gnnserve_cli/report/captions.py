@@ -109,9 +109,9 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
 def models(subject: Subject, size: int) -> str:
     point = subject.profile.variants[0].latency[size]
     return (
-        "What a batch should take by counting bytes and operations: by the paper's formulas as printed, and corrected "
-        "(all targets and the nodes' own rows counted, a multiply-add as two operations, all matrices of the "
-        "architecture, and a fixed cost for each stage). Rates come from one or two variants of a storage at "
+        "What a batch should take by counting bytes and operations: all targets and the nodes' own rows, a "
+        "multiply-add as two operations, all matrices of the architecture, and a fixed cost for each stage. Rates come "
+        "from two variants of a storage at "
         f"{nodes(point.seeds)}; how far the others are missed says how far a width that was never measured can be "
         "predicted."
     )

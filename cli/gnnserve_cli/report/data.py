@@ -177,34 +177,25 @@ class Prediction(Struct, frozen=True):
     columns: int
     projected: bool
     calibrated_with: bool
-    """One of the two that the corrected model's rates come from: it agrees by construction, unless `problems` say that
-    a stage did not fit."""
-    paper_calibrated_with: bool
-    """The same of the paper's model, whose rates may come from one variant's stages instead."""
+    """One of the two that the model's rates come from: it agrees by construction, unless `problems` say that a stage
+    did not fit."""
     measured_ms: float
-    paper_ms: float | None
-    paper_error_percent: float | None
     corrected_ms: float | None
+    """By the performance model, which corrects a published one; None: it could not be calibrated."""
     corrected_error_percent: float | None
     family: Family
 
 
 class ModelFit(Struct, frozen=True):
-    """Both performance models, calibrated for one storage."""
+    """The performance model, calibrated for one storage."""
 
     says: str
     storage: Storage
-    paper_gigabytes_per_s: float | None
-    paper_gigaoperations_per_s: float | None
     gather_gigabytes_per_s: float | None
     gather_fixed_ms: float | None
     compute_gigaoperations_per_s: float | None
     compute_fixed_ms: float | None
     rows_per_seed: float
-    distinct_share: float | None
-    """Stands for the paper's c, the share of the bound that is distinct: all rows that were read, repetitions and the
-    nodes' own included, over the bound, which counts neither. None where a target draws less than one row, of which
-    the paper's model says nothing."""
     predictions: tuple[Prediction, ...]
     problems: tuple[str, ...]
 
@@ -218,7 +209,7 @@ class WidthAnswer(Struct, frozen=True):
     extrapolated: bool
     """Whether it is fewer columns than any measured variant reads: nothing was measured there."""
     model_columns: int | None
-    """Columns by the corrected performance model; None: not even one fits, or the model could not be calibrated."""
+    """Columns by the performance model; None: not even one fits, or the model could not be calibrated."""
     capped: bool
     """Whether the answer is as wide as was measured, though the graph has more columns: more may fit."""
     model_capped: bool

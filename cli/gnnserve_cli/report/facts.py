@@ -83,11 +83,6 @@ def _heads(attention: AttentionManifest, layers: int) -> str:
 
 def model_facts(fit: ModelFit) -> list[tuple[str, str]]:
     facts = [("Rows read per node", number(fit.rows_per_seed))]
-    if fit.distinct_share is not None:
-        facts.append(("Rows read over the paper's bound, for its c", number(fit.distinct_share)))
-    if fit.paper_gigabytes_per_s is not None and fit.paper_gigaoperations_per_s is not None:
-        rates = f"{number(fit.paper_gigabytes_per_s)} GB/s, {number(fit.paper_gigaoperations_per_s)} GOP/s"
-        facts.append(("Paper's rates", rates))
     for name, rate, unit, fixed_ms in (
         ("Gathering", fit.gather_gigabytes_per_s, "GB/s", fit.gather_fixed_ms),
         ("Computing", fit.compute_gigaoperations_per_s, "GOP/s", fit.compute_fixed_ms),

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from gnnserve_api.families import ColumnAxis, HopAxis, NetworkAxis, RowAxis, VariantPoint, point_of
 from gnnserve_cli.render import format_bytes
-from gnnserve_cli.report.data import DriftVerdict, ModelFit, Prediction, Report, SizeRow, VariantRow, at_size
+from gnnserve_cli.report.data import DriftVerdict, ModelFit, Report, SizeRow, VariantRow, at_size
 from gnnserve_cli.report.drawing import (
     Bar,
     BarPart,
@@ -216,28 +216,26 @@ def draw_stability(report: Report, width: float) -> Drawing | None:
 def draw_model(fit: ModelFit, width: float) -> Drawing:
     """Measured and predicted windows against columns."""
     shown = sorted(fit.predictions, key=lambda p: p.columns)
+    predicted = [(p, time) for p in shown if (time := p.corrected_ms) is not None]
     told = "; ".join(
-        f"{p.variant} measured {ms(p.measured_ms)}{_told(p.paper_ms, 'paper')}{_told(p.corrected_ms, 'corrected')}"
-        for p in shown
+        [f"{p.variant} measured {ms(p.measured_ms)}" for p in shown]
+        + [f"{p.variant} predicted {ms(time)}" for p, time in predicted]
     )
-    values = [v for p in shown for v in (p.measured_ms, p.paper_ms, p.corrected_ms) if v is not None]
     drawing = _against_columns(
-        f"Paper's window against columns, {fit.storage}: {told}.", width, [p.columns for p in shown], max(values)
+        f"Gathering and computing against columns, {fit.storage}: {told}.",
+        width,
+        [p.columns for p in shown],
+        max([p.measured_ms for p in shown] + [time for _, time in predicted]),
     )
-    drawing.below("columns; window in ms")
-    for name, times_ms in (
-        ("warn", {p.variant: p.paper_ms for p in shown}), ("good", {p.variant: p.corrected_ms for p in shown})
-    ):  # fmt: skip
-        predicted = [(p, time) for p in shown if (time := times_ms[p.variant]) is not None]
-        line = [(float(p.columns), time) for p, time in predicted if point_of(p).spans_widths]
-        drawing.curve(line, name, dashes=(6, 4) if name == "warn" else None)
-        for p, time in predicted:
-            if not point_of(p).spans_widths:
-                drawing.mark(p.columns, time, name, f"{p.variant}: {ms(time)} predicted", radius=3.0)
+    drawing.below("columns; gathering and computing in ms")
+    drawing.curve([(float(p.columns), time) for p, time in predicted if point_of(p).spans_widths], "good")
+    for p, time in predicted:
+        if not point_of(p).spans_widths:
+            drawing.mark(p.columns, time, "good", f"{p.variant}: {ms(time)} predicted", radius=3.0)
     for p in shown:
         drawing.mark(
             p.columns, p.measured_ms, fit.storage, f"{p.variant}: {ms(p.measured_ms)} measured",
-            shape=shape_of(point_of(p)), hollow=_is_fitted(p), radius=4.0,
+            shape=shape_of(point_of(p)), hollow=p.calibrated_with, radius=4.0,
         )  # fmt: skip
     for p in shown:
         drawing.try_name(p.columns, p.measured_ms, p.variant)
@@ -249,14 +247,6 @@ def _against_columns(label: str, width: float, columns: Sequence[int], highest_m
     drawing.scale_x(zero_scale(columns, int(width / 80)))
     drawing.scale_y(zero_scale([1.05 * highest_ms]))
     return drawing
-
-
-def _is_fitted(prediction: Prediction) -> bool:
-    return prediction.calibrated_with or prediction.paper_calibrated_with
-
-
-def _told(value: float | None, what: str) -> str:
-    return "" if value is None else f", {what} {ms(value)}"
 
 
 def draw_widths(report: Report, width: float) -> Drawing | None:

@@ -112,9 +112,7 @@ class _Model:
 
 def _model(fit: ModelFit) -> _Model:
     keys = [(f"s-{fit.storage}", "measured"), (f"s-{fit.storage} hollow", "measured, and fitted to")]
-    if fit.paper_gigabytes_per_s is not None:
-        keys.append(("paper stroke", "paper's model"))
     if fit.gather_fixed_ms is not None:
-        keys.append(("corrected stroke", "corrected model"))
+        keys.append(("predicted stroke", "predicted"))
     drawn = show(partial(figures.draw_model, fit))
     return _Model(fit, drawn, keys, tables.model_table(fit), model_facts(fit))

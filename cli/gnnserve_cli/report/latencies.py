@@ -9,7 +9,7 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.tiers import Point, most_accurate
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import Curve, Latencies, LatencyAnswer, WidthAnswer
-from gnnserve_cli.report.performance import FittedModels, widths_by_storage
+from gnnserve_cli.report.performance import FittedModel, widths_by_storage
 from gnnserve_cli.report.subject import Subject
 from gnnserve_cli.report.tolerance import Width, WidthCurve, factor_for
 from gnnserve_cli.report.words import ms, names, nodes, number
@@ -18,7 +18,7 @@ _ROUND = (1.0, 2.0, 5.0)
 
 
 def answer_latencies(
-    subject: Subject, size: int, wanted_ms: Sequence[float], fitted: dict[Storage, FittedModels]
+    subject: Subject, size: int, wanted_ms: Sequence[float], fitted: dict[Storage, FittedModel]
 ) -> Latencies:
     curves = {
         storage: WidthCurve([Width(v.columns, v.latency[size].p50_ms) for v in pruned])
@@ -40,7 +40,7 @@ def _answer(
     size: int,
     latency_ms: float,
     curves: dict[Storage, WidthCurve],
-    fitted: dict[Storage, FittedModels],
+    fitted: dict[Storage, FittedModel],
 ) -> LatencyAnswer:
     profile = subject.profile
     tail = profile.tail_ratio(size)

@@ -12,9 +12,9 @@ from markupsafe import Markup, escape
 from gnnserve_cli.report.words import ms, nodes, percent
 
 
-def render_page(template: str, more_style: str = "", **values: object) -> str:
+def render_page(template: str, **values: object) -> str:
     """`values` have at least `title`, `under` and `headings`: the heading of each section by its name."""
-    style = resources.files("gnnserve_cli.report").joinpath("style.css").read_text(encoding="utf-8") + more_style
+    style = resources.files("gnnserve_cli.report").joinpath("style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return _environment().get_template(template).render(style=Markup(style), style_digest=digest, **values)  # noqa: S704 - our own
 

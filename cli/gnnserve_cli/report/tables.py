@@ -171,11 +171,10 @@ def _columns(count: int, *, extrapolated: bool = False, capped: bool) -> str:
 def model_table(fit: ModelFit) -> Cells:
     rows = [
         [p.variant, f"{p.columns:,}", plain_ms(p.measured_ms),
-         *_predicted(p.paper_ms, p.paper_error_percent, fitted=p.paper_calibrated_with),
          *_predicted(p.corrected_ms, p.corrected_error_percent, fitted=p.calibrated_with)]
         for p in fit.predictions
     ]  # fmt: skip
-    headers = ["Variant", "Columns", "Measured, ms", "Paper's, ms", "Error", "Corrected, ms", "Error"]
+    headers = ["Variant", "Columns", "Measured, ms", "Predicted, ms", "Error"]
     return _cells(f"Predicted and measured, {fit.storage}", headers, rows)
 
 
