@@ -36,18 +36,17 @@ from gnnserve_operator.handlers.news import Intake
 from gnnserve_operator.handlers.watches import Take, build_kopf_settings, build_registry
 from gnnserve_operator.health import Readiness, ReadinessAnswer, WatchCheck, build_app, find_problems
 from gnnserve_operator.job_refusals import JobRefusals
-from gnnserve_operator.kinds import RECONCILED, Manifest, ServiceKey
+from gnnserve_operator.kinds import RECONCILED, Manifest
 from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.login import load_access
 from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import NamespaceRights, Namespaces
-from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
+from gnnserve_operator.observe import Observer, PodMonitors, PoolObserver, RepositoryClaims
 from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.prometheus import Prometheus
-from gnnserve_operator.reconcile import Reconciler
-from gnnserve_operator.reconcile_pool import PoolReconciler
+from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.retention import release_all
 from gnnserve_operator.settings import Settings, load_settings
@@ -153,35 +152,17 @@ async def run(
         metrics.observe_namespaces(namespaces.by_watched)
         pod_monitors = PodMonitors(cluster, namespaces, settings.resync_seconds, clock)
         claims = RepositoryClaims(cluster, UsersClaims(cluster, settings.resync_seconds, clock))
-        applier, pool_applier = Applier(cluster), Applier(cluster)
-        metrics.observe_reverts(lambda: {**applier.reverts.counts(), **pool_applier.reverts.counts()})
-        reconciler = Reconciler(
-            settings,
-            index,
-            cluster,
+        applier, reporter = Applier(cluster), Reporter(cluster)
+        metrics.observe_reverts(applier.reverts.counts)
+        kinds = reconciled_kinds(
             Observer(index, asking, pod_monitors, claims, JobRefusals(cluster, clock)),
-            applier,
-            Reporter(cluster),
-            clock,
-            slow_loop,
-            memory,
-            fleet,
+            PoolObserver(index, pod_monitors, claims),
         )
-        pools = PoolReconciler(
-            settings, index, cluster, pod_monitors, claims, pool_applier, Reporter(cluster), clock, fleet
+        reconciler = Reconciler(
+            settings, index, cluster, kinds, pod_monitors, applier, reporter, clock, slow_loop, memory, fleet
         )  # fmt: skip
-
-        def reconciler_of(key: ServiceKey) -> Reconciler | PoolReconciler:
-            return pools if key.is_pool else reconciler
-
-        async def reconcile(key: ServiceKey) -> float | None:
-            return await reconciler_of(key).reconcile(key)
-
-        async def release(key: ServiceKey) -> None:
-            await reconciler_of(key).release(key)
-
         loop = Loop(
-            reconcile, index.reconciled_keys, metrics,
+            reconciler.reconcile, index.reconciled_keys, metrics,
             concurrency=settings.concurrency, resync_s=settings.resync_seconds, clock=clock,
         )  # fmt: skip
         watches = WatchCheck(cluster, index, namespaces, clock, loop.enqueue)
@@ -199,9 +180,9 @@ async def run(
             nonlocal ending
             if await _crd_is_there(cluster, clock, stop) and await rights.wait_for_one(stop):
                 metrics.observe_services(index.count_by_ready, index.declared_workers, index.conditions)
-                intake = Intake(index, loop.enqueue, lambda key, body: reconciler_of(key).reporter.is_echo(key, body))
+                intake = Intake(index, loop.enqueue, reporter.is_echo)
                 registry = build_registry(_noting_events(intake.take, metrics, clock))
-                prepare = partial(release_all, index.reconciled_keys, release)
+                prepare = partial(release_all, index.reconciled_keys, reconciler.release)
                 parts = Parts(namespaces, rights, registry, loop, slow_loop, watches, http, prepare)
                 ending = await _run_until(stop, parts)
 

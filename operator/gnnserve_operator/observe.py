@@ -1,4 +1,4 @@
-"""Observing one GNNService: what the watches know, what the workers answer, and what the API server offers.
+"""Observing one GNNService or GNNWorkerPool: what the watches know, what workers answer, what the API server offers.
 
 It is the only I/O before the plan. `observed.py` turns live objects into observations; the plan judges them.
 
@@ -16,7 +16,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_operator import kinds
 from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
@@ -39,25 +38,20 @@ from gnnserve_operator.kinds import (
     observed_ref,
 )
 from gnnserve_operator.namespaces import Namespaces
-from gnnserve_operator.observe_pool import observe_pool
+from gnnserve_operator.observe_pool import observe_member, observe_pool, observe_services
 from gnnserve_operator.observed import (
     Observed,
     ObservedDeployment,
     ObservedPlace,
     ObservedPod,
-    Rejection,
-    ServiceWait,
     observed_claim,
     observed_deployment,
     observed_place,
     observed_pod,
     observed_routing,
 )
-from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.probe import Answers, Prober
 from gnnserve_operator.users_claims import UsersClaims
-from gnnserve_routing.decision import RoutingDecision
-from gnnserve_routing.signals import QueryAnswer, Silence
 
 _ABSENCE_S = 60.0
 """Seconds for which the absence of the API is remembered."""
@@ -130,9 +124,9 @@ class RepositoryClaims:
         uid = service["metadata"]["uid"]
         return [claim for claim in listed if _counts(claim, uid)]
 
-    async def of_pool(self, namespace: str, spec: GNNWorkerPoolSpec, told: Sequence[Manifest]) -> list[Manifest]:
-        """The claims of a pool, `told` being its own as the watch knows them. Raises OperatorError."""
-        named = spec.repository.claim_name
+    async def of_pool(self, namespace: str, named: str | None, told: Sequence[Manifest]) -> list[Manifest]:
+        """The claims of a pool, `told` being its own as the watch knows them. `named`: the claim that its spec names.
+        Raises OperatorError."""
         return list(told) if named is None else await self._named(namespace, named)
 
     async def _named(self, namespace: str, name: str) -> list[Manifest]:
@@ -166,6 +160,8 @@ class Seen:
 
 
 class Observer:
+    """Observes GNNServices."""
+
     def __init__(
         self, index: Index, prober: Prober, pod_monitors: PodMonitors, claims: RepositoryClaims, refusals: JobRefusals
     ) -> None:  # fmt: skip
@@ -175,58 +171,32 @@ class Observer:
         self._claims = claims
         self._refusals = refusals
 
-    def forget_pod_monitors(self) -> None:
-        """Drop the list of PodMonitors, which is stale."""
-        self._pod_monitors.forget()
-
-    def pool_of(self, key: ServiceKey, granted: Mapping[ServiceKey, int] | None = None) -> ObservedPool | None:
-        """The pool of a service, by what the watches know; None: it has pods of its own. `granted`: memory that was
-        counted for services since."""
-        return None if self._index.pool_of(key) is None else observe_pool(self._index, key, granted or {})
-
-    async def observe(
-        self,
-        key: ServiceKey,
-        service: Manifest,
-        *,
-        rejections: tuple[Rejection, ...] = (),
-        routed: RoutingDecision | None = None,
-        measured: QueryAnswer | Silence | None = None,
-        begun_job: str | None = None,
-        wait: ServiceWait | None = None,
-    ) -> Seen:
-        """Observe a service. `service` is the live GNNService; the other arguments are remembered from earlier
-        reconciles."""
+    async def observe(self, key: ServiceKey, service: Manifest) -> Seen:
+        """Observe a service. `service` is the live GNNService."""
         answers, listed = await asyncio.gather(self._ask(key, service), self._pod_monitors.listed())
         # Read after asking the workers, which may take seconds: a write is valid only for the version that it was
         # decided on, and pods are judged together with their Deployment.
-        pool_key, children = self._index.pool_of(key), self._index.children(key)
-        known: dict[ObjectRef, Manifest | None] = {
-            observed_ref(raw): raw for raw in children if raw["kind"] != POD.name
-        }  # fmt: skip
-        known |= {} if listed is None else listed.of(key)
+        pool_key = self._index.pool_of(key)
+        known = _known(self._index, key) | ({} if listed is None else listed.of(key))
         uid = service["metadata"]["uid"]
         owned = {ref: raw for ref, raw in known.items() if raw is not None and belongs_to(raw, uid)}
         told = [raw for ref, raw in owned.items() if ref.kind == CLAIM.name]
-        pool = self.pool_of(key)
+        pool = observe_pool(self._index, key)
         if pool is None:
             claims = await self._claims.of(key, service, told)
         elif pool.spec is None or pool_key is None:
             claims = []
         else:
             lent = self._index.child(pool_key, CLAIM, pool.claim)
-            claims = await self._claims.of_pool(key.namespace, pool.spec, [] if lent is None else [lent])
+            named = pool.spec.repository.claim_name
+            claims = await self._claims.of_pool(key.namespace, named, [] if lent is None else [lent])
         observed = self._observed(key, owned, claims, self._pods(key, service), answers)
         observed = await self._refusals.add(key.namespace, observed)
         if pool_key is not None:
             observed = replace(observed, pool=pool, deployment=self._deployment_of_pool(pool_key))
-        observed = replace(
-            observed, rejections=rejections, routed=routed, measured=measured, begun_job=begun_job, wait=wait,
-            pod_monitor_available=listed is not None,
-        )  # fmt: skip
-        return Seen(observed, known)
+        return Seen(replace(observed, pod_monitor_available=listed is not None), known)
 
-    async def observe_answers(self, key: ServiceKey, service: Manifest) -> Observed:
+    async def observe_invalid(self, key: ServiceKey, service: Manifest) -> Observed:
         """Observe what answers for a service whose spec cannot be read: its routing table, its Deployment, its pods and
         their answers. `service` is the live GNNService."""
         answers = await self._ask(key, service, as_it_is=True)
@@ -236,7 +206,7 @@ class Observer:
         observed = self._observed(key, owned, (), self._pods(key, service), answers)
         if pool_key is None:
             return observed
-        return replace(observed, pool=self.pool_of(key), deployment=self._deployment_of_pool(pool_key))
+        return replace(observed, pool=observe_pool(self._index, key), deployment=self._deployment_of_pool(pool_key))
 
     async def _ask(self, key: ServiceKey, service: Manifest, *, as_it_is: bool = False) -> Answers:
         """Ask the pods and the Service. `as_it_is`: by the scheme that the live Service has, whatever the spec says."""
@@ -266,7 +236,7 @@ class Observer:
 
     def _pods(self, key: ServiceKey, service: Manifest) -> tuple[ObservedPod, ...]:
         """The service's pods, and those of its pool with the port at which they answer for it."""
-        own, pool = _pods(self._index.children(key, *_ABOUT_PODS), service), self.pool_of(key)
+        own, pool = _pods(self._index.children(key, *_ABOUT_PODS), service), observe_pool(self._index, key)
         pool_key = self._index.pool_of(key)
         if pool is None or pool_key is None or service["spec"].get("suspend"):
             return own
@@ -295,6 +265,50 @@ class Observer:
             claims=tuple(observed_claim(raw) for raw in claims),
             endpoint_answers=answers.endpoint,
         )
+
+
+class PoolObserver:
+    """Observes GNNWorkerPools: their services, too, by what the watches know of them."""
+
+    def __init__(self, index: Index, pod_monitors: PodMonitors, claims: RepositoryClaims) -> None:
+        self._index = index
+        self._pod_monitors = pod_monitors
+        self._claims = claims
+
+    async def observe(self, key: ServiceKey, pool: Manifest) -> Seen:
+        """Observe a pool. `pool` is the live GNNWorkerPool."""
+        listed = await self._pod_monitors.listed()
+        known = _known(self._index, key) | ({} if listed is None else listed.of(key))
+        told = [raw for ref, raw in known.items() if ref.kind == CLAIM.name and raw is not None]
+        named = ((pool.get("spec") or {}).get("repository") or {}).get("claimName")
+        claims = await self._claims.of_pool(key.namespace, named, told)
+        return Seen(self._observed(key, pool, known, claims, has_monitors=listed is not None), known)
+
+    async def observe_invalid(self, key: ServiceKey, pool: Manifest) -> Observed:
+        """Observe what answers for a pool whose spec cannot be read."""
+        return self._observed(key, pool, _known(self._index, key), (), has_monitors=False)
+
+    def _observed(
+        self, key: ServiceKey, pool: Manifest, known: Mapping[ObjectRef, Manifest | None], claims: Iterable[Manifest],
+        *, has_monitors: bool,
+    ) -> Observed:  # fmt: skip
+        uid = pool["metadata"]["uid"]
+        owned = {ref: found for ref, found in known.items() if found is not None and belongs_to(found, uid)}
+        deployment = _named(owned, DEPLOYMENT.name, pool_name(key.name))
+        return Observed(
+            deployment=None if deployment is None else observed_deployment(deployment),
+            pods=tuple(observed_pod(raw) for raw in self._index.children(key, POD)),
+            claims=tuple(observed_claim(raw) for raw in claims),
+            owned=tuple(owned),
+            pod_monitor_available=has_monitors,
+            members=tuple(observe_member(self._index, member) for member in self._index.members(key)),
+            services=observe_services(self._index, key),
+        )
+
+
+def _known(index: Index, key: ServiceKey) -> dict[ObjectRef, Manifest | None]:
+    """The children that the watches know, without pods."""
+    return {observed_ref(raw): raw for raw in index.children(key) if raw["kind"] != POD.name}
 
 
 def _pods(children: Iterable[Manifest], service: Manifest) -> tuple[ObservedPod, ...]:

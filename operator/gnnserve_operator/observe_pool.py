@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import lru_cache
 
 import msgspec
 
-from gnnserve_api import manifest
-from gnnserve_api.errors import InputError
-from gnnserve_api.manifest import Document
 from gnnserve_api.pool import SERVICES_KEY, PoolServices, counted_bytes, decode_services
 from gnnserve_api.reasons import Reason
-from gnnserve_api.spec.pool import GNNWorkerPool
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.apply import Place, classify_place
@@ -26,25 +20,12 @@ from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, Manifest, Raw, ServiceKey
 from gnnserve_operator.observed import observed_routing
 from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
-from gnnserve_operator.parsing import parse_service
+from gnnserve_operator.parsing import parse_pool, parse_service
 
 
-def parse_pool(raw: Manifest) -> GNNWorkerPool | str:
-    """The pool, or why it cannot be read."""
-    metadata = {name: raw["metadata"][name] for name in ("name", "namespace")}
-    told = {name: raw[name] for name in ("apiVersion", "kind", "spec") if name in raw}
-    return _parse_document(json.dumps(told | {"metadata": metadata}))
-
-
-@lru_cache(maxsize=64)
-def _parse_document(document: str) -> GNNWorkerPool | str:
-    try:
-        return manifest.parse_pool(Document("spec", json.loads(document)))
-    except InputError as error:
-        return error.problem
-
-
-def observe_pool(index: Index, key: ServiceKey, granted: Mapping[ServiceKey, int]) -> ObservedPool | None:
+def observe_pool(
+    index: Index, key: ServiceKey, granted: Mapping[ServiceKey, int] | None = None
+) -> ObservedPool | None:  # fmt: skip
     """The pool that a service names; None: it has pods of its own. `granted`: memory that was counted for services, of
     which the watch may not have told yet."""
     pool_key = index.pool_of(key)
@@ -61,13 +42,13 @@ def observe_pool(index: Index, key: ServiceKey, granted: Mapping[ServiceKey, int
         words = f"{CLAIM.name} {claim} is that of an earlier pool of this name: do what its condition Stalled says."
         return ObservedPool(pool_key.name, problem=words)
     entry = observe_services(index, pool_key).of(key.name)
-    others = [other for other in index.members(pool_key) if other != key]
+    others, counted = [other for other in index.members(pool_key) if other != key], granted or {}
     return ObservedPool(
         pool_key.name,
         pool.spec,
         claim=claim,
         port=None if entry is None else entry.port,
-        taken_bytes=sum(max(granted.get(other, 0), observe_member(index, other).counted_bytes) for other in others),
+        taken_bytes=sum(max(counted.get(other, 0), observe_member(index, other).counted_bytes) for other in others),
     )
 
 

@@ -1,4 +1,4 @@
-"""Observations of a GNNService's children: the part of live objects that decisions need.
+"""Observations of the children of a GNNService or GNNWorkerPool: the part of live objects that decisions need.
 
 It is pure: `observe` lists and asks, and converts the results into these types by the functions below. They accept
 whatever the API server may answer; a missing field belongs to an object that is not complete yet.
@@ -14,6 +14,7 @@ import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
 from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTP_PORT_NAME, HTTPS_PORT_NAME
+from gnnserve_api.pool import PoolServices
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_operator.belonging import Conflict, Owner, bound_to, owner_of
 from gnnserve_operator.desired.embeddings import embeddings_made_by
@@ -34,7 +35,7 @@ from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.desired.volume_claim import log_uid_in
 from gnnserve_operator.kinds import ObjectRef, Raw
-from gnnserve_operator.observed_pool import ObservedPool
+from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
 from gnnserve_operator.ownership import declared_queue_labels, declares_suspend
 from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
@@ -312,6 +313,10 @@ class Observed:
     """The pool that the service names, to which Deployment and workers belong then; None: it has pods of its own."""
     endpoint_answers: Route | None = None
     """The answer of the Service's address to `GET /v1/route`."""
+    members: tuple[ObservedMember, ...] = ()
+    """Of a GNNWorkerPool: the services that name it. Deployment, pods and claims are the pool's then."""
+    services: PoolServices = field(default_factory=PoolServices)
+    """Of a GNNWorkerPool: the list that its workers follow."""
 
 
 @dataclass(frozen=True, slots=True)

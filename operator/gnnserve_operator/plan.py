@@ -6,7 +6,7 @@ builds manifests. State is read from the children alone: status reports and neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from gnnserve_api.generation import GenerationResult
 from gnnserve_api.pool import counted_bytes
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import accuracies_in_service
@@ -30,7 +31,7 @@ from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published, decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
-from gnnserve_operator.decide.repair import decide_repair
+from gnnserve_operator.decide.repair import Repair, decide_repair
 from gnnserve_operator.decide.repository import (
     RepositoryDecision,
     decide_claim,
@@ -42,6 +43,7 @@ from gnnserve_operator.decide.repository import (
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.service_routing import (
     PrometheusQuestion,
+    ServiceRouting,
     decide_declared_claim,
     decide_service_routing,
 )
@@ -57,7 +59,12 @@ from gnnserve_operator.decide.status import (
 from gnnserve_operator.decide.updates import describe_updates
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
-from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.desired.deployment import (
+    MountedClaim,
+    build_worker_template,
+    digest_of_pods,
+    worker_pods,
+)
 from gnnserve_operator.desired.embeddings import build_embeddings_job, embeddings_made_by
 from gnnserve_operator.desired.job import build_job, for_repair, suspended, waiting_for
 from gnnserve_operator.desired.labels import RECIPE, pool_selector, selector_text
@@ -73,6 +80,7 @@ from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
+from gnnserve_routing.verdict import Verdict
 
 __all__ = ["EventNote", "ObjectRef", "Plan", "ServiceIdentity", "plan", "plan_for_invalid"]
 
@@ -84,7 +92,7 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class ServiceIdentity:
-    """The part of a live GNNService that is not the user's text."""
+    """The part of a live GNNService, or GNNWorkerPool, that is not the user's text."""
 
     uid: str
     generation: int
@@ -118,6 +126,8 @@ class Plan:
     """Seconds to the next look; None: the next resync is soon enough."""
     routed: RoutingDecision | None = None
     """The slow loop's decision, to be kept until the next plan."""
+    objective: ObjectiveSpec = field(default_factory=ObjectiveSpec)
+    """The objective that it is about."""
     question: PrometheusQuestion | None = None
     """What the slow loop should ask; None: nothing."""
     standings: Standings = ALL_IDLE
@@ -132,156 +142,280 @@ class Plan:
     """Name of the Job that is created now; to be kept until an event has reported it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _PlanInputs:
+    """All that a plan follows from."""
+
+    parent: Parent
+    service: GNNService
+    """With what its pool lends it."""
+    identity: ServiceIdentity
+    observed: Observed
+    settings: Settings
+    now: datetime
+
+    @property
+    def spec(self) -> GNNServiceSpec:
+        return self.service.spec
+
+    @property
+    def place(self) -> PoolPlace | None:
+        """Where workers are that are a pool's."""
+        pool = self.observed.pool
+        return None if pool is None else PoolPlace(pool.name, pool.port)
+
+
+@dataclass(frozen=True, slots=True)
+class _JobsPlan:
+    """The Jobs of a service: those that are wanted, what they are about, and what becomes of each."""
+
+    repository: RepositoryDecision
+    published: Published | None
+    repair: Repair
+    generation: GenerationDecision
+    compaction: GenerationDecision | None
+    job: Manifest
+    """The Job that generates, or compacts."""
+    embeddings: EmbeddingsDecision
+    embeddings_job: Manifest | None
+    """The Job that makes the embeddings of the published revision; None: none is wanted."""
+
+    @property
+    def work(self) -> GenerationDecision:
+        """The decision about the Job that generates, or compacts."""
+        return self.compaction or self.generation
+
+    def is_new(self, observed: Observed) -> bool:
+        """Whether the Job is about to begin."""
+        return self.work.stage in _BEFORE_THE_JOB and all(job.name != self.work.job for job in observed.jobs)
+
+    def is_beside(self, ref: ObjectRef) -> bool:
+        """Whether an object is a Job beside which requests are answered: where it cannot be made, nothing else
+        waits."""
+        compacts = self.compaction is not None and ref.name == self.work.job
+        return ref.kind == JOB.name and (compacts or _is_named(ref, self.embeddings_job))
+
+
+@dataclass(frozen=True, slots=True)
+class _ChildrenPlan:
+    manifests: tuple[Manifest, ...]
+    refs: tuple[ObjectRef, ...]
+    """What they are, in their order."""
+    to_come: tuple[Manifest, ...]
+    """Those that a first revision brings."""
+    obstacle: Problem | None
+    compaction: GenerationDecision | None
+    """The decision about compaction, with what keeps its Job from being made."""
+    appliable: frozenset[ObjectRef]
+    begins: bool
+    """Whether a Job is about to begin, and nothing hinders it."""
+
+    def is_applied(self, kind: str) -> bool:
+        return any(ref.kind == kind for ref in self.appliable)
+
+    def is_made(self, job: Manifest) -> bool:
+        """Whether that Job is applied."""
+        return any(ref.kind == JOB.name and _is_named(ref, job) for ref in self.appliable)
+
+
 def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, settings: Settings, now: datetime) -> Plan:
     if identity.deleting:
         # Garbage collection removes the children; one created now would outlive its owner.
         return Plan()
-    parent, place = Parent(service.metadata.name, service.metadata.namespace, identity.uid), None
-    if (pool := observed.pool) is not None:
-        if pool.spec is None:
-            return _plan_without_pool(pool, identity, observed, now)
-        service = service.model_copy(update={"spec": pool.spec.lend(service.spec, pool.claim)})
-        place = PoolPlace(pool.name, pool.port)
-    spec = service.spec
-    repository = decide_repository(parent.name, spec, observed)
-    job = build_job(parent, spec, settings, repository.name)
-    queue = identity.queue_labels.get(QUEUE_NAME, "")
-    wanted_job = _wanted_job(job, queue)
-    published = decide_published(wanted_job.recipe, repository, observed)
-    repair = decide_repair(parent.name, wanted_job.recipe, published, repository, observed, now)
-    generation = decide_generation(
-        wanted_job, published, repository, parent.name, spec, observed, now, repair.under_way
+    pool = observed.pool
+    if pool is not None and pool.spec is None:
+        return _plan_without_pool(pool, identity, observed, now)
+    given = _inputs_of(service, identity, observed, settings, now)
+    spec, jobs = given.spec, _plan_jobs(given)
+    published_claim = decide_declared_claim(spec, jobs.published, observed)
+    mounted = decide_mounted(jobs.repository, published_claim, observed)
+    rollout, template_digest = _plan_rollout(given, mounted)
+    workers = decide_workers(
+        worker_pods(given.parent.name, spec), template_digest, jobs.published is not None, observed
     )  # fmt: skip
+    routing = decide_service_routing(given.service, jobs.published, workers, observed, identity.status, settings, now)
+    if pool is not None:
+        routing = within_room(routing, pool, spec, observed)
+    children = _plan_children(given, jobs, routing, published_claim, mounted)
+    # No workers wanted: do not report the base variant of workers that are gone.
+    base_before = identity.status.get("baseVariant") if workers.wanted else None
+    base_variant = routing.base_variant or decide_base_variant(workers.ready, observed, base_before)
+    situation = Situation(
+        given.parent.name, spec, observed, jobs.published, routing.table, jobs.generation, workers, rollout,
+        children.obstacle, _decide_kept(given, jobs), jobs.repair, children.compaction, jobs.embeddings.verdict,
+        base_variant,
+    )  # fmt: skip
+    conditions = _decide_conditions(given, situation, routing)
+    wait = decide_wait(conditions, jobs.work, observed, is_in_turn=rollout.is_in_line, now=now)
+    conditions = end_wait(conditions, wait, identity.status, now)
+    status = _build_status(given, jobs, children, situation, routing, conditions)
+    is_made = children.is_made(jobs.job)
+    standing = IDLE if jobs.work.stage in _BEFORE_THE_JOB and not is_made else jobs.work.standing
+    return Plan(
+        apply=tuple(_applied(children, rollout, observed)),
+        to_come=children.to_come,
+        to_come_good_s=decide_names_good_s(standing, begins=children.begins),
+        tries_out=jobs.is_new(observed) and bool(children.to_come) and not observed.conflicts,
+        delete=_deletions(given.parent, jobs, children.refs, observed),
+        status=None if is_said_already(status, identity.status) else status,
+        events=decide_events(
+            identity.status, status, jobs.work if is_made else None, routing.why_base, _begun_job(observed),
+            spec.revision, identity.last_known,
+        ),
+        standings=Standings(standing, rollout.standing if children.is_applied(DEPLOYMENT.name) else IDLE),
+        followed=rollout.followed,
+        wait=wait,
+        begins_job=jobs.job["metadata"]["name"] if is_made and jobs.work.stage == GenerationStage.STARTING else None,
+        look_again_s=next_look_s(situation, conditions, wait, status, now),
+        routed=routing.decision,
+        objective=spec.objective,
+        question=routing.question,
+        granted_bytes=0 if pool is None else _counted_bytes(routing, spec),
+    )  # fmt: skip
+
+
+def _inputs_of(
+    service: GNNService, identity: ServiceIdentity, observed: Observed, settings: Settings, now: datetime
+) -> _PlanInputs:
+    pool = observed.pool
+    if pool is not None and pool.spec is not None:
+        service = service.model_copy(update={"spec": pool.spec.lend(service.spec, pool.claim)})
+    parent = Parent(service.metadata.name, service.metadata.namespace, identity.uid)
+    return _PlanInputs(parent, service, identity, observed, settings, now)
+
+
+def _plan_jobs(given: _PlanInputs) -> _JobsPlan:
+    parent, spec, observed, now = given.parent, given.spec, given.observed, given.now
+    repository = decide_repository(parent.name, spec, observed)
+    queue = given.identity.queue_labels.get(QUEUE_NAME, "")
+    job = build_job(parent, spec, given.settings, repository.name)
+    wanted = _wanted_job(job, queue)
+    published = decide_published(wanted.recipe, repository, observed)
+    repair = decide_repair(parent.name, wanted.recipe, published, repository, observed, now)
+    generation = decide_generation(wanted, published, repository, parent.name, spec, observed, now, repair.under_way)
     if repair.under_way is not None:
         job = for_repair(job, repair.under_way)
     compaction = None
     if spec.updates is not None and published is not None and generation.stage == GenerationStage.PUBLISHED:
         revision = published.result.revision
-        compacting = build_job(parent, spec, settings, repository.name, compacts=revision)
+        compacting = build_job(parent, spec, given.settings, repository.name, compacts=revision)
         compaction = decide_compaction(
             _wanted_job(compacting, queue, revision), published, repair, repository, parent.name, spec, observed, now
         )
         job = job if compaction is None else compacting
-    work = compaction or generation
-    embeddings_job, embeddings = _plan_embeddings(
-        parent, spec, settings, repository, published, queue, observed, now
-    )  # fmt: skip
-    declared_uid = decide_declared_claim(spec, published, observed)
-    mounted = decide_mounted(repository, declared_uid, observed)
-    if pool is not None:
-        rollout = Rollout("")  # the pool's
-        template_digest = "" if observed.deployment is None else observed.deployment.template_digest
-    else:
-        template_digest = digest_of(build_worker_template(parent, spec, settings, mounted))
-        rollout = decide_rollout(spec, template_digest, mounted, observed)
-    if rollout.waits is not None and observed.deployment is not None:
-        template_digest = observed.deployment.template_digest  # for now the present pods are what is wanted
-    workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
-    routing = decide_service_routing(service, published, workers, observed, identity.status, settings, now)
-    if pool is not None:
-        routing = within_room(routing, pool, spec, observed)
-    declared, result = routing.table, routing.result
-    given = ChildInputs(
+    embeddings_job = None
+    if published is not None and repository.keeps(published.claim_uid):
+        revision = published.result.revision
+        embeddings_job = build_embeddings_job(parent, spec, given.settings, repository.name, revision)
+    wanted_embeddings = None if embeddings_job is None else _wanted_embeddings(embeddings_job, queue)
+    embeddings = decide_embeddings(wanted_embeddings, published, parent.name, spec, observed, now)
+    return _JobsPlan(repository, published, repair, generation, compaction, job, embeddings, embeddings_job)
+
+
+def _plan_rollout(given: _PlanInputs, mounted: MountedClaim) -> tuple[Rollout, str]:
+    """The rollout of the service's own pods, and the digest of the pod template that is wanted for now."""
+    deployment = given.observed.deployment
+    present = "" if deployment is None else deployment.template_digest
+    if given.place is not None:
+        return Rollout(""), present  # the pool's
+    wanted = digest_of(build_worker_template(given.parent, given.spec, given.settings, mounted))
+    pods = worker_pods(given.parent.name, given.spec)
+    rollout = decide_rollout(pods, digest_of_pods(given.spec), wanted, mounted, given.observed)
+    return rollout, wanted if rollout.waits is None or deployment is None else present
+
+
+def _plan_children(
+    given: _PlanInputs, jobs: _JobsPlan, routing: ServiceRouting, published_claim: str, mounted: MountedClaim
+) -> _ChildrenPlan:
+    """`published_claim`: uid of the claim that the declared revision lies in."""
+    parent, spec, observed, table = given.parent, given.spec, given.observed, routing.table
+    inputs = ChildInputs(
         parent,
         spec,
-        settings,
-        routing=None if declared is None or result is None else (declared, result),
-        claim=decide_claim(identity.uid, spec, repository.made, repository.name),
-        routing_claim_uid=declared_uid,
+        given.settings,
+        routing=None if table is None or routing.result is None else (table, routing.result),
+        claim=decide_claim(given.identity.uid, spec, jobs.repository.made, jobs.repository.name),
+        routing_claim_uid=published_claim,
         mounted=mounted,
-        with_workers=declared is not None or observed.deployment is not None,
-        job=_applied_job(job, work, identity, observed),
-        embeddings_job=_applied_embeddings_job(embeddings_job, embeddings, identity, observed),
+        with_workers=table is not None or observed.deployment is not None,
+        job=_applied_job(given, jobs),
+        embeddings_job=_applied_embeddings_job(given, jobs),
         pod_monitor_available=observed.pod_monitor_available,
-        repairs=repair.record,
-        place=place,
+        repairs=jobs.repair.record,
+        place=given.place,
     )
-    children = build_children(given)
-    refs = [observed_ref(child) for child in children]
-    to_come = _to_come(build_children(replace(given, routing=_first_routing(spec), with_workers=True)), refs)
+    manifests = build_children(inputs)
+    refs = tuple(observed_ref(child) for child in manifests)
+    later = build_children(replace(inputs, routing=_first_routing(spec), with_workers=True))
+    to_come = tuple(child for child in later if observed_ref(child) not in refs and child["kind"] != JOB.name)
     refs_to_come = [observed_ref(child) for child in to_come]
-    # Requests are answered while nothing is compacted: a Job for that which cannot be made is no obstacle.
-    beside = [ref for ref in refs if compaction is not None and ref.kind == JOB.name and ref.name == work.job]
-    beside += [ref for ref in refs if ref.kind == JOB.name and _is_named(ref, embeddings_job)]
-    needed = [ref for ref in (*refs, *refs_to_come) if ref not in beside]
-    obstacle = decide_obstacle(needed, parent.name, observed) or repair.problem or routing.problem
-    if compaction is not None and (refused := decide_obstacle(beside, parent.name, observed)) is not None:
+    needed = [ref for ref in (*refs, *refs_to_come) if not jobs.is_beside(ref)]
+    compaction = jobs.compaction
+    refused = decide_obstacle(filter(jobs.is_beside, refs), parent.name, observed)
+    if compaction is not None and refused is not None:
         compaction = replace(compaction, problem=refused)
     appliable = decide_appliable(refs, observed.conflicts)
-    is_job_new = work.stage in _BEFORE_THE_JOB and all(job.name != work.job for job in observed.jobs)
     is_hindered = routing.problem is not None or not may_begin([*refs, *refs_to_come], refs_to_come, observed)
-    if is_job_new and is_hindered:
+    if jobs.is_new(observed) and is_hindered:
         appliable = frozenset(ref for ref in appliable if ref.kind != JOB.name)
-    kept = decide_kept(
-        identity.uid,
+    return _ChildrenPlan(
+        manifests,
+        refs,
+        to_come,
+        decide_obstacle(needed, parent.name, observed) or jobs.repair.problem or routing.problem,
+        compaction,
+        appliable,
+        begins=jobs.is_new(observed) and not is_hindered,
+    )
+
+
+def _decide_kept(given: _PlanInputs, jobs: _JobsPlan) -> Verdict:
+    published, repository = jobs.published, jobs.repository
+    return decide_kept(
+        given.identity.uid,
         repository,
         None if published is None else published.result,
         repository.uid if published is None else published.claim_uid,
-        spec,
+        given.spec,
     )
-    # No workers wanted: do not report the base variant of workers that are gone.
-    base_before = identity.status.get("baseVariant") if workers.wanted else None
-    base_variant = routing.base_variant or decide_base_variant(workers.ready, observed, base_before)
-    situation = Situation(
-        parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair,
-        compaction, embeddings.verdict, base_variant,
-    )  # fmt: skip
-    contest = decide_replicas(ServiceKey(parent.namespace, parent.name), identity.writers, now)
-    conditions = with_namespace(
-        decide_conditions(situation)
-        | ({} if contest is None else {ConditionType.REPLICAS_UNCONTESTED: contest})
-        | routing.conditions,
-        parent.namespace,
-    )
-    wait = decide_wait(conditions, work, observed, is_in_turn=rollout.is_in_line, now=now)
-    conditions = end_wait(conditions, wait, identity.status, now)
-    service_ref = next((ref for ref in refs if ref.kind == SERVICE.name), None)
-    is_job_made = any(ref.kind == JOB.name and _is_named(ref, job) for ref in appliable)
-    standing = IDLE if work.stage in _BEFORE_THE_JOB and not is_job_made else work.standing
-    status = build_status(
+
+
+def _decide_conditions(given: _PlanInputs, situation: Situation, routing: ServiceRouting) -> Conditions:
+    parent = given.parent
+    contest = decide_replicas(ServiceKey(parent.namespace, parent.name), given.identity.writers, given.now)
+    contested = {} if contest is None else {ConditionType.REPLICAS_UNCONTESTED: contest}
+    return with_namespace(decide_conditions(situation) | contested | routing.conditions, parent.namespace)
+
+
+def _build_status(
+    given: _PlanInputs, jobs: _JobsPlan, children: _ChildrenPlan, situation: Situation, routing: ServiceRouting,
+    conditions: Conditions,
+) -> Status:  # fmt: skip
+    parent, spec, identity, result = given.parent, given.spec, given.identity, routing.result
+    selector = parent.workers_selector if given.place is None else pool_selector(given.place.pool)
+    return build_status(
         conditions,
         result=result,
-        base_variant=base_variant,
-        repository_storage=least_storage(repository.made),
-        workers=workers,
-        selector=selector_text(parent.workers_selector if pool is None else pool_selector(pool.name)),
-        endpoint=service_url(parent, spec, settings.cluster_domain) if service_ref in appliable else None,
+        base_variant=situation.base_variant,
+        repository_storage=least_storage(jobs.repository.made),
+        workers=situation.workers,
+        selector=selector_text(selector),
+        endpoint=service_url(parent, spec, given.settings.cluster_domain)
+        if children.is_applied(SERVICE.name)
+        else None,
         generation=identity.generation,
         before=identity.status,
-        now=now,
-        in_service={} if result is None else accuracies_in_service(observed, result.revision),
-        updates=describe_updates(spec, 0 if result is None else result.offset, observed, identity.status, now),
+        now=given.now,
+        in_service={} if result is None else accuracies_in_service(given.observed, result.revision),
+        updates=describe_updates(
+            spec, 0 if result is None else result.offset, given.observed, identity.status, given.now
+        ),
     )
-    return Plan(
-        apply=tuple(
-            child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, rollout, observed)
-        ),
-        to_come=to_come,
-        to_come_good_s=decide_names_good_s(standing, begins=is_job_new and not is_hindered),
-        tries_out=is_job_new and bool(to_come) and not observed.conflicts,
-        delete=_deletions(parent, (*work.delete, *embeddings.delete), refs, observed),
-        status=None if is_said_already(status, identity.status) else status,
-        events=decide_events(
-            identity.status,
-            status,
-            work if is_job_made else None,
-            routing.why_base,
-            _begun_job(observed),
-            spec.revision,
-            identity.last_known,
-        ),
-        standings=Standings(
-            standing,
-            rollout.standing if any(ref.kind == DEPLOYMENT.name for ref in appliable) else IDLE,
-        ),
-        followed=rollout.followed,
-        wait=wait,
-        begins_job=job["metadata"]["name"] if is_job_made and work.stage == GenerationStage.STARTING else None,
-        look_again_s=next_look_s(situation, conditions, wait, status, now),
-        routed=routing.decision,
-        question=routing.question,
-        granted_bytes=0 if result is None or pool is None else counted_bytes(result.revision_bytes, max_delta_of(spec)),
-    )
+
+
+def _counted_bytes(routing: ServiceRouting, spec: GNNServiceSpec) -> int:
+    """Memory of the pool's workers that the declared revision takes."""
+    return 0 if routing.result is None else counted_bytes(routing.result.revision_bytes, max_delta_of(spec))
 
 
 def _plan_without_pool(pool: ObservedPool, identity: ServiceIdentity, observed: Observed, now: datetime) -> Plan:
@@ -323,18 +457,6 @@ def _begun_job(observed: Observed) -> ObservedJob | None:
     return next((job for job in observed.jobs if job.name == observed.begun_job), None)
 
 
-def _plan_embeddings(
-    parent: Parent, spec: GNNServiceSpec, settings: Settings, repository: RepositoryDecision,
-    published: Published | None, queue: str, observed: Observed, now: datetime,
-) -> tuple[Manifest | None, EmbeddingsDecision]:  # fmt: skip
-    """The Job that makes the embeddings of the published revision, and what becomes of it."""
-    job = None
-    if published is not None and repository.keeps(published.claim_uid):
-        job = build_embeddings_job(parent, spec, settings, repository.name, published.result.revision)
-    wanted = None if job is None else _wanted_embeddings(job, queue)
-    return job, decide_embeddings(wanted, published, parent.name, spec, observed, now)
-
-
 def _wanted_embeddings(job: Manifest, queue: str) -> WantedEmbeddings:
     template = job["spec"]["template"]
     return WantedEmbeddings(
@@ -346,37 +468,31 @@ def _is_named(ref: ObjectRef, manifest: Manifest | None) -> bool:
     return manifest is not None and ref.name == manifest["metadata"]["name"]
 
 
-def _applied_job(
-    job: Manifest, work: GenerationDecision, identity: ServiceIdentity, observed: Observed
-) -> Manifest | None:
-    if not work.apply:
-        return None
-    return _in_queue(waiting_for(suspended(job) if work.holds else job, work.waits_for), identity, observed)
+def _applied_job(given: _PlanInputs, jobs: _JobsPlan) -> Manifest | None:
+    job, work = jobs.job, jobs.work
+    return _in_queue(waiting_for(suspended(job) if work.holds else job, work.waits_for), given) if work.apply else None
 
 
-def _applied_embeddings_job(
-    job: Manifest | None, embeddings: EmbeddingsDecision, identity: ServiceIdentity, observed: Observed
-) -> Manifest | None:
-    if job is None or not embeddings.apply:
-        return None
-    return _in_queue(waiting_for(job, embeddings.waits_for), identity, observed)
+def _applied_embeddings_job(given: _PlanInputs, jobs: _JobsPlan) -> Manifest | None:
+    job, embeddings = jobs.embeddings_job, jobs.embeddings
+    return _in_queue(waiting_for(job, embeddings.waits_for), given) if job is not None and embeddings.apply else None
 
 
-def _in_queue(job: Manifest, identity: ServiceIdentity, observed: Observed) -> Manifest:
+def _in_queue(job: Manifest, given: _PlanInputs) -> Manifest:
     """The Job with the labels of the service that a queue reads; one that was let go keeps those that it has."""
-    present = (*observed.jobs, *observed.embeddings_jobs)
+    present = (*given.observed.jobs, *given.observed.embeddings_jobs)
     live = next((found for found in present if found.name == job["metadata"]["name"]), None)
     is_let_go = live is not None and not live.suspended
-    return with_queue_labels(job, live.queue_labels if live is not None and is_let_go else identity.queue_labels)
+    return with_queue_labels(job, live.queue_labels if live is not None and is_let_go else given.identity.queue_labels)
 
 
-def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollout, observed: Observed) -> bool:
-    if ref.kind == DEPLOYMENT.name:
-        # An object that is being deleted is created again once it is gone; an apply now would be lost.
-        is_going = observed.deployment is not None and observed.deployment.deleting
-        if is_going or rollout.waits is not None:
-            return False
-    return ref in appliable
+def _applied(children: _ChildrenPlan, rollout: Rollout, observed: Observed) -> Iterator[Manifest]:
+    # An object that is being deleted is created again once it is gone; an apply now would be lost.
+    is_going = observed.deployment is not None and observed.deployment.deleting
+    held = {DEPLOYMENT.name} if is_going or rollout.waits is not None else set()
+    for child, ref in zip(children.manifests, children.refs, strict=True):
+        if ref in children.appliable and ref.kind not in held:
+            yield child
 
 
 def _first_routing(spec: GNNServiceSpec) -> tuple[RoutingTable, GenerationResult]:
@@ -385,14 +501,15 @@ def _first_routing(spec: GNNServiceSpec) -> tuple[RoutingTable, GenerationResult
     return declared_table(spec, result), result
 
 
-def _to_come(children: tuple[Manifest, ...], refs: list[ObjectRef]) -> tuple[Manifest, ...]:
-    return tuple(child for child in children if observed_ref(child) not in refs and child["kind"] != JOB.name)
-
-
 def _deletions(
-    parent: Parent, unneeded: tuple[str, ...], refs: list[ObjectRef], observed: Observed
-) -> tuple[ObjectRef, ...]:
-    """`unneeded`: names of Jobs."""
-    jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in unneeded]
-    unwanted = [ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs]
-    return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
+    parent: Parent, jobs: _JobsPlan, refs: Container[ObjectRef], observed: Observed
+) -> tuple[ObjectRef, ...]:  # fmt: skip
+    unneeded = (*jobs.work.delete, *jobs.embeddings.delete)
+    named = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in unneeded]
+    return (*named, *prunable(refs, observed))
+
+
+def prunable(refs: Container[ObjectRef], observed: Observed) -> list[ObjectRef]:
+    """Children of kinds that a setting may remove, and that are none of those that should exist."""
+    unwanted = (ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs)
+    return sorted(unwanted, key=lambda ref: (ref.kind, ref.name))

@@ -6,10 +6,10 @@ what its GNNService and its routing table say, and decides ports and which Secre
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
-from gnnserve_api.pool import MOST_SERVICES, PoolServices
+from gnnserve_api.pool import MOST_SERVICES
 from gnnserve_api.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
@@ -30,15 +30,15 @@ from gnnserve_operator.decide.repository import decide_pool_claim, decide_pool_k
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.status import Status, build_conditions, condition_in, is_same_status
 from gnnserve_operator.decide.workers import Workers, decide_workers
-from gnnserve_operator.desired.deployment import MountedClaim
+from gnnserve_operator.desired.children import build_children
+from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, pool_pods
 from gnnserve_operator.desired.labels import pool_selector, selector_text
 from gnnserve_operator.desired.metadata import Parent, digest_of
-from gnnserve_operator.desired.pool import PoolInputs, as_service, build_pool_children, build_pool_template, claim_of
-from gnnserve_operator.desired.pool import secrets_of as secrets_of_service
-from gnnserve_operator.kinds import DEPLOYMENT, POD_MONITOR, ObjectRef, ServiceKey, observed_ref
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, claim_of, secrets_of
+from gnnserve_operator.kinds import DEPLOYMENT, ServiceKey, observed_ref
+from gnnserve_operator.observed import Observed, ObservedClaim
 from gnnserve_operator.observed_pool import ObservedMember
-from gnnserve_operator.plan import Plan, ServiceIdentity
+from gnnserve_operator.plan import Plan, ServiceIdentity, prunable
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import IDLE, Standings
 from gnnserve_routing.verdict import Verdict
@@ -57,70 +57,39 @@ _WARNED_OF = (
 another message too, which names another service."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """The observed children and services of a pool."""
-
-    observed: Observed
-    """As of a service: the Deployment, pods and claims are the pool's."""
-    members: tuple[ObservedMember, ...] = ()
-    services: PoolServices = field(default_factory=PoolServices)
-    """The list that workers follow."""
-
-
 def plan_pool(
-    pool: GNNWorkerPool, identity: ServiceIdentity, view: PoolView, settings: Settings, now: datetime
+    pool: GNNWorkerPool, identity: ServiceIdentity, observed: Observed, settings: Settings, now: datetime
 ) -> Plan:  # fmt: skip
     if identity.deleting:
         # Garbage collection removes the children.
         return Plan()
-    spec, observed = pool.spec, view.observed
+    spec, members = pool.spec, observed.members
     parent = Parent(pool.metadata.name, pool.metadata.namespace, identity.uid, pool.kind)
-    like = as_service(parent.name, spec)
-    secrets = {
-        member.name: found
-        for member in view.members
-        if member.spec is not None and member.is_served and (found := secrets_of_service(member.spec))
-    }
     claim = next((found for found in observed.claims if found.name == claim_of(parent.name, spec)), None)
-    inputs = PoolInputs(
-        parent,
-        spec,
-        settings,
-        view.services,
-        secrets,
-        MountedClaim(claim_of(parent.name, spec), "" if claim is None else claim.uid),
-        decide_pool_claim(parent.name, spec.repository, claim if spec.repository.claim_name is None else None),
-        observed.pod_monitor_available,
-        min(
-            (member.spec.routing.interval_seconds for member in view.members if member.spec is not None),
-            default=like.routing.interval_seconds,
-        ),
-    )
-    digest = digest_of(build_pool_template(inputs))
-    workers = decide_workers(parent.name, like, digest, True, observed)
-    rollout = decide_rollout(like, digest, inputs.claim, observed)
-    membership = decide_membership(view.members, view.services, is_rolled_out=workers.is_rolled_out)
-    children = build_pool_children(replace(inputs, services=membership.services))
+    inputs = _inputs_of(parent, spec, claim, observed, settings)
+    pods, digest = pool_pods(parent.name, spec), digest_of(build_pool_template(inputs))
+    workers = decide_workers(pods, digest, True, observed)
+    rollout = decide_rollout(pods, digest_of_pods(spec), digest, inputs.mounted, observed)
+    membership = decide_membership(members, observed.services, is_rolled_out=workers.is_rolled_out)
+    children = build_children(replace(inputs, services=membership.services))
     refs = [observed_ref(child) for child in children]
     obstacle = decide_obstacle(refs, parent.name, observed, parent.kind)
     appliable = decide_appliable(refs, observed.conflicts)
     waits = rollout.waits is not None or (observed.deployment is not None and observed.deployment.deleting)
     held = {DEPLOYMENT.name} if waits else set()
-    available = decide_pool_availability(len(workers.ready), workers.wanted, workers.verdict, view.members)
     contest = decide_replicas(ServiceKey(parent.namespace, parent.name, parent.kind), identity.writers, now)
     conditions = {
-        **_decide_conditions(workers, rollout, membership, view.members, obstacle, available),
+        **_decide_conditions(workers, rollout, membership, members, obstacle),
         PoolConditionType.REPOSITORY_KEPT: decide_pool_kept(identity.uid, parent.name, spec.repository, claim),
         **({} if contest is None else {PoolConditionType.REPLICAS_UNCONTESTED: contest}),
     }
-    status = _build_status(parent, spec, view, membership, workers, conditions, identity, now)
+    status = _build_status(parent, spec, members, membership, workers, conditions, identity, now)
     is_settled = conditions[PoolConditionType.RECONCILING].holds is False
     return Plan(
         apply=tuple(
             child for child, ref in zip(children, refs, strict=True) if ref in appliable and ref.kind not in held
         ),
-        delete=_deletions(refs, observed),
+        delete=tuple(prunable(refs, observed)),
         status=None if is_same_status(status, identity.status) else status,
         events=_decide_events(identity, status, conditions),
         look_again_s=None if is_settled else _LOOK_AGAIN_S,
@@ -129,17 +98,34 @@ def plan_pool(
     )
 
 
-def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, view: PoolView, now: datetime) -> Plan:
-    """The plan for a pool that the CRD accepted and that cannot be parsed: its children stay as they are. `view`: at
-    least its Deployment, its pods and its services."""
+def _inputs_of(
+    parent: Parent, spec: GNNWorkerPoolSpec, claim: ObservedClaim | None, observed: Observed, settings: Settings
+) -> PoolInputs:
+    """The inputs of the children, with the present list of services. `claim`: the pool's; None: it is not there."""
+    specs = {member.name: member.spec for member in observed.members if member.spec is not None}
+    served = {member.name for member in observed.members if member.is_served}
+    return PoolInputs(
+        parent,
+        spec,
+        settings,
+        observed.services,
+        {name: secrets for name, found in specs.items() if name in served and (secrets := secrets_of(found))},
+        MountedClaim(claim_of(parent.name, spec), "" if claim is None else claim.uid),
+        decide_pool_claim(parent.name, spec.repository, claim if spec.repository.claim_name is None else None),
+        observed.pod_monitor_available,
+        tuple(found.routing.interval_seconds for found in specs.values()),
+    )
+
+
+def plan_for_invalid_pool(identity: ServiceIdentity, problem: str, observed: Observed, now: datetime) -> Plan:
+    """The plan for a pool that the CRD accepted and that cannot be parsed: its children stay as they are. `observed`:
+    at least its Deployment, its pods and its services."""
     if identity.deleting:
         return Plan()
     words = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
     no, still = Verdict(False, Reason.INVALID_SPEC, words), Verdict(False, Reason.INVALID_SPEC, "See Stalled.")
-    deployment = view.observed.deployment
-    available = decide_pool_availability(
-        len(ready_workers(view.observed)), 0 if deployment is None else deployment.replicas, no, view.members
-    )
+    wanted = 0 if observed.deployment is None else observed.deployment.replicas
+    available = decide_pool_availability(len(ready_workers(observed)), wanted, no, observed.members)
     conditions = {
         PoolConditionType.READY: no,
         PoolConditionType.AVAILABLE: available,
@@ -159,20 +145,15 @@ def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, view: Pool
     )
 
 
-def _deletions(refs: list[ObjectRef], observed: Observed) -> tuple[ObjectRef, ...]:
-    prunable = {"NetworkPolicy", POD_MONITOR.name}
-    return tuple(sorted((ref for ref in observed.owned if ref.kind in prunable and ref not in refs), key=str))
-
-
 def _decide_conditions(
     workers: Workers,
     rollout: Rollout,
     membership: PoolMembership,
     members: tuple[ObservedMember, ...],
     obstacle: Problem | None,
-    available: Verdict,
 ) -> PoolConditions:
     ready = _decide_ready(workers, obstacle)
+    available = decide_pool_availability(len(workers.ready), workers.wanted, workers.verdict, members)
     problems = [problem for problem in (obstacle, workers.problem) if problem is not None and problem.needs_person]
     fits = _decide_fits(membership, members)
     under_way = not ready.holds or rollout.waits is not None or bool(membership.waiting)
@@ -231,20 +212,20 @@ def _words_of_waiting(membership: PoolMembership) -> str:
 def _build_status(
     parent: Parent,
     spec: GNNWorkerPoolSpec,
-    view: PoolView,
+    members: tuple[ObservedMember, ...],
     membership: PoolMembership,
     workers: Workers,
     conditions: PoolConditions,
     identity: ServiceIdentity,
     now: datetime,
 ) -> Status:
-    taken = taken_bytes(member.counted_bytes for member in view.members)
+    taken = taken_bytes(member.counted_bytes for member in members)
     limit = limit_bytes(spec)
     status = GNNWorkerPoolStatus(
         observed_generation=identity.generation,
         conditions=build_conditions(conditions, identity.generation, identity.status, now),
         service_names=" ".join(service.name for service in membership.services.services) or None,
-        services=tuple(_service_status(member, membership) for member in sorted(view.members, key=lambda m: m.name)),
+        services=tuple(_service_status(member, membership) for member in sorted(members, key=lambda m: m.name)),
         memory=mebibytes(taken) if limit is None else f"{mebibytes(taken)} of {mebibytes(limit)}",
         workers=WorkersStatus(
             replicas=workers.existing,

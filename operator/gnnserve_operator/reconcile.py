@@ -1,27 +1,33 @@
-"""One look at one GNNService: validate, observe, plan, apply, report.
+"""One look at one GNNService or GNNWorkerPool: validate, observe, plan, apply, report.
 
-The module holds only this order, and what each step passes to the next.
+The module holds this order, what each step passes to the next, and the table of the kinds that are reconciled.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
 
+from gnnserve_api.spec.pool import GNNWorkerPool
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.apply import Ahead, Applier, Change, Place, Survey, deletable
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.repository import decide_claim
+from gnnserve_operator.decide.repository import decide_claim, decide_pool_claim
 from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.queue import queue_labels
+from gnnserve_operator.desired.volume_claim import WantedClaim
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import (
     CLAIM,
     DEPLOYMENT,
+    GNNSERVICE,
+    GNNWORKERPOOL,
     JOB,
     POD_MONITOR,
     Manifest,
@@ -31,20 +37,65 @@ from gnnserve_operator.kinds import (
     observed_ref,
 )
 from gnnserve_operator.logs import about
-from gnnserve_operator.observe import Observer, Seen
-from gnnserve_operator.observed import Rejection, ServiceWait
-from gnnserve_operator.parsing import parse_service
+from gnnserve_operator.observe import PodMonitors, Seen
+from gnnserve_operator.observe_pool import observe_pool
+from gnnserve_operator.observed import Observed, ObservedClaim, Rejection, ServiceWait
+from gnnserve_operator.parsing import parse_pool, parse_service
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
+from gnnserve_operator.plan_pool import plan_for_invalid_pool, plan_pool
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.retention import Retention
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
+from gnnserve_routing.signals import QueryAnswer, Silence
 
 _TAKE_TURNS = {JOB.name, DEPLOYMENT.name}
 ServiceVersion = tuple[str, int]
-"""uid and generation of a GNNService."""
+"""uid and generation of a GNNService or GNNWorkerPool."""
+Parsed = TypeVar("Parsed", GNNService, GNNWorkerPool)
 
 logger = logging.getLogger(__name__)
+
+
+class Observes(Protocol):
+    async def observe(self, key: ServiceKey, raw: Manifest) -> Seen: ...
+
+    async def observe_invalid(self, key: ServiceKey, raw: Manifest) -> Observed:
+        """Observe what answers for an object whose spec cannot be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciledKind(Generic[Parsed]):
+    """What differs between the kinds that are reconciled. Each function is that of the module which it comes from."""
+
+    parse: Callable[[Manifest], Parsed | str]
+    """Reads a live object, or tells why it cannot be read."""
+    observer: Observes
+    plan: Callable[[Parsed, ServiceIdentity, Observed, Settings, datetime], Plan]
+    plan_for_invalid: Callable[[ServiceIdentity, str, Observed, datetime], Plan]
+    decide_claim: Callable[[Parsed, str, ObservedClaim], WantedClaim]
+    """What is wanted of a claim of the object with that uid."""
+
+
+def reconciled_kinds(services: Observes, pools: Observes) -> Mapping[str, ReconciledKind[Any]]:
+    """The kinds that are reconciled, by name. `services`, `pools`: what observes them."""
+    return {
+        GNNSERVICE.name: ReconciledKind(
+            parse_service,
+            services,
+            plan,
+            plan_for_invalid,
+            lambda service, uid, claim: decide_claim(uid, service.spec, claim, claim.name),
+        ),
+        GNNWORKERPOOL.name: ReconciledKind(
+            parse_pool,
+            pools,
+            plan_pool,
+            plan_for_invalid_pool,
+            lambda pool, _, claim: decide_pool_claim(pool.metadata.name, pool.spec.repository, claim),
+        ),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +105,23 @@ class _BegunJob:
     job: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A plan, and what it was made from."""
+
+    planned: Plan
+    seen: Seen
+    survey: Survey
+    refused_trials: tuple[Rejection, ...]
+
+
 @dataclass(slots=True)
 class Reconciler:
     settings: Settings
     index: Index
     cluster: Cluster
-    observer: Observer
+    kinds: Mapping[str, ReconciledKind[Any]]
+    pod_monitors: PodMonitors
     applier: Applier
     reporter: Reporter
     clock: Clock
@@ -81,7 +143,7 @@ class Reconciler:
         self.retention = Retention(self.index, self.cluster, self.applier, self.clock)
 
     async def reconcile(self, key: ServiceKey) -> float | None:
-        """Reconcile one service. Returns the seconds until the next look. Raises OperatorError."""
+        """Reconcile one object. Returns the seconds until the next look. Raises OperatorError."""
         with self.fleet.attempt(key):
             return await self._reconcile(key)
 
@@ -91,61 +153,30 @@ class Reconciler:
         if raw is None:
             self._forget(key)
             return None
-        identity = self._identity(key, raw)
-        service = parse_service(raw)
-        if isinstance(service, str):
-            self.fleet.recount(key)
-            self.slow_loop.follow(key, None)
-            observed = await self.observer.observe_answers(key, raw)
-            raw = self._newest(key, raw)
-            planned = plan_for_invalid(self._identity(key, raw), service, observed, self.clock.utc())
-            untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
-            return _soonest(planned.look_again_s, untold_s)
-        await self._release(key, service, identity.uid)
-
-        routed, measured = self.memory.recall(key, identity.uid), self.slow_loop.unread(key)
-        begun = self._begun_jobs.get(key)
-        waiting_uid, wait = self._waits.get(key, ("", None))
-        seen = await self.observer.observe(
-            key, raw,
-            rejections=self._rejections.get(key, ()), routed=routed, measured=measured,
-            begun_job=begun.job if begun is not None and begun.uid == identity.uid else None,
-            wait=wait if waiting_uid == identity.uid else None,
-        )  # fmt: skip
+        identity, parsed = self._identity(key, raw), self.kinds[key.kind].parse(raw)
+        if isinstance(parsed, str):
+            return await self._reconcile_invalid(key, raw, parsed)
+        await self._release(key, parsed, identity.uid)
+        measured = self.slow_loop.unread(key)
+        seen = await self._observe(key, raw, measured)
         # Asking takes seconds: a client that keeps writing annotations must not prevent the status from being written.
         raw = self._newest(key, raw)
         identity = self._identity(key, raw)
-        seen, planned, survey, refused_trials = await self._plan(key, service, identity, seen)
+        decision = await self._plan(key, parsed, identity, seen)
+        planned = decision.planned
         if planned.routed is not None:
             # Remembered before anything is written: if writing fails, the next attempt uses the same decision.
-            self.memory.remember(key, identity.uid, planned.routed, service.spec.objective)
+            self.memory.remember(key, identity.uid, planned.routed, planned.objective)
             self.slow_loop.read(key, measured)
         self.slow_loop.follow(key, planned.question)
         if planned.begins_job is not None:
             # Noted before it is created: if the status cannot be written afterwards, the Job is still reported.
             self._begun_jobs[key] = _BegunJob(identity.uid, planned.begins_job)
-        changes, deletions = self.applier.changes(key, planned.apply, survey), deletable(planned.delete, seen.known)
-        if planned.begins_job is not None and not _is_job_made(changes, survey):
-            self.fleet.recount(key)  # something else has to be gone before
-        if changes or deletions:
-            for decided_on in (raw, *_claims_of_unfinished(deletions, seen)):
-                await self._check_still_so(decided_on)
-        try:
-            rejections = (*await self.applier.apply(key, changes), *refused_trials)
-            for live in deletions:
-                await self.cluster.delete(live)
-                logger.info("deleted %s", observed_ref(live), extra=about(key, reason="Deleted"))
-        except (ConflictError, GoneError):
-            self.observer.forget_pod_monitors()  # which are not watched, and may be why
-            raise
-        if any(live["kind"] == POD_MONITOR.name for live in deletions):
-            self.observer.forget_pod_monitors()
-        if any(rejection.ref.kind in _TAKE_TURNS for rejection in rejections):
-            self.fleet.recount(key)
-        if rejections != seen.observed.rejections:
+        rejections = await self._carry_out(key, raw, decision)
+        observed = decision.seen.observed
+        if rejections != observed.rejections:
             self._rejections[key] = rejections
-            observed = replace(seen.observed, rejections=rejections)
-            planned = plan(service, identity, observed, self.settings, self.clock.utc())
+            planned = self._plan_once(key, parsed, identity, replace(observed, rejections=rejections))
         self._waits.pop(key, None)
         if planned.wait is not None:
             self._waits[key] = (identity.uid, planned.wait)
@@ -160,22 +191,47 @@ class Reconciler:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)
         return _soonest(planned.look_again_s, untold_s)
 
-    async def release(self, key: ServiceKey) -> None:
-        """Take the owner from claims of the service that are to stay. Raises OperatorError."""
-        raw = self.index.service(key)
-        service = None if raw is None else parse_service(raw)
-        if raw is not None and isinstance(service, GNNService):
-            await self._release(key, service, raw["metadata"]["uid"])
+    async def _reconcile_invalid(self, key: ServiceKey, raw: Manifest, problem: str) -> float | None:
+        """Report that the spec cannot be read: nothing else is done."""
+        kind = self.kinds[key.kind]
+        self.fleet.recount(key)
+        self.slow_loop.follow(key, None)
+        observed = await kind.observer.observe_invalid(key, raw)
+        raw = self._newest(key, raw)
+        planned = kind.plan_for_invalid(self._identity(key, raw), problem, observed, self.clock.utc())
+        untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
+        return _soonest(planned.look_again_s, untold_s)
 
-    async def _release(self, key: ServiceKey, service: GNNService, uid: str) -> None:
-        parent, spec = Parent(key.name, key.namespace, uid), service.spec
+    async def release(self, key: ServiceKey) -> None:
+        """Take the owner from claims of the object that are to stay. Raises OperatorError."""
+        raw = self.index.service(key)
+        parsed = "it is gone" if raw is None else self.kinds[key.kind].parse(raw)
+        if raw is not None and not isinstance(parsed, str):
+            await self._release(key, parsed, raw["metadata"]["uid"])
+
+    async def _release(self, key: ServiceKey, parsed: GNNService | GNNWorkerPool, uid: str) -> None:
+        kind, parent = self.kinds[key.kind], Parent(key.name, key.namespace, uid, key.kind)
         await self.retention.release(
-            key, parent, spec.repository, lambda claim: decide_claim(uid, spec, claim, claim.name)
+            key, parent, parsed.spec.repository, lambda claim: kind.decide_claim(parsed, uid, claim)
         )  # fmt: skip
 
+    async def _observe(self, key: ServiceKey, raw: Manifest, measured: QueryAnswer | Silence | None) -> Seen:
+        """Observe the object, beside what earlier reconciles have to remember of it."""
+        uid = raw["metadata"]["uid"]
+        routed, begun = self.memory.recall(key, uid), self._begun_jobs.get(key)
+        waiting_uid, wait = self._waits.get(key, ("", None))
+        rejections = self._rejections.get(key, ())
+        seen = await self.kinds[key.kind].observer.observe(key, raw)
+        observed = replace(
+            seen.observed, rejections=rejections, routed=routed, measured=measured,
+            begun_job=begun.job if begun is not None and begun.uid == uid else None,
+            wait=wait if waiting_uid == uid else None,
+        )  # fmt: skip
+        return replace(seen, observed=observed)
+
     async def _plan(
-        self, key: ServiceKey, service: GNNService, identity: ServiceIdentity, seen: Seen
-    ) -> tuple[Seen, Plan, Survey, tuple[Rejection, ...]]:
+        self, key: ServiceKey, parsed: GNNService | GNNWorkerPool, identity: ServiceIdentity, seen: Seen
+    ) -> _Decision:
         """Plan, and plan again for each place that has another owner or an object about to go, and for children to come
         that the API server would refuse: these refusals are returned too."""
         refused: tuple[Rejection, ...] | None = None
@@ -189,11 +245,9 @@ class Reconciler:
             seen = Seen(observed, {**seen.known, **again.live})
         while True:
             # Turns are read and standings noted in one step: no other service is planned in between.
-            observed = replace(
-                seen.observed, turns=self.fleet.turns(key), pool=self.observer.pool_of(key, self._granted)
-            )  # fmt: skip
-            seen = replace(seen, observed=observed)
-            planned = plan(service, identity, observed, self.settings, self.clock.utc())
+            pool = observe_pool(self.index, key, self._granted)
+            seen = replace(seen, observed=replace(seen.observed, turns=self.fleet.turns(key), pool=pool))
+            planned = self._plan_once(key, parsed, identity, seen.observed)
             self._granted[key] = planned.granted_bytes
             self.fleet.note(key, planned.standings, planned.followed)
             ahead = Ahead(planned.to_come, self.clock.now(), began - planned.to_come_good_s)
@@ -206,24 +260,52 @@ class Reconciler:
                 seen = replace(seen, observed=replace(seen.observed, conflicts=conflicts, leaving=leaving))
                 continue
             if refused is not None or not planned.tries_out:
-                return seen, planned, survey, refused or ()
+                return _Decision(planned, seen, survey, refused or ())
             refused = await self.applier.try_out(planned.to_come, survey)
             tried = {observed_ref(manifest) for manifest in planned.to_come}
             rejections = (*(r for r in seen.observed.rejections if r.ref not in tried), *refused)
             if rejections == seen.observed.rejections:
-                return seen, planned, survey, refused
+                return _Decision(planned, seen, survey, refused)
             seen = replace(seen, observed=replace(seen.observed, rejections=rejections))
 
+    def _plan_once(
+        self, key: ServiceKey, parsed: GNNService | GNNWorkerPool, identity: ServiceIdentity, observed: Observed
+    ) -> Plan:
+        return self.kinds[key.kind].plan(parsed, identity, observed, self.settings, self.clock.utc())
+
+    async def _carry_out(self, key: ServiceKey, raw: Manifest, decision: _Decision) -> tuple[Rejection, ...]:
+        """Write what the plan says. Returns what the API server refuses, or would refuse."""
+        planned, seen, survey = decision.planned, decision.seen, decision.survey
+        changes, deletions = self.applier.changes(key, planned.apply, survey), deletable(planned.delete, seen.known)
+        if planned.begins_job is not None and not _is_job_made(changes, survey):
+            self.fleet.recount(key)  # something else has to be gone before
+        if changes or deletions:
+            for decided_on in (raw, *_claims_of_unfinished(deletions, seen)):
+                await self._check_still_so(decided_on)
+        try:
+            rejections = (*await self.applier.apply(key, changes), *decision.refused_trials)
+            for live in deletions:
+                await self.cluster.delete(live)
+                logger.info("deleted %s", observed_ref(live), extra=about(key, reason="Deleted"))
+        except (ConflictError, GoneError):
+            self.pod_monitors.forget()  # which are not watched, and may be why
+            raise
+        if any(live["kind"] == POD_MONITOR.name for live in deletions):
+            self.pod_monitors.forget()
+        if any(rejection.ref.kind in _TAKE_TURNS for rejection in rejections):
+            self.fleet.recount(key)
+        return rejections
+
     async def _check_still_so(self, raw: Manifest) -> None:
-        """Check an object at the API server, since a watch may lag behind: otherwise children of a deleted service
-        would come back, and those of an earlier spec would replace the present ones. Raises ConflictError."""
+        """Check an object at the API server, since a watch may lag behind: otherwise children of a deleted owner would
+        come back, and those of an earlier spec would replace the present ones. Raises ConflictError."""
         ref = observed_ref(raw)
         live = await self.cluster.get(ref)
         if live is None or has_moved_on(live, raw):
             raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
     def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
-        """The watch's newest version of the service, unless something changed that a decision depends on."""
+        """The watch's newest version of the object, unless something changed that a decision depends on."""
         if self.index.has_version(key, raw):
             return raw
         told = self.index.service(key)

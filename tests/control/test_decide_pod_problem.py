@@ -13,6 +13,8 @@ from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.workers import decide_workers
+from gnnserve_operator.desired.deployment import worker_pods
+from gnnserve_operator.desired.pod import job_pods
 from gnnserve_operator.observed import Observed, ObservedPod, Termination, Waiting, WorkerAnswer
 
 POD = ObservedPod("digits-x", "generation", image="gnnserve/worker:1")
@@ -164,10 +166,15 @@ CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]
 ]  # fmt: skip
 
 
+def problem_of(pod: ObservedPod, **fields: Any) -> Problem | None:
+    spec = make_service(**fields).spec
+    return pod_problem(pod, worker_pods("digits", spec).template if pod.is_worker else job_pods("digits", spec))
+
+
 @pytest.mark.parametrize(("pod", "spec", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_problem_is_named(pod: ObservedPod, spec: dict[str, Any], expected: tuple[str, bool, list[str]]) -> None:
     reason, needs_person, words = expected
-    problem = pod_problem(pod, "digits", make_service(**spec).spec)
+    problem = problem_of(pod, **spec)
     assert problem is not None
     assert (problem.reason.value, problem.needs_person) == (reason, needs_person), problem.message
     assert [word for word in words if word not in problem.message] == [], problem.message
@@ -191,29 +198,29 @@ FINE: list[tuple[str, ObservedPod]] = [
 
 @pytest.mark.parametrize("pod", [case[1] for case in FINE], ids=[case[0] for case in FINE])
 def test_there_is_no_problem(pod: ObservedPod) -> None:
-    assert pod_problem(pod, "digits", make_service().spec) is None
+    assert problem_of(pod) is None
 
 
 def test_the_same_trouble_has_the_same_words_at_every_attempt() -> None:
     first = waiting("ErrImagePull", "not found")
     then = waiting("ImagePullBackOff", 'Back-off pulling image "gnnserve/worker:1": ErrImagePull: not found')
-    spec = make_service().spec
-    assert pod_problem(first, "digits", spec) == pod_problem(then, "digits", spec)
+    assert problem_of(first) == problem_of(then)
     timeouts = [
         waiting("ErrImagePull", f"read tcp 10.1.0.7:{port}->10.9.9.9:443: i/o timeout") for port in (40001, 40002)
     ]
-    assert len({pod_problem(pod, "digits", spec) for pod in timeouts}) == 1
+    assert len({problem_of(pod) for pod in timeouts}) == 1
     ended = Termination(1, "Error", "oh")
     back_off = replace(waiting("CrashLoopBackOff", "back-off 10s", WORKER), last_terminated=ended)
     later = replace(waiting("CrashLoopBackOff", "back-off 5m0s", WORKER), last_terminated=ended)
     again = replace(WORKER, phase="Running", running=True, last_terminated=ended)
     just_ended = replace(WORKER, phase="Running", terminated=ended)
-    assert len({pod_problem(pod, "digits", spec) for pod in (back_off, later, again, just_ended)}) == 1
+    assert len({problem_of(pod) for pod in (back_off, later, again, just_ended)}) == 1
 
 
 def problem_of_workers(*pods: ObservedPod, **words: str) -> Problem:
     answers = tuple(WorkerAnswer(pod, problem=said) for pod, said in words.items())
-    found = decide_workers("digits", make_service().spec, "digest", True, Observed(pods=pods, answers=answers)).problem
+    asked_for = worker_pods("digits", make_service().spec)
+    found = decide_workers(asked_for, "digest", True, Observed(pods=pods, answers=answers)).problem
     assert found is not None
     return found
 

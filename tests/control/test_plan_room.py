@@ -8,12 +8,17 @@ import pytest
 from tests.support.observed import UID, Namespace, make_service, make_settings
 
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
-from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import RolloutSpec
 from gnnserve_operator.decide.workers import decide_workers
-from gnnserve_operator.desired.deployment import MountedClaim, build_deployment, digest_of_pods
+from gnnserve_operator.desired.deployment import (
+    MountedClaim,
+    WorkerPods,
+    build_deployment,
+    digest_of_pods,
+    pool_pods,
+    worker_pods,
+)
 from gnnserve_operator.desired.metadata import Parent
-from gnnserve_operator.desired.pool import as_service
 from gnnserve_operator.observed import Observed, ObservedDeployment, ObservedPod
 
 NO_CPU = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available"
@@ -57,7 +62,7 @@ def test_the_field_replaces_no_pod() -> None:
 
 def test_a_pool_lends_it_to_its_pods() -> None:
     spec = GNNWorkerPoolSpec.model_validate({"rollout": {"maxUnavailable": 1}})
-    assert as_service("shared", spec).worker.rollout == RolloutSpec(max_unavailable=1)
+    assert pool_pods("shared", spec).rollout == RolloutSpec(max_unavailable=1)
 
 
 def test_a_service_of_a_pool_has_no_rollout_of_its_own() -> None:
@@ -68,19 +73,19 @@ def test_a_service_of_a_pool_has_no_rollout_of_its_own() -> None:
 # --- what is said
 
 
-def replacing(spec: GNNServiceSpec, message: str | None = NO_CPU, *, old: int = 1, **deployment: Any) -> str:
+def replacing(asked_for: WorkerPods, message: str | None = NO_CPU, *, old: int = 1, **deployment: Any) -> str:
     """The message about workers while a new pod finds no node beside the old ones."""
     pods = [ObservedPod(f"old-{number}", "worker", phase="Running", ready=True, running=True) for number in range(old)]
     if message is not None:
         pods.append(ObservedPod("new", "worker", unschedulable=message))
-    seen = {"replicas": spec.worker.replicas, "template_digest": "new", "ready_replicas": old, **deployment}
+    seen = {"replicas": asked_for.replicas, "template_digest": "new", "ready_replicas": old, **deployment}
     observed = Observed(deployment=ObservedDeployment(**seen), pods=tuple(pods))
-    problem = decide_workers("digits", spec, "new", True, observed).problem
+    problem = decide_workers(asked_for, "new", True, observed).problem
     return "" if problem is None else problem.message
 
 
-def service(**worker: Any) -> GNNServiceSpec:
-    return make_service(worker=worker).spec
+def service(**worker: Any) -> WorkerPods:
+    return worker_pods("digits", make_service(worker=worker).spec)
 
 
 def test_a_pod_without_room_beside_its_predecessor_names_the_way_out_and_its_price() -> None:
@@ -102,8 +107,8 @@ def said_of_price(said: str) -> str:
 
 
 def test_a_pool_names_its_own_field() -> None:
-    spec = as_service("shared", GNNWorkerPoolSpec.model_validate({}))
-    assert "set spec.rollout.maxUnavailable of GNNWorkerPool shared to 1" in replacing(spec)
+    asked_for = pool_pods("shared", GNNWorkerPoolSpec.model_validate({}))
+    assert "set spec.rollout.maxUnavailable of GNNWorkerPool shared to 1" in replacing(asked_for)
 
 
 def test_a_gpu_that_the_predecessor_holds_is_such_room() -> None:

@@ -38,12 +38,11 @@ from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
-from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
+from gnnserve_operator.observe import Observer, PodMonitors, PoolObserver, RepositoryClaims
 from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 from gnnserve_operator.observed_pool import ObservedMember
 from gnnserve_operator.probe import Addresses, Answers
-from gnnserve_operator.reconcile import Reconciler
-from gnnserve_operator.reconcile_pool import PoolReconciler
+from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.users_claims import UsersClaims
@@ -78,15 +77,14 @@ class Scene:
         claims = RepositoryClaims(cluster, UsersClaims(cluster, 60, self.clock))
         fleet = Fleet(self.index, lambda _: None, max_jobs=0, max_rollouts=0)
         prober = SimProber(Addresses("cluster.local"), answer=self.answer)
-        self._services = Reconciler(
-            settings, self.index, cluster,
+        kinds = reconciled_kinds(
             Observer(self.index, prober, monitors, claims, JobRefusals(cluster, self.clock)),
-            Applier(cluster), Reporter(cluster), self.clock, SlowLoop(_never, lambda _: None, self.clock), memory,
-            fleet,
-        )  # fmt: skip
-        self._pools = PoolReconciler(
-            settings, self.index, cluster, monitors, claims, Applier(cluster), Reporter(cluster), self.clock, fleet
+            PoolObserver(self.index, monitors, claims),
         )
+        self._reconciler = Reconciler(
+            settings, self.index, cluster, kinds, monitors, Applier(cluster), Reporter(cluster), self.clock,
+            SlowLoop(_never, lambda _: None, self.clock), memory, fleet,
+        )  # fmt: skip
 
     # What people do
 
@@ -129,7 +127,7 @@ class Scene:
                 self._keys |= dict.fromkeys(self.index.reconciled_keys())
                 for key in (*self._keys,):
                     try:
-                        await (self._pools if key.is_pool else self._services).reconcile(key)
+                        await self._reconciler.reconcile(key)
                     except ConflictError:
                         pass  # it is looked at again
                     except RefusedError:

@@ -171,7 +171,7 @@ def test_annotations_that_are_written_meanwhile_do_not_keep_the_status_from_bein
         scene = Scene(annotates)
         operator = scene.start_operator()
         if while_asking:
-            operator.reconciler.observer._prober = Asked(scene)
+            operator.observer._prober = Asked(scene)
         scene.create()
         await scene.until(lambda: scene.told()[STARTED], limit_s=5)
         assert 409 not in scene.codes

@@ -43,7 +43,7 @@ def test_the_chart_grants_the_rights_that_the_table_of_children_needs_and_no_oth
 
 
 def test_the_fence_is_around_all_that_the_operator_applies() -> None:
-    applied = {(child.kind.group, child.kind.plural) for child in CHILDREN if child.build is not None}
+    applied = {(child.kind.group, child.kind.plural) for child in CHILDREN if child.is_applied}
     assert applied <= fenced()
     assert {resource for _, resource in fenced()} == {resource for _, resource in applied}
     assert {group for group, _ in fenced()} == {group for group, _ in applied}
@@ -52,7 +52,7 @@ def test_the_fence_is_around_all_that_the_operator_applies() -> None:
 def test_a_row_builds_children_of_its_kind_in_the_order_of_the_table() -> None:
     children = build(make_service())
     built = [child["kind"] for child in children.values()]
-    rows = [child.kind for child in CHILDREN if child.build is not None]
+    rows = [child.kind for child in CHILDREN if child.is_applied]
     assert [kind.name for kind in rows] == list(dict.fromkeys(built))
     assert {child["apiVersion"] for child in children.values()} == {kind.api_version for kind in rows}
 

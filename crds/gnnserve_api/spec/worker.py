@@ -49,6 +49,12 @@ class Tracing(ApiModel):
     flag says so."""
 
 
+def field_of_pods(pool: str, name: str) -> str:
+    """A field about worker pods where it can be set, for messages. `pool`: name of the pool that they are of; empty:
+    none."""
+    return f"spec.{name} of GNNWorkerPool {pool}" if pool else f"spec.worker.{name}"
+
+
 class PoolRef(ApiModel):
     name: PoolName
     """Name of a GNNWorkerPool in the namespace of the service."""
@@ -115,12 +121,7 @@ class Worker(PodSettings):
     @property
     def replicas_field(self) -> str:
         """The field that says how many workers there are, for messages."""
-        return self.field_of_pods("replicas")
-
-    def field_of_pods(self, name: str) -> str:
-        """A field about worker pods where it can be set, for messages: of the service, or of its pool."""
-        pool = self.pool_ref
-        return f"spec.worker.{name}" if pool is None else f"spec.{name} of GNNWorkerPool {pool.name}"
+        return field_of_pods("" if self.pool_ref is None else self.pool_ref.name, "replicas")
 
     @rule(f"!has(self.poolRef) || ({_HAS_NO_PODS})", _PODS_ARE_THE_POOLS)
     def _pods_are_the_pools(self) -> bool | str:

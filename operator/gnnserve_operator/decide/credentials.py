@@ -13,12 +13,10 @@ from gnnserve_api import pods
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialKind, CredentialState
-from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.updates import URI_KEY
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.desired import endpoint
 from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD
-from gnnserve_operator.desired.updates import LOG_SECRET_FIELD, log_secret
+from gnnserve_operator.desired.updates import LOG_SECRET_FIELD
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -71,23 +69,16 @@ _WORDS: Mapping[str, _Words] = {
 }
 
 
-def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
-    """Names of the Secrets, by the field that names them."""
-    found, log = endpoint.secrets_of(spec), log_secret(spec)
-    return found if log is None else found | {LOG_SECRET_FIELD: log}
-
-
-def decide_credentials(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed) -> Verdict | None:
-    """Whether workers use all that the spec's Secrets hold; None: the spec names no Secret."""
-    secrets = secrets_of(spec)
+def decide_credentials(secrets: Mapping[str, str], is_rolled_out: bool, observed: Observed) -> Verdict | None:
+    """Whether workers use all that the spec's Secrets hold, by the field that names each; None: it names none."""
     if not secrets:
         return None
-    if (unusable := find_unusable(spec, observed)) is not None:
+    if (unusable := find_unusable(secrets, observed)) is not None:
         return unusable.to_verdict()
     answers = sorted(observed.answers, key=lambda answer: answer.pod)
     routes = [(answer.pod, answer.route) for answer in answers if answer.route is not None]
     for pod, route in routes:
-        if found := _describe_all(spec, pod, route.credentials):
+        if found := _describe_all(secrets, pod, route.credentials):
             return Verdict(False, Reason.CREDENTIALS_REFUSED, found)
     if not routes:
         return Verdict(None, Reason.NOT_SERVING, "No worker answers yet: whether the Secrets can be used is not known.")
@@ -105,23 +96,23 @@ def decide_credentials(spec: GNNServiceSpec, is_rolled_out: bool, observed: Obse
     return Verdict(True, Reason.CREDENTIALS_IN_USE, f"Workers use what is in {whole} {named}.")
 
 
-def find_unusable(spec: GNNServiceSpec, observed: Observed) -> Problem | None:
+def find_unusable(secrets: Mapping[str, str], observed: Observed) -> Problem | None:
     """The first worker, by name, that can answer no request for what a Secret holds, or lacks."""
     for answer in sorted(observed.answers, key=lambda answer: answer.pod):
         if answer.route is not None:
             states = answer.route.credentials
-            if any(not state.is_usable and _describe(spec, answer.pod, state) for state in states):
-                return Problem(Reason.CREDENTIALS_UNUSABLE, _describe_all(spec, answer.pod, states), needs_person=True)
-        elif answer.problem and (problem := describe_waiting(spec, answer.pod, answer.problem)) is not None:
+            if any(not state.is_usable and _describe(secrets, answer.pod, state) for state in states):
+                words = _describe_all(secrets, answer.pod, states)
+                return Problem(Reason.CREDENTIALS_UNUSABLE, words, needs_person=True)
+        elif answer.problem and (problem := describe_waiting(secrets, answer.pod, answer.problem)) is not None:
             return problem
     return None
 
 
-def describe_waiting(spec: GNNServiceSpec, pod: str, said: str) -> Problem | None:
+def describe_waiting(secrets: Mapping[str, str], pod: str, said: str) -> Problem | None:
     """The credentials that a worker which does not answer yet waits for. None: it does not wait for any."""
     if NO_USABLE_CREDENTIALS not in said:
         return None
-    secrets = secrets_of(spec)
     named = [words for words in _WORDS.values() if words.folder in said and words.field in secrets]
     cures = " ".join(f"Secret {secrets[words.field]} ({words.field}): {words.cure}." for words in named)
     return Problem(
@@ -131,16 +122,16 @@ def describe_waiting(spec: GNNServiceSpec, pod: str, said: str) -> Problem | Non
     )
 
 
-def _describe_all(spec: GNNServiceSpec, pod: str, states: Iterable[CredentialState]) -> str:
-    found = (_describe(spec, pod, state) for state in states if state.problem)
+def _describe_all(secrets: Mapping[str, str], pod: str, states: Iterable[CredentialState]) -> str:
+    found = (_describe(secrets, pod, state) for state in states if state.problem)
     return " ".join(words for words in found if words)
 
 
-def _describe(spec: GNNServiceSpec, pod: str, state: CredentialState) -> str:
+def _describe(secrets: Mapping[str, str], pod: str, state: CredentialState) -> str:
     """What one worker lacks of a Secret, in words; empty for a kind that the spec does not name, or that this operator
     does not know."""
     words = _WORDS.get(state.kind)
-    secret = None if words is None else secrets_of(spec).get(words.field)
+    secret = None if words is None else secrets.get(words.field)
     if words is None or secret is None:
         return ""
     effect = words.partly if state.is_usable else words.unusable

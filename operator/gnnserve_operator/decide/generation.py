@@ -28,6 +28,7 @@ from gnnserve_operator.decide.published import (
 from gnnserve_operator.decide.repository import RepositoryDecision, holds_leaving_claim, is_of_lost_claim
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.job import handed_recipe
+from gnnserve_operator.desired.pod import job_pods
 from gnnserve_operator.kinds import JOB
 from gnnserve_operator.observed import Observed, ObservedJob
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
@@ -376,7 +377,7 @@ def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: 
     """The problem of the attempt that is under way."""
     own = [pod for pod in observed.pods if pod.job == job.name and pod.phase == "Pending" and not pod.deleting]
     newest = max(own, key=lambda pod: (pod.created_at, pod.name), default=None)
-    problem = None if newest is None else pod_problem(newest, service, spec)
+    problem = None if newest is None else pod_problem(newest, job_pods(service, spec))
     if problem is None:
         return None
     return Problem(problem.reason, f"Job {job.name} waits. {problem.message}", problem.needs_person)

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_api.reasons import Reason
-from gnnserve_api.spec.pool import POOL_KIND
-from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.names import is_repository_claim, pool_claim_name
+from gnnserve_operator.desired.pod import PodTemplateInputs
 from gnnserve_operator.observed import ObservedPod, Termination
 from gnnserve_routing.verdict import sentence
 
@@ -54,39 +53,35 @@ _OPENSHIFT = "security context constraint"
 @dataclass(frozen=True, slots=True)
 class _Case:
     pod: ObservedPod
-    service: str
-    spec: GNNServiceSpec
+    given: PodTemplateInputs
 
     @property
     def section(self) -> str:
-        pool = self.spec.worker.pool_ref
-        if self.pod.is_worker and pool is not None:
-            return f"{POOL_KIND} {pool.name}: spec"
-        return "spec.worker" if self.pod.is_worker else "spec.generation"
+        return self.given.section
 
     def is_made(self, claim: str) -> bool:
         """Whether the operator makes it."""
-        if (pool := self.spec.worker.pool_ref) is not None:
-            return claim == pool_claim_name(pool.name)
-        return self.spec.repository.claim_name is None and is_repository_claim(self.service, claim)
+        if self.given.pool:
+            return claim == pool_claim_name(self.given.pool)
+        return self.given.repository.claim_name is None and is_repository_claim(self.given.owner, claim)
 
     def field_of_claim(self, claim: str) -> str:
         """The field of the spec that names a claim."""
-        fields = []
-        if self.spec.graph.volume is not None and self.spec.graph.volume.claim_name == claim:
-            fields.append("spec.graph.volume.claimName")
-        if self.spec.repository.claim_name == claim:
-            fields.append("spec.repository.claimName")
         if self.is_made(claim):
             return "the claim that the operator makes"
+        named = (
+            ("spec.graph.volume.claimName", self.given.data_claim),
+            ("spec.repository.claimName", self.given.repository.claim_name),
+        )
+        fields = [field for field, name in named if name == claim]
         return f"named by {' and '.join(fields)}" if fields else "named by the operator's settings"
 
 
-def pod_problem(pod: ObservedPod, service: str, spec: GNNServiceSpec) -> Problem | None:
-    """What is wrong with the pod; None: nothing, as far as is known."""
+def pod_problem(pod: ObservedPod, given: PodTemplateInputs) -> Problem | None:
+    """What is wrong with a pod that was made from these inputs; None: nothing, as far as is known."""
     if pod.deleting or pod.ready or pod.phase in {"Succeeded", "Failed"}:
         return None
-    case = _Case(pod, service, spec)
+    case = _Case(pod, given)
     return next((problem for question in _QUESTIONS if (problem := question(case)) is not None), None)
 
 
@@ -149,11 +144,11 @@ def _without_claim(case: _Case, claim: str, *, is_going: bool) -> Problem:
 
 
 def _no_gpu(case: _Case, resource: str) -> Problem:
-    settings = case.spec.worker if case.pod.is_worker else case.spec.generation
-    if settings.gpu is not None and settings.gpu.resource_name == resource:
-        count, field = str(settings.gpu.count), f"{case.section}.gpu"
+    gpu, asked = case.given.gpu, case.given.settings.resources
+    if gpu is not None and gpu.resource_name == resource:
+        count, field = str(gpu.count), f"{case.section}.gpu"
     else:
-        count = str(settings.resources.limits.get(resource, settings.resources.requests.get(resource, 1)))
+        count = str(asked.limits.get(resource, asked.requests.get(resource, 1)))
         field = f"{case.section}.resources"
     update = " To replace a single worker takes one more than it holds." if case.pod.is_worker else ""
     return Problem(
@@ -170,9 +165,9 @@ def _no_image(case: _Case) -> Problem | None:
         return None
     # kubelet alternates between the error and a back-off that repeats it; ours stays the same.
     words = sentence(_LOCAL_ADDRESS.sub("", _BACK_OFF.sub("", waiting.message)).removeprefix("ErrImagePull: "))
-    secrets = case.spec.image_pull_secrets
+    secrets = case.given.image_pull_secrets
     with_secrets = f"with imagePullSecrets {', '.join(secrets)}" if secrets else "without imagePullSecrets"
-    field = "spec.image" if case.spec.image else "the operator's image (the chart's values; spec.image is not set)"
+    field = "spec.image" if case.given.image else "the operator's image (the chart's values; spec.image is not set)"
     return Problem(
         Reason.IMAGE_UNAVAILABLE,
         f"Pod {case.pod.name} has no image: {case.pod.image} cannot be had {with_secrets}"

@@ -28,6 +28,7 @@ from gnnserve_operator.decide.repair import Repair
 from gnnserve_operator.decide.rollout import Rollout
 from gnnserve_operator.decide.updates import decide_updates
 from gnnserve_operator.decide.workers import Workers
+from gnnserve_operator.desired.deployment import secrets_by_field
 from gnnserve_operator.desired.endpoint import speaks_tls
 from gnnserve_operator.desired.names import worker_name
 from gnnserve_operator.observed import Observed
@@ -103,7 +104,8 @@ def decide_conditions(situation: Situation) -> Conditions:
     still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
     if stalled is not None:
         still = Verdict(False, stalled.reason, "Nothing goes on until a person acts; see Stalled.")
-    credentials = decide_credentials(situation.spec, situation.workers.is_rolled_out, situation.observed)
+    secrets = secrets_by_field(situation.spec)
+    credentials = decide_credentials(secrets, situation.workers.is_rolled_out, situation.observed)
     accuracy = decide_accuracy(situation.spec, situation.observed)
     updates = decide_updates(
         situation.spec, situation.workers.is_rolled_out, situation.compaction, situation.observed
@@ -122,7 +124,7 @@ def decide_conditions(situation: Situation) -> Conditions:
             situation.declared is not None,
             situation.observed,
             situation.base_variant,
-            speaks_tls=speaks_tls(situation.spec),
+            speaks_tls=speaks_tls(situation.spec.endpoint),
         ),
         situation.observed,
     )
@@ -283,7 +285,7 @@ def _find_unusable(situation: Situation) -> Problem | None:
     """Credentials of workers of the present spec; those that wait for theirs are the workers' own problem."""
     if situation.spec.suspend or not situation.workers.is_rolled_out:
         return None
-    return find_unusable(situation.spec, situation.observed)
+    return find_unusable(secrets_by_field(situation.spec), situation.observed)
 
 
 def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder, one rung a stage

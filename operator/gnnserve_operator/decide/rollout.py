@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, wanted_replicas
+from gnnserve_operator.desired.deployment import MountedClaim, WorkerPods
 from gnnserve_operator.observed import Observed, ObservedDeployment
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
@@ -37,16 +36,19 @@ class Rollout:
         return self.standing.stance is Stance.WAITING
 
 
-def decide_rollout(spec: GNNServiceSpec, template_digest: str, mounted: MountedClaim, observed: Observed) -> Rollout:
-    """`template_digest`: of the wanted pod template, which mounts the claim `mounted`."""
-    declared, turn, deployment = digest_of_pods(spec), observed.turns.rollout, observed.deployment
+def decide_rollout(
+    given: WorkerPods, declared: str, template_digest: str, mounted: MountedClaim, observed: Observed
+) -> Rollout:
+    """`declared`: digest of the spec's part about the pods; `template_digest`: of the wanted pod template, which mounts
+    the claim `mounted`."""
+    turn, deployment = observed.turns.rollout, observed.deployment
     if deployment is None or deployment.deleting:
         return Rollout(declared)
     is_rolling = not (deployment.rolled_out or deployment.progress_stopped)
     if deployment.template_digest == template_digest:
         return Rollout(declared, UNDER_WAY if is_rolling and turn.is_ours else IDLE)
     followed = observed.turns.followed or declared
-    if followed != declared or not _is_only_template(deployment, spec, mounted):
+    if followed != declared or not _is_only_template(deployment, given.wanted, mounted):
         return Rollout(followed)
     if not is_rolling and any(claim.uid == mounted.uid and claim.deleting for claim in observed.claims):
         # Of several workers with a GPU each, one would go first, and nothing could start in its place.
@@ -58,10 +60,9 @@ def decide_rollout(spec: GNNServiceSpec, template_digest: str, mounted: MountedC
     return Rollout(followed, Standing(Stance.WAITING, _LATER if is_answered else _FIRST), _words(turn))
 
 
-def _is_only_template(deployment: ObservedDeployment, spec: GNNServiceSpec, mounted: MountedClaim) -> bool:
+def _is_only_template(deployment: ObservedDeployment, wanted: int, mounted: MountedClaim) -> bool:
     """Whether there are pods to replace, and nothing else about them is to change: pods leave a claim that goes at
     once."""
-    wanted = wanted_replicas(spec)
     is_same_claim = (deployment.claim, deployment.successor_uid) == (mounted.name, mounted.successor_uid)
     return 0 < wanted == deployment.replicas and is_same_claim
 

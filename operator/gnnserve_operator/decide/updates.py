@@ -18,7 +18,6 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import UpdatesStatus
 from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
 from gnnserve_operator.decide.generation import GenerationDecision
-from gnnserve_operator.desired.deployment import wanted_replicas
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -73,7 +72,7 @@ def describe_updates(
 ) -> UpdatesStatus | None:
     """For the status: how far workers are, over all that tell. `base`: the offset of the published graph. `before`: the
     status as it is; what it says stays while no worker tells, and for a minute where figures change."""
-    if spec.updates is None or wanted_replicas(spec) == 0:
+    if spec.updates is None or spec.suspend or spec.worker.replicas == 0:
         return None
     routes = (answer.route for answer in observed.answers if answer.route is not None)
     states = [route.updates for route in routes if route.updates is not UNSET]

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 from gnnserve_api.errors import NO_GPU
 from gnnserve_api.reasons import Reason
-from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.worker import field_of_pods
 from gnnserve_operator.decide.answers import repair_words
 from gnnserve_operator.decide.credentials import describe_waiting
 from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem, remedy_of_refusal
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.desired.deployment import most_unavailable, wanted_replicas
-from gnnserve_operator.desired.updates import excludes_second_worker
+from gnnserve_operator.desired.deployment import WorkerPods
 from gnnserve_operator.observed import Observed, ObservedPod
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -43,10 +42,8 @@ class Workers:
     """What keeps a pod from being ready."""
 
 
-def decide_workers(
-    service: str, spec: GNNServiceSpec, template_digest: str, has_revision: bool, observed: Observed
-) -> Workers:
-    wanted = wanted_replicas(spec)
+def decide_workers(given: WorkerPods, template_digest: str, has_revision: bool, observed: Observed) -> Workers:
+    wanted = given.wanted
     # Pods that have ended on their own stay until they are collected.
     live = [p for p in observed.pods if p.is_worker and not p.deleting and p.phase not in {"Failed", "Succeeded"}]
     live.sort(key=lambda pod: pod.name)
@@ -62,18 +59,18 @@ def decide_workers(
     certain = len(ready) if deployment is None else min(len(ready), deployment.ready_replicas)
     problem = None
     if wanted > 0 and not (is_rolled_out and certain >= wanted):
-        problem = _find_problem(service, spec, live, observed)
+        problem = _find_problem(given, live, observed)
     return Workers(
         wanted=wanted,
         existing=len(live),
         ready=ready,
         is_rolled_out=is_rolled_out,
-        verdict=_verdict(spec, wanted, certain, has_revision or deployment is not None, live, problem, observed),
+        verdict=_verdict(given, certain, has_revision or deployment is not None, live, problem, observed),
         problem=problem,
     )
 
 
-def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> Problem | None:
+def _find_problem(given: WorkerPods, live: list[ObservedPod], observed: Observed) -> Problem | None:
     deployment = observed.deployment
     found = []
     for pod in live:
@@ -83,13 +80,13 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
             # In mode GPU it waits for one: the scheduler's is there, and the worker cannot compute on it.
             words = f"Worker {pod.name}: {sentence(said)}. It tries again by itself. {_GPU_ADVICE}"
             found.append(Problem(Reason.GPU_UNAVAILABLE, words, needs_person=False))
-        elif said is not None and (waiting := describe_waiting(spec, pod.name, said)) is not None:
+        elif said is not None and (waiting := describe_waiting(given.secrets, pod.name, said)) is not None:
             found.append(waiting)
         elif said is not None and any(words in said for words in _TROUBLE):
-            words = f"Worker {pod.name}: {sentence(said)}. {repair_words(service)}"
+            words = f"Worker {pod.name}: {sentence(said)}. {repair_words(given.template.owner)}"
             found.append(Problem(Reason.REVISION_NOT_LOADED, words, needs_person=False))
-        elif (problem := pod_problem(pod, service, spec)) is not None:
-            advice = _words_without_room(spec, live, observed) if lacks_room(pod) else ""
+        elif (problem := pod_problem(pod, given.template)) is not None:
+            advice = _words_without_room(given, live, observed) if lacks_room(pod) else ""
             found.append(replace(problem, message=f"{problem.message}{advice}"))
     if deployment is not None and deployment.replica_failure is not None:
         found.append(
@@ -97,7 +94,7 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
                 Reason.PODS_FORBIDDEN,
                 f"Worker pods cannot be created: {sentence(deployment.replica_failure)}. "
                 f"{remedy_of_refusal(deployment.replica_failure, 'spec.worker')}."
-                f"{_words_without_room(spec, live, observed)}",
+                f"{_words_without_room(given, live, observed)}",
                 needs_person=True,
             )
         )
@@ -116,15 +113,15 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
     )
 
 
-def _words_without_room(spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> str:
+def _words_without_room(given: WorkerPods, live: list[ObservedPod], observed: Observed) -> str:
     """Message about the way out where pods are replaced, and there is no room for one more than are wanted; empty:
     nothing is replaced, or a pod stops first anyway."""
-    deployment, wanted = observed.deployment, wanted_replicas(spec)
+    deployment, wanted = observed.deployment, given.wanted
     answering = sum(pod.ready for pod in live)
     is_replacing = deployment is not None and not deployment.rolled_out and len(live) >= wanted and answering
-    if not is_replacing or most_unavailable(spec) > 0 or excludes_second_worker(spec):
+    if not is_replacing or given.most_unavailable > 0 or given.stops_first:
         return ""
-    field = spec.worker.field_of_pods("rollout.maxUnavailable")
+    field = field_of_pods(given.template.pool, "rollout.maxUnavailable")
     cost = "no request is answered until its successor is ready" if wanted == 1 else "the others answer meanwhile"
     stay = (
         "the present one answers, and keeps its room" if answering == 1 else "the present ones answer, and keep theirs"
@@ -136,20 +133,21 @@ def _words_without_room(spec: GNNServiceSpec, live: list[ObservedPod], observed:
 
 
 def _verdict(
-    spec: GNNServiceSpec,
-    wanted: int,
+    given: WorkerPods,
     ready: int,
     has_deployment: bool,
     live: list[ObservedPod],
     problem: Problem | None,
     observed: Observed,
 ) -> Verdict:
-    if spec.suspend:
+    wanted = given.wanted
+    if given.is_suspended:
         left = f"{len(live)} are still ending" if live else "none runs"
         return Verdict(False, Reason.SUSPENDED, f"spec.suspend is true: no worker is wanted, {left}.")
     if wanted == 0:
         left = f"{len(live)} are still ending" if live else "none runs"
-        return Verdict(False, Reason.SCALED_TO_ZERO, f"{spec.worker.replicas_field} is 0: no worker is wanted, {left}.")
+        field = field_of_pods(given.template.pool, "replicas")
+        return Verdict(False, Reason.SCALED_TO_ZERO, f"{field} is 0: no worker is wanted, {left}.")
     if ready >= wanted:
         return Verdict(True, Reason.WORKERS_READY, f"{ready} of {wanted} workers are ready.")
     if not has_deployment:

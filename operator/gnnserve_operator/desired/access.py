@@ -73,7 +73,7 @@ def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: 
     if not settings.network_policy:
         return None
     return _worker_policy(
-        parent, settings, build_ingress_ports(spec), _database_ports(spec, settings), receiver_ports(spec)
+        parent, settings, build_ingress_ports(spec.endpoint), _database_ports(spec, settings), receiver_ports(spec)
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The table of children: a row for each kind, in the order in which children are applied.
 
-Everything that depends on the kind of a child follows from its row: how it is built, whether it is watched, on which
-others it builds, whether the operator ever deletes it, and so which rights the operator needs. The chart's roles grant
-exactly these (tests/control/test_rights.py).
+Everything that depends on the kind of a child follows from its row: how it is built for each kind of owner, whether it
+is watched, on which others it builds, whether the operator ever deletes it, and so which rights the operator needs. The
+chart's roles grant exactly these (tests/control/test_rights.py).
 """
 
 from __future__ import annotations
@@ -13,19 +13,28 @@ from enum import Enum, auto
 
 from gnnserve_api.generation import GenerationResult
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator import kinds
 from gnnserve_operator.desired.access import (
     build_embeddings_network_policy,
     build_generation_network_policy,
+    build_pool_network_policy,
     build_role,
     build_role_binding,
     build_service_account,
     build_worker_network_policy,
 )
-from gnnserve_operator.desired.deployment import MountedClaim, build_deployment, build_disruption_budget
+from gnnserve_operator.desired.deployment import (
+    MountedClaim,
+    build_deployment,
+    build_disruption_budget,
+    deployment_of,
+    pool_pods,
+)
 from gnnserve_operator.desired.metadata import Manifest, Parent
 from gnnserve_operator.desired.names import routing_name
+from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, build_services
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing
 from gnnserve_operator.desired.service import PoolPlace, build_pod_monitor, build_service
 from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
@@ -35,7 +44,7 @@ from gnnserve_operator.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ChildInputs:
-    """The inputs from which children are built."""
+    """The inputs from which the children of a GNNService are built."""
 
     parent: Parent
     spec: GNNServiceSpec
@@ -64,16 +73,11 @@ class ChildInputs:
         return self.place is None
 
 
-Build = Callable[[ChildInputs], Iterable[Manifest | None]]
-"""The children of one kind; None stands for one that should not exist now."""
-
-
 class Removal(Enum):
     """When a child is deleted."""
 
-    WITH_SERVICE = auto()
-    """Deleted with its GNNService, by Kubernetes' garbage collector, or retained (a claim); never by the operator.
-    """
+    WITH_OWNER = auto()
+    """Deleted with its owner, by Kubernetes' garbage collector, or retained (a claim); never by the operator."""
     WHEN_UNWANTED = auto()
     """Deleted as soon as it is no longer desired: a setting may remove it."""
     BY_DECISION = auto()
@@ -83,12 +87,26 @@ class Removal(Enum):
 @dataclass(frozen=True, slots=True)
 class Child:
     kind: Kind
-    build: Build | None
-    """Builds the manifest; None: a controller of Kubernetes makes the object from another child."""
+    of_service: Callable[[ChildInputs], Iterable[Manifest | None]] | None = None
+    """The children of this kind of a GNNService; None stands for one that should not exist now."""
+    of_pool: Callable[[PoolInputs], Iterable[Manifest | None]] | None = None
+    """The same of a GNNWorkerPool."""
     builds_on: tuple[Kind, ...] = ()
     """Kinds that it depends on: it is not applied while one of these has another owner, or is leaving."""
-    removal: Removal = Removal.WITH_SERVICE
+    removal: Removal = Removal.WITH_OWNER
     is_watched: bool = True
+
+    def build(self, given: ChildInputs | PoolInputs) -> Iterable[Manifest | None]:
+        match given:
+            case ChildInputs():
+                return () if self.of_service is None else self.of_service(given)
+            case PoolInputs():
+                return () if self.of_pool is None else self.of_pool(given)
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the operator applies it; otherwise a controller of Kubernetes makes it from another child."""
+        return self.of_service is not None or self.of_pool is not None
 
     @property
     def verbs(self) -> frozenset[str]:
@@ -96,9 +114,9 @@ class Child:
         found = {"get", "list"}
         if self.is_watched:
             found.add("watch")
-        if self.build is not None:
+        if self.is_applied:
             found |= {"create", "patch"}
-        if self.removal is not Removal.WITH_SERVICE:
+        if self.removal is not Removal.WITH_OWNER:
             found.add("delete")
         return frozenset(found)
 
@@ -107,14 +125,17 @@ CHILDREN = (
     Child(
         kinds.SERVICE_ACCOUNT,
         lambda given: [build_service_account(given.parent) if given.has_pods else None],
+        lambda given: [build_service_account(given.parent)],
     ),
     Child(
         kinds.ROLE,
         lambda given: [build_role(given.parent, [routing_name(given.parent.name)]) if given.has_pods else None],
+        lambda given: [build_role(given.parent, given.followed)],
     ),
     Child(
         kinds.ROLE_BINDING,
         lambda given: [build_role_binding(given.parent) if given.has_pods else None],
+        lambda given: [build_role_binding(given.parent)],
         builds_on=(kinds.ROLE, kinds.SERVICE_ACCOUNT),
     ),
     # Applied before the pods that they restrict.
@@ -125,12 +146,19 @@ CHILDREN = (
             build_generation_network_policy(given.parent, given.spec, given.settings),
             build_embeddings_network_policy(given.parent, given.spec, given.settings),
         ],
+        lambda given: [
+            build_pool_network_policy(
+                given.parent, given.settings, with_database=given.with_database, receivers=given.receivers
+            )
+        ],
         removal=Removal.WHEN_UNWANTED,
     ),
     Child(
         kinds.CLAIM,
         lambda given: [build_volume_claim(given.parent, given.spec.repository, given.claim)],
+        lambda given: [build_volume_claim(given.parent, given.spec.repository, given.claim)],
     ),
+    # What workers follow.
     Child(
         kinds.CONFIG_MAP,
         lambda given: [
@@ -138,6 +166,7 @@ CHILDREN = (
             if given.routing is not None
             else None
         ],
+        lambda given: [build_services(given.parent, given.services)],
     ),
     Child(kinds.SERVICE, lambda given: [build_service(given.parent, given.spec, given.place)]),
     # Which Jobs are of no use any more: `decide/generation.py`, `decide/embeddings.py`.
@@ -154,20 +183,34 @@ CHILDREN = (
             if given.with_workers and given.has_pods
             else None
         ],
+        lambda given: [
+            deployment_of(
+                given.parent, pool_pods(given.parent.name, given.spec), given.mounted, build_pool_template(given)
+            )
+        ],
         builds_on=(kinds.SERVICE_ACCOUNT, kinds.CONFIG_MAP, kinds.CLAIM),
     ),
     Child(
         kinds.DISRUPTION_BUDGET,
         lambda given: [build_disruption_budget(given.parent) if given.with_workers and given.has_pods else None],
+        lambda given: [build_disruption_budget(given.parent)],
     ),
     # Listed from time to time and not watched (`PodMonitors` in `observe.py`): its API is not everywhere.
     Child(
         kinds.POD_MONITOR,
-        lambda given: [build_pod_monitor(given.parent, given.spec, given.pod_monitor_available and given.has_pods)],
+        lambda given: [
+            build_pod_monitor(
+                given.parent,
+                given.spec.endpoint,
+                [given.spec.routing.interval_seconds],
+                given.pod_monitor_available and given.has_pods,
+            )
+        ],
+        lambda given: [build_pod_monitor(given.parent, EndpointSpec(), given.intervals_s, given.pod_monitor_available)],
         removal=Removal.WHEN_UNWANTED,
         is_watched=False,
     ),
-    Child(kinds.POD, None),
+    Child(kinds.POD),
 )
 
 WATCHED_CHILDREN = tuple(child.kind for child in CHILDREN if child.is_watched)
@@ -175,12 +218,13 @@ PRUNED_KINDS = frozenset(child.kind.name for child in CHILDREN if child.removal 
 _BUILT_ON = {child.kind.name: frozenset(kind.name for kind in child.builds_on) for child in CHILDREN}
 
 
-def build_children(given: ChildInputs) -> tuple[Manifest, ...]:
-    """All children that should exist, in the order in which they are applied: what others build on comes first."""
-    found = (manifest for child in CHILDREN if child.build is not None for manifest in child.build(given))
+def build_children(given: ChildInputs | PoolInputs) -> tuple[Manifest, ...]:
+    """All children of an owner that should exist, in the order in which they are applied: what others build on comes
+    first."""
+    found = (manifest for child in CHILDREN for manifest in child.build(given))
     return tuple(manifest for manifest in found if manifest is not None)
 
 
 def kinds_under(kind: str) -> frozenset[str]:
-    """Names of the kinds that a child of this kind builds on; each service has at most one child of each of them."""
+    """Names of the kinds that a child of this kind builds on; each owner has at most one child of each of them."""
     return _BUILT_ON.get(kind, frozenset())

@@ -1,32 +1,41 @@
-"""The Deployment of the workers, and the PodDisruptionBudget that limits node drains.
+"""Worker pods of a GNNService or a GNNWorkerPool: their template, their Deployment, and the PodDisruptionBudget that
+limits node drains.
 
-The pod template depends on nothing that workers learn while they run: a new revision, objective, batching or number of
-replicas never restarts a pod. Only a claim that replaced a lost one does.
+A pod template depends on nothing that workers learn while they run: a new revision, objective, batching or number of
+replicas never restarts a pod. Only a claim that replaced a lost one does. What is built and decided of both owners'
+pods alike is told by `WorkerPods`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel
 
 from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.spec.audience import Audience, parts_for
+from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
+from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.worker import Worker
+from gnnserve_api.spec.worker import RolloutSpec, Worker
 from gnnserve_operator.desired import endpoint, tracing, updates
-from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for
+from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name
 from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
     ROUTING_VOLUME,
     WORKER_CONTAINER,
+    PodTemplateInputs,
     build_container,
     build_pod_metadata,
     build_pod_spec,
     build_resources,
     claim_volume,
+    of_service,
 )
 from gnnserve_operator.settings import Settings
 
@@ -35,10 +44,70 @@ _STARTUP_ATTEMPTS = 150
 that load slowly from a network."""
 _PROGRESS_DEADLINE_S = 900
 """Seconds without progress after which a rollout counts as stalled; a large revision takes minutes to verify."""
+_OVER_NODES = TopologySpreadConstraint(
+    topology_key="kubernetes.io/hostname", when_unsatisfiable=WhenUnsatisfiable.SCHEDULE_ANYWAY
+)
 
 
-def wanted_replicas(spec: GNNServiceSpec) -> int:
-    return 0 if spec.suspend else spec.worker.replicas
+@dataclass(frozen=True, slots=True)
+class WorkerPods:
+    """The worker pods that a spec asks for."""
+
+    template: PodTemplateInputs
+    replicas: int
+    """Their number, as the spec says it; those that are wanted: `wanted`."""
+    rollout: RolloutSpec | None
+    spread: tuple[TopologySpreadConstraint, ...]
+    endpoint: EndpointSpec = field(default_factory=EndpointSpec)
+    """What their port has; of a pool, the port with the metrics of all services."""
+    is_suspended: bool = False
+    stops_first: bool = False
+    """Whether a worker must have ended before its successor starts, since both would write one log."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Names of the Secrets without which a worker does not answer, by the field that names them."""
+
+    @property
+    def wanted(self) -> int:
+        return 0 if self.is_suspended else self.replicas
+
+    @property
+    def most_unavailable(self) -> int:
+        """Most unavailable workers during a rollout. An old one answers until its successor does; but a spare GPU is
+        rare, and without one the successor would wait for its predecessor's for ever: one of several stops first."""
+        if self.rollout is not None and self.rollout.max_unavailable is not None:
+            return self.rollout.max_unavailable
+        return 1 if self.template.gpu is not None and self.replicas > 1 else 0
+
+
+def worker_pods(name: str, spec: GNNServiceSpec) -> WorkerPods:
+    """The worker pods of the GNNService with that name; `spec` has what a pool lends it."""
+    worker = spec.worker
+    section = "spec.worker" if worker.pool_ref is None else f"{POOL_KIND} {worker.pool_ref.name}: spec"
+    return WorkerPods(
+        of_service(name, spec, section, worker, worker.gpu),
+        worker.replicas,
+        worker.rollout,
+        worker.topology_spread_constraints,
+        spec.endpoint,
+        spec.suspend,
+        updates.excludes_second_worker(spec),
+        secrets_by_field(spec),
+    )
+
+
+def secrets_by_field(spec: GNNServiceSpec) -> dict[str, str]:
+    """Names of the Secrets of a GNNService, by the field that names them."""
+    log = updates.log_secret(spec)
+    found = endpoint.endpoint_secrets(spec.endpoint)
+    return found if log is None else found | {updates.LOG_SECRET_FIELD: log}
+
+
+def pool_pods(name: str, spec: GNNWorkerPoolSpec) -> WorkerPods:
+    """The worker pods of the GNNWorkerPool with that name."""
+    template = PodTemplateInputs(
+        name, f"{POOL_KIND} {name}: spec", spec, None, spec.image, spec.image_pull_secrets, spec.repository, name
+    )  # fmt: skip
+    return WorkerPods(template, spec.replicas, spec.rollout, spec.topology_spread_constraints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +122,33 @@ class MountedClaim:
     pods are replaced. Empty otherwise."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerProgram:
+    """What runs in a worker pod, and what it has beside the repository."""
+
+    command: tuple[str, ...]
+    owner_variable: str
+    """Variable that names the owner."""
+    followed_variable: str
+    """Variable that names the ConfigMap which it follows."""
+    followed: str
+    """Name of that ConfigMap."""
+    volume: str
+    path: str
+    """Volume of the ConfigMap, and where it is mounted."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: Sequence[Manifest] = ()
+    volumes: Sequence[Manifest] = ()
+
+
 def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:
-    return deployment_of(parent, spec, claim, build_worker_template(parent, spec, settings, claim))
+    template = build_worker_template(parent, spec, settings, claim)
+    return deployment_of(parent, worker_pods(parent.name, spec), claim, template)
 
 
-def deployment_of(parent: Parent, spec: GNNServiceSpec, claim: MountedClaim, template: Manifest) -> Manifest:
+def deployment_of(parent: Parent, given: WorkerPods, claim: MountedClaim, template: Manifest) -> Manifest:
     """The Deployment of these pods. `claim`: what they mount."""
+    rolling = {"maxSurge": 1, "maxUnavailable": given.most_unavailable}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -72,9 +162,11 @@ def deployment_of(parent: Parent, spec: GNNServiceSpec, claim: MountedClaim, tem
             },
         ),
         "spec": {
-            "replicas": wanted_replicas(spec),
+            "replicas": given.wanted,
             "selector": {"matchLabels": parent.workers_selector},
-            "strategy": _build_strategy(spec),
+            "strategy": {"type": "Recreate"}
+            if given.stops_first
+            else {"type": "RollingUpdate", "rollingUpdate": rolling},
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": _PROGRESS_DEADLINE_S,
             "template": template,
@@ -82,124 +174,117 @@ def deployment_of(parent: Parent, spec: GNNServiceSpec, claim: MountedClaim, tem
     }
 
 
-def digest_of_pods(spec: GNNServiceSpec) -> str:
-    """Digest of the spec's part about worker pods, except their number. It does not depend on the operator's
-    settings."""
+def digest_of_pods(spec: BaseModel) -> str:
+    """Digest of the part of a GNNService's or a GNNWorkerPool's spec about worker pods, except their number. It does
+    not depend on the operator's settings."""
     return digest_of(parts_for(spec, Audience.PODS))
 
 
 def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:
-    container = build_container(
-        WORKER_CONTAINER,
+    """The pod template of a GNNService's own workers."""
+    program = WorkerProgram(
         pods.SERVE_COMMAND,
-        spec,
-        settings,
-        env={
-            pods.SERVICE_VARIABLE: parent.name,
-            pods.NAMESPACE_VARIABLE: parent.namespace,
-            pods.ROUTING_VARIABLE: routing_name(parent.name),
-            pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
-            pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
+        pods.SERVICE_VARIABLE,
+        pods.ROUTING_VARIABLE,
+        routing_name(parent.name),
+        ROUTING_VOLUME,
+        pods.ROUTING_PATH,
+        {
             **build_device_environment(spec.worker),
-            **endpoint.build_environment(spec),
+            **endpoint.build_environment(spec.endpoint),
             **tracing.build_environment(spec),
             **updates.build_worker_environment(parent, spec),
         },
+        [*endpoint.build_mounts(spec.endpoint), *updates.build_worker_mounts(parent, spec)],
+        [*endpoint.build_volumes(spec.endpoint), *updates.build_volumes(spec)],
+    )
+    return template_of(parent, worker_pods(parent.name, spec), settings, claim, program)
+
+
+def template_of(
+    parent: Parent, given: WorkerPods, settings: Settings, claim: MountedClaim, program: WorkerProgram
+) -> Manifest:
+    """The pod template of workers. What is in its annotations has Prometheus scrape the port with all metrics."""
+    container = build_container(
+        WORKER_CONTAINER,
+        program.command,
+        given.template,
+        settings,
+        env={
+            program.owner_variable: parent.name,
+            pods.NAMESPACE_VARIABLE: parent.namespace,
+            program.followed_variable: program.followed,
+            pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
+            pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
+            **program.environment,
+        },
         mounts=[
             {"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH, "readOnly": True},
-            {"name": ROUTING_VOLUME, "mountPath": pods.ROUTING_PATH, "readOnly": True},
-            *endpoint.build_mounts(spec),
-            *updates.build_worker_mounts(parent, spec),
+            {"name": program.volume, "mountPath": program.path, "readOnly": True},
+            *program.mounts,
         ],
-        resources=build_resources(spec.worker, spec.worker.gpu),
+        resources=build_resources(given.template.settings, given.template.gpu),
     )
-    container |= ports_and_probes(spec)
     pod = build_pod_spec(
-        spec,
-        spec.worker,
+        given.template,
         settings,
-        container=container,
+        container=container | _ports_and_probes(given.endpoint),
         volumes=[
             claim_volume(REPOSITORY_VOLUME, claim.name),
             # Optional, so that a pod starts and reports what is missing instead of waiting for its volume.
-            {"name": ROUTING_VOLUME, "configMap": {"name": routing_name(parent.name), "optional": True}},
-            *endpoint.build_volumes(spec),
-            *updates.build_volumes(spec),
+            {"name": program.volume, "configMap": {"name": program.followed, "optional": True}},
+            *program.volumes,
         ],
     )
-    pod |= placed_with_account(parent, spec)
     return {
         "metadata": build_pod_metadata(
-            spec.worker,
-            labels_for(parent.name, Component.WORKER),
+            given.template.settings,
+            parent.labels(Component.WORKER),
             {
                 "prometheus.io/scrape": "true",
                 "prometheus.io/port": str(pods.HTTP_PORT),
                 "prometheus.io/path": "/metrics",
-                **({"prometheus.io/scheme": "https"} if endpoint.speaks_tls(spec) else {}),
+                **({"prometheus.io/scheme": "https"} if endpoint.speaks_tls(given.endpoint) else {}),
                 **({CLAIM_ANNOTATION: claim.successor_uid} if claim.successor_uid else {}),
             },
         ),
-        "spec": pod,
+        "spec": pod | _placed_with_account(parent, given),
     }
 
 
-def ports_and_probes(spec: GNNServiceSpec) -> Manifest:
+def _ports_and_probes(served: EndpointSpec) -> Manifest:
     """The container's port, at which the kubelet probes it, and what it does before it ends."""
     return {
-        "ports": endpoint.build_container_ports(spec),
-        "startupProbe": _probe(spec, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
-        "readinessProbe": _probe(spec, "/readyz", period_s=1, timeout_s=2, failures=3),
+        "ports": endpoint.build_container_ports(served),
+        "startupProbe": _probe(served, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
+        "readinessProbe": _probe(served, "/readyz", period_s=1, timeout_s=2, failures=3),
         # Slow on purpose: a busy worker answers late, and restarting it would only slow down the others.
-        "livenessProbe": _probe(spec, "/healthz", period_s=10, timeout_s=5, failures=6),
+        "livenessProbe": _probe(served, "/healthz", period_s=10, timeout_s=5, failures=6),
         "lifecycle": {"preStop": {"sleep": {"seconds": pods.PRE_STOP_S}}},
     }
 
 
-def placed_with_account(parent: Parent, spec: GNNServiceSpec) -> Manifest:
+def _placed_with_account(parent: Parent, given: WorkerPods) -> Manifest:
     """The pod's account at the API server, the time it has to end, and how pods are spread."""
     pod: Manifest = {
         "serviceAccountName": parent.workers_name,
         "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": pods.TERMINATION_GRACE_S,
     }
-    spread = _build_spread(parent, spec)
-    return pod | {"topologySpreadConstraints": spread} if spread else pod
-
-
-_OVER_NODES = TopologySpreadConstraint(
-    topology_key="kubernetes.io/hostname", when_unsatisfiable=WhenUnsatisfiable.SCHEDULE_ANYWAY
-)
-
-
-def _build_spread(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
-    if not spec.repository.may_be_on_several_nodes:
+    if not given.template.repository.may_be_on_several_nodes:
         # A ReadWriteOnce volume is attached to one node: a worker on another would wait for it for ever.
-        return []
-    return [
-        {
-            **constraint.model_dump(mode="json", by_alias=True, exclude_none=True),
-            "labelSelector": {"matchLabels": parent.workers_selector},
-            # Pods of the template that is on its way out do not count.
-            "matchLabelKeys": ["pod-template-hash"],
-        }
-        for constraint in spec.worker.topology_spread_constraints or (_OVER_NODES,)
-    ]
-
-
-def _build_strategy(spec: GNNServiceSpec) -> Manifest:
-    if updates.excludes_second_worker(spec):
-        return {"type": "Recreate"}
-    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": most_unavailable(spec)}}
-
-
-def most_unavailable(spec: GNNServiceSpec) -> int:
-    """Most unavailable workers during a rollout. An old one answers until its successor does; but a spare GPU is rare,
-    and without one the successor would wait for its predecessor's for ever: one of several stops first."""
-    rollout = spec.worker.rollout
-    if rollout is not None and rollout.max_unavailable is not None:
-        return rollout.max_unavailable
-    return 1 if spec.worker.gpu is not None and spec.worker.replicas > 1 else 0
+        return pod
+    return pod | {
+        "topologySpreadConstraints": [
+            {
+                **constraint.model_dump(mode="json", by_alias=True, exclude_none=True),
+                "labelSelector": {"matchLabels": parent.workers_selector},
+                # Pods of the template that is on its way out do not count.
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+            for constraint in given.spread or (_OVER_NODES,)
+        ]
+    }
 
 
 def build_device_environment(worker: Worker) -> dict[str, str]:
@@ -215,10 +300,10 @@ def build_device_environment(worker: Worker) -> dict[str, str]:
     return found
 
 
-def _probe(spec: GNNServiceSpec, path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
+def _probe(served: EndpointSpec, path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
     return {
         # The kubelet does not verify the certificate.
-        "httpGet": {"path": path, "port": endpoint.port_name(spec), "scheme": endpoint.scheme(spec).upper()},
+        "httpGet": {"path": path, "port": endpoint.port_name(served), "scheme": endpoint.scheme(served).upper()},
         "periodSeconds": period_s,
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,

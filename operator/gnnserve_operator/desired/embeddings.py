@@ -25,6 +25,7 @@ from gnnserve_operator.desired.pod import (
     build_pod_metadata,
     build_pod_spec,
     build_resources,
+    job_pods,
     secret_volume,
     variable_in,
 )
@@ -57,6 +58,7 @@ def build_embeddings_job(
 def _build_template(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str, revision: str
 ) -> Manifest:  # fmt: skip
+    given = job_pods(parent.name, spec)
     # Columns that recommendations are filtered by are read from the graph's source.
     mounts, volumes = data_volumes(spec, claim)
     secrets = () if spec.embeddings is None else spec.embeddings.secrets
@@ -67,7 +69,7 @@ def _build_template(
     container = build_container(
         EMBEDDINGS_CONTAINER,
         pods.EMBEDDINGS_COMMAND,
-        spec,
+        given,
         settings,
         env={
             pods.MANIFEST_VARIABLE: _manifest(parent, spec),
@@ -78,12 +80,12 @@ def _build_template(
         },
         mounts=mounts,
         # It computes on the processor, whatever generation trains on.
-        resources=build_resources(spec.generation, defaults=settings.generation_resources),
+        resources=build_resources(given.settings, defaults=settings.generation_resources),
     )
-    pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
+    pod = build_pod_spec(given, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
     labels = labels_for(parent.name, Component.EMBEDDINGS)
-    return {"metadata": build_pod_metadata(spec.generation, labels), "spec": pod}
+    return {"metadata": build_pod_metadata(given.settings, labels), "spec": pod}
 
 
 def embeddings_made_by(template: Mapping[str, Any]) -> tuple[str, str]:

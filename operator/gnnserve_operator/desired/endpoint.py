@@ -6,117 +6,111 @@ no workers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from gnnserve_api import pods
 from gnnserve_api.pool import grpc_port
-from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_operator.desired.metadata import Manifest
 from gnnserve_operator.desired.pod import secret_volume
 
-TLS_VOLUME = "tls"
-TOKENS_VOLUME = "tokens"
-WRITE_TOKENS_VOLUME = "write-tokens"
 TLS_SECRET_FIELD = "spec.endpoint.tls.secretName"  # noqa: S105 - a field
 TOKENS_SECRET_FIELD = "spec.endpoint.tokens.secretName"  # noqa: S105 - a field
 WRITE_TOKENS_SECRET_FIELD = "spec.endpoint.writeTokens.secretName"  # noqa: S105 - a field
 
 
-def speaks_tls(spec: GNNServiceSpec) -> bool:
-    return spec.endpoint.tls is not None
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    """A kind of credentials that a worker mounts."""
+
+    field: str
+    """The field of the spec that names the Secret."""
+    volume: str
+    path: str
+    variable: str
+    """Variable of the environment that names the folder."""
 
 
-def port_name(spec: GNNServiceSpec) -> str:
+_TLS = _Credentials(TLS_SECRET_FIELD, "tls", pods.TLS_PATH, pods.TLS_VARIABLE)
+_TOKENS = _Credentials(TOKENS_SECRET_FIELD, "tokens", pods.TOKENS_PATH, pods.TOKENS_VARIABLE)
+_WRITE_TOKENS = _Credentials(
+    WRITE_TOKENS_SECRET_FIELD, "write-tokens", pods.WRITE_TOKENS_PATH, pods.WRITE_TOKENS_VARIABLE
+)
+
+
+def _named(endpoint: EndpointSpec) -> Iterator[tuple[_Credentials, str]]:
+    """The credentials that a spec asks for, each with the name of its Secret."""
+    for kind, section in (
+        (_TLS, endpoint.tls),
+        (_TOKENS, endpoint.tokens),
+        (_WRITE_TOKENS, endpoint.write_tokens),
+    ):
+        if section is not None:
+            yield kind, section.secret_name
+
+
+def speaks_tls(endpoint: EndpointSpec) -> bool:
+    return endpoint.tls is not None
+
+
+def port_name(endpoint: EndpointSpec) -> str:
     """Name of the workers' port and of the Service's, which leads only to pods that have a port of that name."""
-    return pods.HTTPS_PORT_NAME if speaks_tls(spec) else pods.HTTP_PORT_NAME
+    return pods.HTTPS_PORT_NAME if speaks_tls(endpoint) else pods.HTTP_PORT_NAME
 
 
-def grpc_port_name(spec: GNNServiceSpec) -> str:
-    return pods.GRPC_TLS_PORT_NAME if speaks_tls(spec) else pods.GRPC_PORT_NAME
+def scheme(endpoint: EndpointSpec) -> str:
+    return "https" if speaks_tls(endpoint) else "http"
 
 
-def service_port(spec: GNNServiceSpec) -> int:
-    return pods.TLS_SERVICE_PORT if speaks_tls(spec) else pods.SERVICE_PORT
+def _grpc_port_name(endpoint: EndpointSpec) -> str:
+    return pods.GRPC_TLS_PORT_NAME if speaks_tls(endpoint) else pods.GRPC_PORT_NAME
 
 
-def scheme(spec: GNNServiceSpec) -> str:
-    return "https" if speaks_tls(spec) else "http"
-
-
-def build_container_ports(spec: GNNServiceSpec) -> list[Manifest]:
-    ports = [{"name": port_name(spec), "containerPort": pods.HTTP_PORT, "protocol": "TCP"}]
-    if spec.endpoint.grpc:
-        ports.append({"name": grpc_port_name(spec), "containerPort": pods.GRPC_PORT, "protocol": "TCP"})
+def build_container_ports(endpoint: EndpointSpec) -> list[Manifest]:
+    ports = [{"name": port_name(endpoint), "containerPort": pods.HTTP_PORT, "protocol": "TCP"}]
+    if endpoint.grpc:
+        ports.append({"name": _grpc_port_name(endpoint), "containerPort": pods.GRPC_PORT, "protocol": "TCP"})
     return ports
 
 
-def build_service_ports(spec: GNNServiceSpec, port_in_pool: int | None = None) -> list[Manifest]:
+def build_service_ports(endpoint: EndpointSpec, port_in_pool: int | None = None) -> list[Manifest]:
     """`port_in_pool`: where the workers of a pool answer for the service. Their pods have no name for each service's
     port, since services join without another pod. None: the service has pods of its own."""
-    name = port_name(spec)
+    name, port = port_name(endpoint), pods.TLS_SERVICE_PORT if speaks_tls(endpoint) else pods.SERVICE_PORT
     target: int | str = name if port_in_pool is None else port_in_pool
-    ports: list[Manifest] = [{"name": name, "protocol": "TCP", "port": service_port(spec), "targetPort": target}]
-    if spec.endpoint.grpc:
-        name = grpc_port_name(spec)
+    ports: list[Manifest] = [{"name": name, "protocol": "TCP", "port": port, "targetPort": target}]
+    if endpoint.grpc:
+        name = _grpc_port_name(endpoint)
         target = name if port_in_pool is None else grpc_port(port_in_pool)
-        port = {"name": name, "protocol": "TCP", "port": pods.GRPC_PORT, "targetPort": target}
+        grpc = {"name": name, "protocol": "TCP", "port": pods.GRPC_PORT, "targetPort": target}
         # Gateways and meshes otherwise guess HTTP/1.1. With TLS they can only pass it on.
-        ports.append(port if speaks_tls(spec) else {**port, "appProtocol": "kubernetes.io/h2c"})
+        ports.append(grpc if speaks_tls(endpoint) else {**grpc, "appProtocol": "kubernetes.io/h2c"})
     return ports
 
 
-def build_ingress_ports(spec: GNNServiceSpec) -> list[Manifest]:
+def build_ingress_ports(endpoint: EndpointSpec) -> list[Manifest]:
     """Ports of the workers that a network policy leaves open."""
-    return [{"protocol": "TCP", "port": port["containerPort"]} for port in build_container_ports(spec)]
+    return [{"protocol": "TCP", "port": port["containerPort"]} for port in build_container_ports(endpoint)]
 
 
-def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
+def endpoint_secrets(endpoint: EndpointSpec) -> dict[str, str]:
     """Names of the Secrets, by the field that names them."""
-    found = {}
-    if spec.endpoint.tls is not None:
-        found[TLS_SECRET_FIELD] = spec.endpoint.tls.secret_name
-    if spec.endpoint.tokens is not None:
-        found[TOKENS_SECRET_FIELD] = spec.endpoint.tokens.secret_name
-    if spec.endpoint.write_tokens is not None:
-        found[WRITE_TOKENS_SECRET_FIELD] = spec.endpoint.write_tokens.secret_name
-    return found
+    return {kind.field: secret for kind, secret in _named(endpoint)}
 
 
-def build_environment(spec: GNNServiceSpec) -> dict[str, str]:
+def build_environment(endpoint: EndpointSpec) -> dict[str, str]:
     """Where a worker listens beside HTTP, and folders of the credentials that it must use; it does not serve without
     certificate and tokens, and takes nothing in without those that may write."""
-    found = {}
-    if spec.endpoint.grpc:
-        found[pods.GRPC_VARIABLE] = str(pods.GRPC_PORT)
-    if spec.endpoint.tls is not None:
-        found[pods.TLS_VARIABLE] = pods.TLS_PATH
-    if spec.endpoint.tokens is not None:
-        found[pods.TOKENS_VARIABLE] = pods.TOKENS_PATH
-    if spec.endpoint.write_tokens is not None:
-        found[pods.WRITE_TOKENS_VARIABLE] = pods.WRITE_TOKENS_PATH
-    return found
+    found = {pods.GRPC_VARIABLE: str(pods.GRPC_PORT)} if endpoint.grpc else {}
+    return found | {kind.variable: kind.path for kind, _ in _named(endpoint)}
 
 
-def build_mounts(spec: GNNServiceSpec) -> list[Manifest]:
-    return [
-        {"name": name, "mountPath": path, "readOnly": True}
-        for name, path, secret in _secrets(spec)
-        if secret is not None
-    ]
+def build_mounts(endpoint: EndpointSpec) -> list[Manifest]:
+    return [{"name": kind.volume, "mountPath": kind.path, "readOnly": True} for kind, _ in _named(endpoint)]
 
 
-def build_volumes(spec: GNNServiceSpec) -> list[Manifest]:
+def build_volumes(endpoint: EndpointSpec) -> list[Manifest]:
     """Volumes of the Secrets. A worker does not serve before it has its credentials: the environment names them
     (`build_environment`), whether or not the Secret exists."""
-    return [secret_volume(name, secret) for name, _, secret in _secrets(spec) if secret is not None]
-
-
-def _secrets(spec: GNNServiceSpec) -> tuple[tuple[str, str, str | None], ...]:
-    tls, tokens, write_tokens = spec.endpoint.tls, spec.endpoint.tokens, spec.endpoint.write_tokens
-    return (
-        (TLS_VOLUME, pods.TLS_PATH, None if tls is None else tls.secret_name),
-        (TOKENS_VOLUME, pods.TOKENS_PATH, None if tokens is None else tokens.secret_name),
-        (
-            WRITE_TOKENS_VOLUME,
-            pods.WRITE_TOKENS_PATH,
-            None if write_tokens is None else write_tokens.secret_name,
-        ),
-    )
+    return [secret_volume(kind.volume, secret) for kind, secret in _named(endpoint)]

@@ -26,6 +26,7 @@ from gnnserve_operator.desired.pod import (
     build_pod_spec,
     build_resources,
     claim_volume,
+    job_pods,
 )
 from gnnserve_operator.settings import Settings
 
@@ -78,13 +79,14 @@ def suspended(job: Manifest) -> Manifest:
 def build_generation_template(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, recipe: str, claim: str, compacts: str | None = None
 ) -> Manifest:
+    given = job_pods(parent.name, spec)
     mounts, volumes = data_volumes(spec, claim)
     mounts += updates.build_secret_mounts(spec)
     volumes += updates.build_volumes(spec)
     container = build_container(
         GENERATE_CONTAINER,
         pods.GENERATE_COMMAND,
-        spec,
+        given,
         settings,
         env={
             pods.MANIFEST_VARIABLE: generation_manifest(parent, spec),
@@ -93,15 +95,15 @@ def build_generation_template(
             **updates.build_generation_environment(parent, spec, compacts),
         },
         mounts=mounts,
-        resources=build_resources(spec.generation, spec.generation.gpu, settings.generation_resources),
+        resources=build_resources(given.settings, given.gpu, settings.generation_resources),
     )
-    pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
+    pod = build_pod_spec(given, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
     if compacts is not None and updates.excludes_second_worker(spec):
         # Of generation Jobs only this one opens the log.
         pod = updates.beside_worker(pod, parent)
     return {
-        "metadata": build_pod_metadata(spec.generation, labels_for(parent.name, Component.GENERATION, recipe)),
+        "metadata": build_pod_metadata(given.settings, labels_for(parent.name, Component.GENERATION, recipe)),
         "spec": pod,
     }
 

@@ -40,6 +40,10 @@ class Parent:
         """Selector of its worker pods."""
         return pool_selector(self.name) if self.is_pool else selector_for(self.name, Component.WORKER)
 
+    def labels(self, component: Component, recipe: str | None = None) -> dict[str, str]:
+        """Labels of what belongs to it."""
+        return pool_labels(self.name) if self.is_pool else labels_for(self.name, component, recipe)
+
 
 def child_metadata(
     parent: Parent,
@@ -51,7 +55,7 @@ def child_metadata(
     is_retained: bool = False,
 ) -> Manifest:
     """`is_retained`: it stays when its owner is deleted, and names it in a label alone (`belonging.py`)."""
-    labels = pool_labels(parent.name) if parent.is_pool else labels_for(parent.name, component, recipe)
+    labels = parent.labels(component, recipe)
     metadata: Manifest = {"name": name, "namespace": parent.namespace, "labels": labels}
     if is_retained:
         metadata["labels"] = labels | {OWNER_UID: parent.uid}

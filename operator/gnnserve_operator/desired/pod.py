@@ -7,12 +7,14 @@ the administrator's responsibility.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 from gnnserve_api import pods
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.placement import Toleration
 from gnnserve_api.spec.pods import Gpu, PodSettings, Resources
+from gnnserve_api.spec.repository import RepositoryPlace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
 from gnnserve_operator.settings import RunAs, Settings
@@ -37,27 +39,67 @@ _USERS: Mapping[RunAs, Manifest] = {
 """The user that pods name, by who decides."""
 
 
-_IMAGES: Mapping[str, Callable[[GNNServiceSpec, Settings], str | None]] = {
+@dataclass(frozen=True, slots=True)
+class PodTemplateInputs:
+    """The fields of a spec that pods are made of, whichever spec has them: of the Jobs of a GNNService, of its workers,
+    or of the workers of a GNNWorkerPool."""
+
+    owner: str
+    """Name of the GNNService or GNNWorkerPool."""
+    section: str
+    """Where `settings` are in the spec, for messages."""
+    settings: PodSettings
+    gpu: Gpu | None
+    image: str | None
+    """None: the operator's setting."""
+    image_pull_secrets: tuple[str, ...]
+    repository: RepositoryPlace
+    """Where the revisions are."""
+    pool: str = ""
+    """Name of the GNNWorkerPool whose repository that is; empty: it is the GNNService's."""
+    data_claim: str = ""
+    """Name of the claim with the graph's files (`spec.graph.volume`); empty: none."""
+
+
+def job_pods(name: str, spec: GNNServiceSpec) -> PodTemplateInputs:
+    """The pods of the Jobs of the GNNService with that name."""
+    return of_service(name, spec, "spec.generation", spec.generation, spec.generation.gpu)
+
+
+def of_service(
+    name: str, spec: GNNServiceSpec, section: str, settings: PodSettings, gpu: Gpu | None
+) -> PodTemplateInputs:
+    pool, volume = spec.worker.pool_ref, spec.graph.volume
+    return PodTemplateInputs(
+        name,
+        section,
+        settings,
+        gpu,
+        spec.image,
+        spec.image_pull_secrets,
+        spec.repository,
+        "" if pool is None else pool.name,
+        "" if volume is None else volume.claim_name,
+    )
+
+
+_IMAGES: Mapping[str, Callable[[PodTemplateInputs, Settings], str | None]] = {
     GENERATE_CONTAINER: lambda _, settings: settings.generation_image,
     EMBEDDINGS_CONTAINER: lambda _, settings: settings.generation_image,
-    WORKER_CONTAINER: lambda spec, settings: None if spec.worker.gpu is None else settings.gpu_worker_image,
+    WORKER_CONTAINER: lambda given, settings: None if given.gpu is None else settings.gpu_worker_image,
 }
 """The image that settings name for a kind of pod, by its container."""
 
 
-def image_of(container: str, spec: GNNServiceSpec, settings: Settings) -> str:
-    return spec.image or _IMAGES[container](spec, settings) or settings.worker_image
+def image_of(container: str, given: PodTemplateInputs, settings: Settings) -> str:
+    return given.image or _IMAGES[container](given, settings) or settings.worker_image
 
 
 def build_pod_spec(
-    spec: GNNServiceSpec,
-    pod_settings: PodSettings,
-    settings: Settings,
-    *,
-    container: Manifest,
-    volumes: list[Manifest],
+    given: PodTemplateInputs, settings: Settings, *, container: Manifest, volumes: list[Manifest]
 ) -> Manifest:
     """The pod's own part of the spec; `container` is its container."""
+    pod_settings = given.settings
     pod: Manifest = {
         "enableServiceLinks": False,
         "securityContext": {
@@ -74,8 +116,8 @@ def build_pod_spec(
             *(dict(volume) for volume in settings.worker_extra_volumes),
         ],
     }
-    if spec.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    if given.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in given.image_pull_secrets]
     if pod_settings.node_selector:
         pod["nodeSelector"] = dict(sorted(pod_settings.node_selector.items()))
     if pod_settings.tolerations:
@@ -119,7 +161,7 @@ def build_failure_policy(container: str) -> Manifest:
 def build_container(
     name: str,
     command: tuple[str, ...],
-    spec: GNNServiceSpec,
+    given: PodTemplateInputs,
     settings: Settings,
     *,
     env: dict[str, str],
@@ -128,7 +170,7 @@ def build_container(
 ) -> Manifest:
     container: Manifest = {
         "name": name,
-        "image": image_of(name, spec, settings),
+        "image": image_of(name, given, settings),
         "imagePullPolicy": settings.image_pull_policy.value,
         "command": list(command),
         "env": [

@@ -29,10 +29,10 @@ from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
-from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
+from gnnserve_operator.observe import Observer, PodMonitors, PoolObserver, RepositoryClaims
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober
-from gnnserve_operator.reconcile import Reconciler
+from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
@@ -122,12 +122,11 @@ class SimOperator:
         )
         monitors = PodMonitors(cluster, Namespaces(), RESYNC_S, self.clock)
         refusals = JobRefusals(cluster, self.clock)
-        observer = Observer(index, prober, monitors, claims, refusals)
+        self.observer = Observer(index, prober, monitors, claims, refusals)
+        kinds = reconciled_kinds(self.observer, PoolObserver(index, monitors, claims))
         self.reconciler = Reconciler(
-            settings, index, cluster,
-            observer,
-            Applier(cluster), Reporter(cluster), self.clock, self._slow_loop, self._memory,
-            fleet,
+            settings, index, cluster, kinds, monitors, Applier(cluster), Reporter(cluster), self.clock,
+            self._slow_loop, self._memory, fleet,
         )  # fmt: skip
         self.watches = WatchCheck(cluster, index, Namespaces(), self.clock, self.enqueue)
         self.queue = WorkQueue()
