@@ -7,7 +7,7 @@ import sys
 
 from prometheus_client import disable_created_metrics
 
-from gnnserve_operator.desired.names import worker_name
+from gnnserve_operator.desired.metadata import worker_name
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.main import run

@@ -17,7 +17,7 @@ from benchmarks.fleet_states import State, state_of
 from benchmarks.kubernetes_api import MERGE_PATCH, KubernetesApi, Manifest
 from benchmarks.stand_in_kubelet import until_it_is_gone
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
-from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
+from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.kinds import GNNSERVICE, Kind
 
 NAMESPACES = tuple(f"fleet-{number}" for number in range(10))

@@ -26,8 +26,7 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.reverts import find_reverts, may_be_reverted
 from gnnserve_operator.declared import content_of, is_declared
 from gnnserve_operator.desired.children import kinds_under
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION, CLAIM_ANNOTATION
-from gnnserve_operator.desired.metadata import digest_of
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, APPLIED_ANNOTATION, CLAIM_ANNOTATION, digest_of
 from gnnserve_operator.errors import OperatorError, RefusedError
 from gnnserve_operator.kinds import CLAIM, GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.logs import about

@@ -1,17 +1,30 @@
-"""The owner of a live object: the GNNService or GNNWorkerPool that it belongs to, said in one of two ways.
+"""The owner of a live object, the GNNService or GNNWorkerPool that it belongs to, and the fields that the operator
+declared itself.
 
 An owner reference binds an object to its owner: Kubernetes deletes the one with the other. A claim that is to stay has
 none. It names the uid of its owner in a label instead, which deletes nothing, so that the operator knows its own claim
 and never takes that of an earlier service of the same name for it.
+
+A Job may be suspended by the operator, by a queue of the cluster or by a person, and its queue may be named by its
+GNNService or by the queue's own webhook. `managedFields` tell who declared what. They are most of an object's text, so
+the index keeps of them the two answers that are needed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION, OWNER_UID, POOL, SERVICE
+from gnnserve_operator.desired.metadata import (
+    BRING_BACK_ANNOTATION,
+    FIELD_MANAGER,
+    OWNER_UID,
+    POOL,
+    QUEUE_PREFIX,
+    SERVICE,
+)
 from gnnserve_operator.desired.volume_claim import fields_to_bring_back
-from gnnserve_operator.kinds import CLAIM, GNNSERVICE, GNNWORKERPOOL, ObjectRef, Raw, controller_of
+from gnnserve_operator.kinds import CLAIM, GNNSERVICE, GNNWORKERPOOL, JOB, Manifest, ObjectRef, Raw, controller_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +92,35 @@ def observed_conflict(ref: ObjectRef, raw: Raw, uid: str, *, is_retained: bool =
     annotations = raw.get("metadata", {}).get("annotations") or {}
     told = str(annotations.get(BRING_BACK_ANNOTATION) or fields_to_bring_back(ref.name, ""))
     return Conflict(ref, str(owner), told, owner.uid)
+
+
+def needed_managed_fields(body: Raw) -> list[Manifest]:
+    """The part of `managedFields` that decisions need: the operator's own entry of a Job, without all other fields."""
+    if (body.get("apiVersion"), body.get("kind")) != (JOB.api_version, JOB.name):
+        return []
+    fields: dict[str, Any] = {}
+    if declares_suspend(body):
+        fields["f:spec"] = {"f:suspend": {}}
+    if labels := declared_queue_labels(body):
+        fields["f:metadata"] = {"f:labels": {f"f:{name}": {} for name in labels}}
+    return [{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}] if fields else []
+
+
+def declares_suspend(body: Raw) -> bool:
+    """Whether the operator's last apply said that the Job is to be suspended."""
+    return "f:suspend" in (_declared(body).get("f:spec") or {}) and bool((body.get("spec") or {}).get("suspend"))
+
+
+def declared_queue_labels(body: Raw) -> dict[str, str]:
+    """Labels of a queue that the operator's last apply gave the Job, as they are now."""
+    names = (_declared(body).get("f:metadata") or {}).get("f:labels") or {}
+    labels = body.get("metadata", {}).get("labels") or {}
+    return {
+        name: value for name, value in sorted(labels.items()) if name.startswith(QUEUE_PREFIX) and f"f:{name}" in names
+    }
+
+
+def _declared(body: Raw) -> Manifest:
+    entries = body.get("metadata", {}).get("managedFields") or ()
+    ours = (FIELD_MANAGER, "Apply")
+    return next((dict(e.get("fieldsV1") or {}) for e in entries if (e.get("manager"), e.get("operation")) == ours), {})

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from gnnserve_operator.desired.labels import FIELD_MANAGER, STATUS_FIELD_MANAGER, TERM_ANNOTATION
+from gnnserve_operator.desired.metadata import FIELD_MANAGER, STATUS_FIELD_MANAGER, TERM_ANNOTATION
 from gnnserve_operator.errors import AlreadyExistsError, ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import POD_MONITOR, Kind, Manifest, ObjectRef, kind_of, observed_ref
 from gnnserve_operator.metrics import Metrics

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, Manifest, ServiceKey
-from gnnserve_operator.observed import observed_deployment
+from gnnserve_operator.observed import observed_deployment, observed_jobs
 from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
 
 WOKEN = 10

@@ -19,7 +19,7 @@ from aiohttp import web
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
-from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
+from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.errors import OperatorError
 from gnnserve_operator.handlers.index import Index, service_of
 from gnnserve_operator.handlers.news import OnChange

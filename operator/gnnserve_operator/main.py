@@ -28,14 +28,13 @@ from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.clock import Clock, MainClock, SystemClock
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.labels import MANAGER
+from gnnserve_operator.desired.metadata import MANAGER
 from gnnserve_operator.errors import LostLeadershipError, OperatorError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.news import Intake
 from gnnserve_operator.handlers.watches import Take, build_kopf_settings, build_registry
 from gnnserve_operator.health import Readiness, ReadinessAnswer, WatchCheck, build_app, find_problems
-from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import RECONCILED, Manifest
 from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.login import load_access
@@ -43,7 +42,7 @@ from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import NamespaceRights, Namespaces
-from gnnserve_operator.observe import Observer, PodMonitors, PoolObserver, RepositoryClaims
+from gnnserve_operator.observe import JobRefusals, Observer, PodMonitors, PoolObserver, RepositoryClaims, UsersClaims
 from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
@@ -52,7 +51,6 @@ from gnnserve_operator.retention import release_all
 from gnnserve_operator.settings import Settings, load_settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.transport import HttpTransport
-from gnnserve_operator.users_claims import UsersClaims
 
 CRD_POLL_S = 2.0
 KOPF_STOP_S = 8.0

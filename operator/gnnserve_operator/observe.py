@@ -2,12 +2,12 @@
 
 It is the only I/O before the plan. `observed.py` turns live objects into observations; the plan judges them.
 
-Two kinds of objects are not covered by a watch. PodMonitors are listed from time to time: not every cluster has their
-API, a watch on a missing kind does not start when it is installed later, and one list serves all GNNServices. A
-PodMonitor that is not in the list may have been created since: before one is created the API server is asked
-(`apply.py`). A claim that the user names has none of the operator's labels: `users_claims.py` asks for it. Before the
-operator creates a claim, it lists the existing ones at the API server: a watch that lags behind must not lead to two
-claims.
+Some objects are not covered by a watch. PodMonitors are listed from time to time: not every cluster has their API, a
+watch on a missing kind does not start when it is installed later, and one list serves all GNNServices. A PodMonitor
+that is not in the list may have been created since: before one is created the API server is asked (`apply.py`). A claim
+that the user names has none of the operator's labels: `UsersClaims` asks for it. Events of Jobs without a pod are
+listed by `JobRefusals`. Before the operator creates a claim, it lists the existing ones at the API server: a watch that
+lags behind must not lead to two claims.
 """
 
 from __future__ import annotations
@@ -20,20 +20,27 @@ from gnnserve_operator import kinds
 from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
-from gnnserve_operator.desired.names import pool_name, routing_name, service_name, worker_name
+from gnnserve_operator.desired.metadata import (
+    CHILDREN_SELECTOR,
+    SERVICE,
+    pool_name,
+    routing_name,
+    service_name,
+    worker_name,
+)
+from gnnserve_operator.errors import RefusedError
 from gnnserve_operator.handlers.index import Index, Kept, service_of
-from gnnserve_operator.job_refusals import JobRefusals
-from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import (
     CLAIM,
     CONFIG_MAP,
     DEPLOYMENT,
+    EVENT,
     JOB,
     POD,
     POD_MONITOR,
     Manifest,
     ObjectRef,
+    Raw,
     ServiceKey,
     observed_ref,
 )
@@ -42,16 +49,162 @@ from gnnserve_operator.observe_pool import observe_member, observe_pool, observe
 from gnnserve_operator.observed import (
     Observed,
     ObservedDeployment,
+    ObservedJob,
     ObservedPlace,
     ObservedPod,
     observed_claim,
     observed_deployment,
+    observed_jobs,
     observed_place,
     observed_pod,
     observed_routing,
 )
 from gnnserve_operator.probe import Answers, Prober
-from gnnserve_operator.users_claims import UsersClaims
+
+_FEW = 2
+"""Most claims of one namespace that are asked for one by one; of more, all of the namespace are listed."""
+_UNSETTLED_S = 5.0
+"""Seconds for which a claim counts as missing, or as being deleted: a person is about to change that."""
+_FORGOTTEN_AFTER = 8
+"""Times that a memory is valid, after which a claim that no service asks for is dropped."""
+
+_Name = tuple[str, str]
+"""Namespace and name of a claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """Answer of the API server about a claim."""
+
+    claim: Kept | None
+    good_until: float
+
+
+class UsersClaims:
+    """Claims that users name in spec.repository.claimName: asked for together, and remembered for half a resync.
+
+    They have none of the operator's labels, so no watch reports them, and a watch on every claim of a cluster would
+    cost more than it tells. What is remembered is shared by all services and pools: a claim that many of them name is
+    asked for once, and where several are named in one namespace, one list tells of all. Each resync finds the memory
+    expired, so that a claim which is deleted or replaced is reported as soon as if every service asked by itself."""
+
+    def __init__(self, cluster: Cluster, resync_s: float, clock: Clock) -> None:
+        self._cluster = cluster
+        self._good_s = resync_s / 2
+        self._clock = clock
+        self._sightings: dict[_Name, _Sighting] = {}
+        self._wanted_at: dict[_Name, float] = {}
+        """When each claim was asked for last."""
+        self._looking: dict[_Name, asyncio.Task[None]] = {}
+        """Requests under way, by the namespace (with an empty name: its list), or by the claim."""
+
+    async def get(self, namespace: str, name: str) -> Manifest | None:
+        """The claim; None: there is none of that name. Raises OperatorError."""
+        wanted = (namespace, name)
+        self._wanted_at[wanted] = self._clock.now()
+        sighting = self._sightings.get(wanted)
+        if sighting is None or sighting.good_until <= self._clock.now():
+            await self._look(wanted)
+            sighting = self._sightings[wanted]
+        return None if sighting.claim is None else sighting.claim.body()
+
+    async def _look(self, wanted: _Name) -> None:
+        """Ask the API server, by the request that is under way already where there is one."""
+        self._forget_unwanted()
+        namespace = wanted[0]
+        is_listed = sum(found == namespace for found, _ in self._wanted_at) > _FEW
+        key = (namespace, "") if is_listed else wanted
+        looking = self._looking.get(key)
+        if looking is None:
+            asking = self._list(namespace) if is_listed else self._ask(wanted)
+            looking = self._looking[key] = asyncio.create_task(asking, name=f"look for claims of {namespace}")
+            looking.add_done_callback(lambda _: self._looking.pop(key, None))
+        # Shared: cancelling one waiter must not cancel the request of the others.
+        await asyncio.shield(looking)
+        if wanted not in self._sightings:  # the list began before this one was wanted
+            await self._ask(wanted)
+
+    async def _ask(self, wanted: _Name) -> None:
+        asked_at = self._clock.now()
+        namespace, name = wanted
+        self._note(wanted, await self._cluster.get(ObjectRef(CLAIM.api_version, CLAIM.name, namespace, name)), asked_at)
+
+    async def _list(self, namespace: str) -> None:
+        asked_at = self._clock.now()
+        wanted = [found for found in self._wanted_at if found[0] == namespace]
+        listed = await self._cluster.list_objects(CLAIM, namespace)
+        by_name = {claim["metadata"]["name"]: claim for claim in listed}
+        for found in wanted:
+            self._note(found, by_name.get(found[1]), asked_at)
+
+    def _note(self, wanted: _Name, claim: Manifest | None, asked_at: float) -> None:
+        is_settled = claim is not None and not claim["metadata"].get("deletionTimestamp")
+        good_s = self._good_s if is_settled else min(_UNSETTLED_S, self._good_s)
+        self._sightings[wanted] = _Sighting(None if claim is None else Kept.of(claim), asked_at + good_s)
+
+    def _forget_unwanted(self) -> None:
+        oldest = self._clock.now() - _FORGOTTEN_AFTER * self._good_s
+        for name in [name for name, wanted_at in self._wanted_at.items() if wanted_at < oldest]:
+            del self._wanted_at[name]
+            self._sightings.pop(name, None)
+
+
+_REFUSED, _CREATED = "FailedCreate", "SuccessfulCreate"
+"""Reasons of the Job controller's events about pods."""
+_SECONDS = len("2026-01-01T00:00:00")
+"""Length of a time in RFC 3339 without fractions, which only some kinds of times have."""
+
+
+class JobRefusals:
+    """Events of Jobs that have no pod: the only place where Kubernetes tells that the API server refuses it.
+
+    They are listed for one Job at a time, and only while it has been without a pod, or with failed ones alone, for
+    longer than its controller takes. An operator without the right to list events says less, and works as well."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+
+    async def add(self, namespace: str, observed: Observed) -> Observed:
+        """The observation, with what the API server says of pods that it refuses. Raises RetryLaterError."""
+        now = self._clock.utc()
+        awaiting = [
+            job for job in (*observed.jobs, *observed.embeddings_jobs) if job.awaits_pod(observed.pods, now)
+        ]  # fmt: skip
+        told = await asyncio.gather(*(self._refusal_of(namespace, job) for job in awaiting))
+        refusals = {job.name: refusal for job, refusal in zip(awaiting, told, strict=True) if refusal}
+        if not refusals:
+            return observed
+        jobs, embeddings_jobs = (
+            tuple(replace(job, refusal=refusals.get(job.name, "")) for job in found)
+            for found in (observed.jobs, observed.embeddings_jobs)
+        )
+        return replace(observed, jobs=jobs, embeddings_jobs=embeddings_jobs)
+
+    async def _refusal_of(self, namespace: str, job: ObservedJob) -> str:
+        selector = f"involvedObject.kind={JOB.name},involvedObject.name={job.name}"
+        try:
+            events = await self._cluster.list_objects(EVENT, namespace, field_selector=selector)
+        except RefusedError:
+            return ""
+        return find_refusal(events, job.pod_due_since)
+
+
+def find_refusal(events: Iterable[Raw], since: str) -> str:
+    """Message of the last refusal, if no pod was created after it; else empty. `since`: when the Job was started
+    (RFC 3339): earlier events are of another Job of its name, or of before it was suspended."""
+    told = [(_time_of(event), event.get("reason") == _CREATED, str(event.get("message", ""))) for event in events
+            if event.get("reason") in {_REFUSED, _CREATED} and _time_of(event) >= since[:_SECONDS]]  # fmt: skip
+    _, is_created, message = max(told, default=("", True, ""))
+    return "" if is_created else message
+
+
+def _time_of(event: Raw) -> str:
+    """When it happened last, to the second: UTC as text, which sorts."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((str(time)[:_SECONDS] for time in times if time), "")
+
 
 _ABSENCE_S = 60.0
 """Seconds for which the absence of the API is remembered."""

@@ -12,14 +12,11 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.apply import Place, classify_place
 from gnnserve_operator.belonging import belongs_to
-from gnnserve_operator.desired.labels import DIGEST_ANNOTATION
-from gnnserve_operator.desired.metadata import digest_of
-from gnnserve_operator.desired.names import pool_services_name, routing_name
+from gnnserve_operator.desired.metadata import DIGEST_ANNOTATION, digest_of, pool_services_name, routing_name
 from gnnserve_operator.desired.pool import claim_of, max_delta_of
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, Manifest, Raw, ServiceKey
-from gnnserve_operator.observed import observed_routing
-from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
+from gnnserve_operator.observed import ObservedMember, ObservedPool, observed_routing
 from gnnserve_operator.parsing import parse_pool, parse_service
 
 

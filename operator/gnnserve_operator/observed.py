@@ -1,4 +1,5 @@
-"""Observations of the children of a GNNService or GNNWorkerPool: the part of live objects that decisions need.
+"""Observations of a GNNService or GNNWorkerPool, of its children and of its pool or services: the part of live objects
+that decisions need.
 
 It is pure: `observe` lists and asks, and converts the results into these types by the functions below. They accept
 whatever the API server may answer; a missing field belongs to an object that is not complete yet.
@@ -16,14 +17,17 @@ from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_res
 from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTP_PORT_NAME, HTTPS_PORT_NAME
 from gnnserve_api.pool import PoolServices
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
-from gnnserve_operator.belonging import Conflict, Owner, bound_to, owner_of
-from gnnserve_operator.desired.embeddings import embeddings_made_by
-from gnnserve_operator.desired.labels import (
+from gnnserve_api.spec.pool import GNNWorkerPoolSpec
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.belonging import Conflict, Owner, bound_to, declared_queue_labels, declares_suspend, owner_of
+from gnnserve_operator.desired.job import embeddings_made_by
+from gnnserve_operator.desired.metadata import (
     BRING_BACK_ANNOTATION,
     CLAIM_ANNOTATION,
     COMPONENT,
     DIGEST_ANNOTATION,
     JOB_NAME,
+    QUEUE_NAME,
     RECIPE,
     REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
@@ -31,15 +35,60 @@ from gnnserve_operator.desired.labels import (
     Component,
 )
 from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
-from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.desired.volume_claim import log_uid_in
 from gnnserve_operator.kinds import ObjectRef, Raw
-from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
-from gnnserve_operator.ownership import declared_queue_labels, declares_suspend
 from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPool:
+    """The GNNWorkerPool that a service names, as far as the service depends on it."""
+
+    name: str
+    spec: GNNWorkerPoolSpec | None = None
+    """None: there is no pool of that name, or it cannot be used."""
+    problem: str = ""
+    """Why it cannot be used, and what to do; empty: it can."""
+    claim: str = ""
+    """Name of the claim with the repository of all its services."""
+    port: int | None = None
+    """The port at which the pool's workers answer for the service; None: it is not in their list."""
+    taken_bytes: int = 0
+    """Memory that is counted for its other services."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedMember:
+    """A GNNService that names a pool, as the pool sees it."""
+
+    name: str
+    uid: str
+    created_at: str = ""
+    """RFC 3339 in UTC, which sorts as text."""
+    deleting: bool = False
+    spec: GNNServiceSpec | None = None
+    """None: it cannot be read."""
+    ready: bool = False
+    """Whether its condition Ready is true."""
+    available: bool = False
+    """Whether its condition Available is true."""
+    message: str = ""
+    """That of its condition Ready, where it is not true."""
+    is_refused: bool = False
+    """Whether its revision does not fit."""
+    revision: str | None = None
+    """The revision that workers are told to answer from."""
+    counted_bytes: int = 0
+    """Memory that is counted for it; 0: nothing is answered from."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether workers are to answer for it."""
+        return self.spec is not None and not self.deleting and not self.spec.suspend
+
 
 POD_CREATION = timedelta(seconds=1)
 """Time that a Job's controller has to create the pod before its events are read for a refusal."""
@@ -489,3 +538,10 @@ def _termination(state: Raw) -> Termination | None:
         str(terminated.get("message", "")).strip(),
         str(terminated.get("finishedAt") or ""),
     )
+
+
+def observed_jobs(raws: Iterable[Raw]) -> tuple[tuple[ObservedJob, ...], tuple[ObservedJob, ...]]:
+    """Jobs of generation, and Jobs that make embeddings."""
+    found = [observed_job(raw) for raw in raws]
+    embedding = tuple(job for job in found if job.makes_embeddings)
+    return tuple(job for job in found if not job.makes_embeddings), embedding

@@ -18,20 +18,21 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.accuracy import accuracies_in_service
-from gnnserve_operator.decide.answers import decide_base_variant
-from gnnserve_operator.decide.compaction import decide_compaction
-from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, decide_replicas
+from gnnserve_operator.decide.answers import accuracies_in_service, decide_base_variant
 from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
 from gnnserve_operator.decide.events import EventNote, decide_events
-from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
-from gnnserve_operator.decide.next_look import next_look_at_answers_s, next_look_s
+from gnnserve_operator.decide.generation import (
+    GenerationDecision,
+    GenerationStage,
+    WantedJob,
+    decide_compaction,
+    decide_generation,
+)
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.decide.published import Published, decide_published
+from gnnserve_operator.decide.published import Published, Repair, decide_published, decide_repair
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
-from gnnserve_operator.decide.repair import Repair, decide_repair
 from gnnserve_operator.decide.repository import (
     RepositoryDecision,
     decide_claim,
@@ -40,7 +41,7 @@ from gnnserve_operator.decide.repository import (
     decide_repository,
     least_storage,
 )
-from gnnserve_operator.decide.rollout import Rollout, decide_rollout
+from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, decide_replicas
 from gnnserve_operator.decide.service_routing import (
     PrometheusQuestion,
     ServiceRouting,
@@ -53,11 +54,13 @@ from gnnserve_operator.decide.status import (
     decide_wait,
     end_wait,
     is_said_already,
+    next_look_at_answers_s,
+    next_look_s,
     with_conditions,
     with_namespace,
 )
 from gnnserve_operator.decide.updates import describe_updates
-from gnnserve_operator.decide.workers import decide_workers
+from gnnserve_operator.decide.workers import Rollout, decide_rollout, decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import (
     MountedClaim,
@@ -65,18 +68,30 @@ from gnnserve_operator.desired.deployment import (
     digest_of_pods,
     worker_pods,
 )
-from gnnserve_operator.desired.embeddings import build_embeddings_job, embeddings_made_by
-from gnnserve_operator.desired.job import build_job, for_repair, suspended, waiting_for
-from gnnserve_operator.desired.labels import RECIPE, pool_selector, selector_text
-from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
+from gnnserve_operator.desired.endpoint import PoolPlace, service_url
+from gnnserve_operator.desired.job import (
+    build_embeddings_job,
+    build_job,
+    embeddings_made_by,
+    for_repair,
+    suspended,
+    waiting_for,
+)
+from gnnserve_operator.desired.metadata import (
+    QUEUE_NAME,
+    RECIPE,
+    Manifest,
+    Parent,
+    digest_of,
+    pool_selector,
+    selector_text,
+    with_queue_labels,
+)
 from gnnserve_operator.desired.pod import repository_claim_in
 from gnnserve_operator.desired.pool import max_delta_of
-from gnnserve_operator.desired.queue import QUEUE_NAME, with_queue_labels
 from gnnserve_operator.desired.routing import declared_table
-from gnnserve_operator.desired.service import PoolPlace, service_url
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, ServiceKey, observed_ref
-from gnnserve_operator.observed import Observed, ObservedJob, ServiceWait
-from gnnserve_operator.observed_pool import ObservedPool
+from gnnserve_operator.observed import Observed, ObservedJob, ObservedPool, ServiceWait
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision

@@ -14,8 +14,6 @@ from gnnserve_api.pool_status import GNNWorkerPoolStatus, PoolConditionType, Poo
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
 from gnnserve_api.status import WorkersStatus
-from gnnserve_operator.decide.availability import decide_pool_availability, ready_workers
-from gnnserve_operator.decide.contest import decide_replicas
 from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote, decide_available_event
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.pool import (
@@ -27,17 +25,22 @@ from gnnserve_operator.decide.pool import (
 )
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.repository import decide_pool_claim, decide_pool_kept
-from gnnserve_operator.decide.rollout import Rollout, decide_rollout
+from gnnserve_operator.decide.reverts import decide_replicas
 from gnnserve_operator.decide.status import Status, build_conditions, condition_in, is_same_status
-from gnnserve_operator.decide.workers import Workers, decide_workers
+from gnnserve_operator.decide.workers import (
+    Rollout,
+    Workers,
+    decide_pool_availability,
+    decide_rollout,
+    decide_workers,
+    ready_workers,
+)
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, pool_pods
-from gnnserve_operator.desired.labels import pool_selector, selector_text
-from gnnserve_operator.desired.metadata import Parent, digest_of
+from gnnserve_operator.desired.metadata import Parent, digest_of, pool_selector, selector_text
 from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, claim_of, secrets_of
 from gnnserve_operator.kinds import DEPLOYMENT, ServiceKey, observed_ref
-from gnnserve_operator.observed import Observed, ObservedClaim
-from gnnserve_operator.observed_pool import ObservedMember
+from gnnserve_operator.observed import Observed, ObservedClaim, ObservedMember
 from gnnserve_operator.plan import Plan, ServiceIdentity, prunable
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import IDLE, Standings

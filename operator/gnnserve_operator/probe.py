@@ -21,7 +21,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.routing import Damage, Route
-from gnnserve_operator.desired.names import service_name
+from gnnserve_operator.desired.metadata import service_name
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 

@@ -23,7 +23,7 @@ from gnnserve_operator.apply import last_version
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.events import NOTHING_KNOWN, EventNote, last_known_in
 from gnnserve_operator.declared import without_empty
-from gnnserve_operator.desired.labels import MANAGER
+from gnnserve_operator.desired.metadata import MANAGER
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import EVENT, Manifest, ServiceKey
 from gnnserve_operator.logs import about

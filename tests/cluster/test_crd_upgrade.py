@@ -17,8 +17,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.repository import decide_repository
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.job import build_job
-from gnnserve_operator.desired.labels import STATUS_FIELD_MANAGER
-from gnnserve_operator.desired.metadata import Parent
+from gnnserve_operator.desired.metadata import STATUS_FIELD_MANAGER, Parent
 from gnnserve_operator.observed import Observed
 from gnnserve_operator.settings import Settings
 

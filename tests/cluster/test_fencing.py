@@ -13,7 +13,7 @@ from tests.cluster.harness.session import running_api_server
 from tests.support.helm import render
 from tests.support.operator import child
 
-from gnnserve_operator.desired.labels import FIELD_MANAGER, TERM_ANNOTATION
+from gnnserve_operator.desired.metadata import FIELD_MANAGER, TERM_ANNOTATION
 from gnnserve_operator.leadership import fence_of
 from gnnserve_operator.settings import LeaderElection
 

@@ -18,8 +18,7 @@ from tests.support.observed import make_service, make_settings
 from gnnserve_api.schema import crd
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
-from gnnserve_operator.desired.labels import STATUS_FIELD_MANAGER
-from gnnserve_operator.desired.metadata import Parent
+from gnnserve_operator.desired.metadata import STATUS_FIELD_MANAGER, Parent
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

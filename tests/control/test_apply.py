@@ -24,8 +24,7 @@ from gnnserve_operator.apply import (
 )
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION, OWNER_UID, POOL, SERVICE
-from gnnserve_operator.desired.metadata import digest_of
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, APPLIED_ANNOTATION, OWNER_UID, POOL, SERVICE, digest_of
 from gnnserve_operator.errors import ConflictError, RetryLaterError
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.login import load_access

@@ -17,8 +17,7 @@ from gnnserve_api.spec.embeddings import EmbeddingsSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide import generation
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
-from gnnserve_operator.desired.embeddings import build_embeddings_job
-from gnnserve_operator.desired.job import build_job, generation_manifest, handed_recipe
+from gnnserve_operator.desired.job import build_embeddings_job, build_job, generation_manifest, handed_recipe
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.desired.pool import entry_of
 

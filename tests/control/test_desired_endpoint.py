@@ -11,8 +11,8 @@ from tests.support.pod_security import violations
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
+from gnnserve_operator.desired.endpoint import service_url
 from gnnserve_operator.desired.metadata import Parent, digest_of
-from gnnserve_operator.desired.service import service_url
 
 TLS: dict[str, Any] = {"tls": {"secretName": "pair"}}
 TOKENS: dict[str, Any] = {"tokens": {"secretName": "accepted"}}

@@ -13,11 +13,10 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.in_process import InProcessTransport
 
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.labels import FIELD_MANAGER
-from gnnserve_operator.desired.queue import QUEUE_NAME
+from gnnserve_operator.desired.metadata import FIELD_MANAGER, QUEUE_NAME
 from gnnserve_operator.handlers.index import Kept
-from gnnserve_operator.job_refusals import JobRefusals, find_refusal
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.observe import JobRefusals, find_refusal
 from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod, observed_job
 from gnnserve_operator.slow_loop import RoutingMemory
 

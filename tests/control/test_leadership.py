@@ -34,7 +34,7 @@ from gnnserve_operator.decide.leadership import (
     sight,
     sight_pod,
 )
-from gnnserve_operator.desired.labels import TERM_ANNOTATION
+from gnnserve_operator.desired.metadata import TERM_ANNOTATION
 from gnnserve_operator.errors import LostLeadershipError, RetryLaterError
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.leadership import Elector, identity_of

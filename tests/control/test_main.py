@@ -22,7 +22,7 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_api.routing import ROUTING_KEY, decode_routing
 from gnnserve_operator import main
-from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
+from gnnserve_operator.desired.metadata import APPLIED_ANNOTATION
 from gnnserve_operator.kinds import GNNSERVICE
 from gnnserve_operator.main import Ending, tell_of_error
 from gnnserve_operator.settings import Settings

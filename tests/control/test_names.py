@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnserve_operator.desired import names
+from gnnserve_operator.desired import metadata as names
 
 NAMES: list[Callable[[str], str]] = [
     names.service_name,

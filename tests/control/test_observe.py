@@ -18,15 +18,13 @@ from tests.support.operator import KEY, gnnservice, live
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import RetryLaterError
 from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import POD_MONITOR, Kind, ServiceKey, kind_of, observed_ref
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
-from gnnserve_operator.observe import Listed, Observer, PodMonitors, RepositoryClaims
+from gnnserve_operator.observe import JobRefusals, Listed, Observer, PodMonitors, RepositoryClaims, UsersClaims
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers
 from gnnserve_operator.slow_loop import RoutingMemory
-from gnnserve_operator.users_claims import UsersClaims
 
 
 def _pod(name: str, created_at: str) -> dict[str, Any]:

@@ -10,25 +10,26 @@ from tests.support.observed import UID, Namespace, make_route, make_service
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialState
-from gnnserve_operator.decide.availability import (
+from gnnserve_operator.decide.events import NOTHING_KNOWN
+from gnnserve_operator.decide.problem import Problem
+from gnnserve_operator.decide.workers import (
     Expectation,
     decide_availability,
     decide_pool_availability,
     expect_by_children,
 )
-from gnnserve_operator.decide.events import NOTHING_KNOWN
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import (
     Observed,
     ObservedDeployment,
+    ObservedMember,
     ObservedPod,
+    ObservedPool,
     ObservedRouting,
     Rejection,
     WorkerAnswer,
     observed_place,
 )
-from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan_for_invalid
 from gnnserve_routing.verdict import Verdict
 

@@ -13,7 +13,7 @@ from tests.support.pod_security import violations
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import ROUTING_KEY
 from gnnserve_operator.desired.access import build_embeddings_network_policy
-from gnnserve_operator.desired.embeddings import build_embeddings_job
+from gnnserve_operator.desired.job import build_embeddings_job
 from gnnserve_operator.desired.metadata import Parent
 
 SINKS: dict[str, Any] = {"sinks": [{"postgres": {"secretName": "vectors"}}]}

@@ -12,7 +12,7 @@ from tests.control.test_plan_embeddings import embedding_jobs, end, serving
 from tests.control.test_plan_turns import FULL, with_generation
 from tests.support.observed import Namespace, make_settings
 
-from gnnserve_operator.desired.queue import QUEUE_NAME
+from gnnserve_operator.desired.metadata import QUEUE_NAME
 from gnnserve_operator.turns import IDLE, UNDER_WAY
 
 IN_QUEUE = {QUEUE_NAME: "team-a"}

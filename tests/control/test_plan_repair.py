@@ -11,7 +11,7 @@ import pytest
 from tests.support.observed import Namespace, make_route
 
 from gnnserve_api.routing import Damage
-from gnnserve_operator.desired.labels import REPAIR_ANNOTATION
+from gnnserve_operator.desired.metadata import REPAIR_ANNOTATION
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import Rejection

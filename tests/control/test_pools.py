@@ -30,22 +30,19 @@ from gnnserve_operator.apply import Applier
 from gnnserve_operator.belonging import owner_of
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.pool import decide_membership
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, JOB_NAME, OWNER_UID
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, JOB_NAME, OWNER_UID
 from gnnserve_operator.errors import ConflictError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index, Kept, service_of
-from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
-from gnnserve_operator.observe import Observer, PodMonitors, PoolObserver, RepositoryClaims
-from gnnserve_operator.observed import ObservedPod, WorkerAnswer
-from gnnserve_operator.observed_pool import ObservedMember
+from gnnserve_operator.observe import JobRefusals, Observer, PodMonitors, PoolObserver, RepositoryClaims, UsersClaims
+from gnnserve_operator.observed import ObservedMember, ObservedPod, WorkerAnswer
 from gnnserve_operator.probe import Addresses, Answers
 from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
-from gnnserve_operator.users_claims import UsersClaims
 
 Manifest = dict[str, Any]
 MIB = 2**20

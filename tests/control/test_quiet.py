@@ -18,7 +18,7 @@ from tests.support.operator import live
 
 from gnnserve_operator.errors import RetryLaterError
 from gnnserve_operator.kinds import CLAIM, POD_MONITOR, Kind, ObjectRef
-from gnnserve_operator.users_claims import UsersClaims
+from gnnserve_operator.observe import UsersClaims
 
 RESYNCS = 4
 TO_COME = {"configmaps/digits-routing", "deployments/digits-worker", "poddisruptionbudgets/digits-worker"}

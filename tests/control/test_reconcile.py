@@ -17,7 +17,7 @@ from tests.support import campaigns
 from tests.support.api_server import Request, Response
 from tests.support.fake_cluster import KINDS
 
-from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
+from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.errors import ConflictError
 from gnnserve_operator.handlers.index import Kept
 from gnnserve_operator.kinds import CLAIM, EVENT, JOB, POD_MONITOR

@@ -15,7 +15,7 @@ from tests.support.observed import Namespace, make_service
 
 from gnnserve_api.spec.repository import DeletionPolicy
 from gnnserve_operator.decide.repository import decide_claim, decide_pool_claim
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, BRING_BACK_ANNOTATION, OWNER_UID
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, BRING_BACK_ANNOTATION, OWNER_UID
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RetryLaterError
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedClaim

@@ -23,8 +23,7 @@ from gnnserve_operator.decide.reverts import (
     manager_of,
     may_be_reverted,
 )
-from gnnserve_operator.desired.labels import APPLIED_ANNOTATION, MANAGER
-from gnnserve_operator.desired.metadata import digest_of
+from gnnserve_operator.desired.metadata import APPLIED_ANNOTATION, MANAGER, digest_of
 from gnnserve_operator.kinds import ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.revert_log import RevertLog
 

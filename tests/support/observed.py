@@ -18,14 +18,11 @@ from gnnserve_api.generation import GenerationResult, VariantSummary, encode_res
 from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.belonging import Conflict
-from gnnserve_operator.decide.contest import NO_WRITERS
+from gnnserve_operator.belonging import Conflict, declared_queue_labels, declares_suspend
 from gnnserve_operator.decide.events import NOTHING_KNOWN, last_known_in
+from gnnserve_operator.decide.reverts import NO_WRITERS
 from gnnserve_operator.decide.status import condition_in
-from gnnserve_operator.desired.labels import FIELD_MANAGER, JOB_NAME
-from gnnserve_operator.desired.names import routing_name, worker_name
-from gnnserve_operator.desired.queue import queue_labels
-from gnnserve_operator.jobs_by_kind import observed_jobs
+from gnnserve_operator.desired.metadata import FIELD_MANAGER, JOB_NAME, queue_labels, routing_name, worker_name
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
     Observed,
@@ -34,10 +31,10 @@ from gnnserve_operator.observed import (
     WorkerAnswer,
     observed_claim,
     observed_deployment,
+    observed_jobs,
     observed_pod,
     observed_routing,
 )
-from gnnserve_operator.ownership import declared_queue_labels, declares_suspend
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import NO_LIMIT

@@ -11,15 +11,17 @@ from datetime import datetime, timedelta
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.decide.held_job import held_problem
-from gnnserve_operator.decide.job_failure import (
+from gnnserve_operator.decide.pod_problem import (
     DEADLINE_EXCEEDED,
     describe_attempt,
+    explain_refusal,
+    held_problem,
+    is_in_wrong_queue,
     last_failure,
     waits_for,
     words_of_deadline,
+    words_of_suspension,
 )
-from gnnserve_operator.decide.job_pods import explain_refusal, is_in_wrong_queue, words_of_suspension
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.observed import Observed, ObservedJob
 from gnnserve_routing.verdict import Verdict, sentence

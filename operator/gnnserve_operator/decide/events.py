@@ -9,9 +9,9 @@ from typing import Any
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.availability import NOT_YET_OR_NOT_WANTED
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.decide.workers import NOT_YET_OR_NOT_WANTED
 from gnnserve_operator.desired.volume_claim import fields_to_bring_back
 from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import ObservedJob

@@ -14,7 +14,7 @@ from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.desired.children import kinds_under
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION
 from gnnserve_operator.kinds import CLAIM, ObjectRef
 from gnnserve_operator.observed import Observed, Rejection
 from gnnserve_operator.turns import Stance, Standing

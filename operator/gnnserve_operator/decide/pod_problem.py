@@ -1,21 +1,32 @@
-"""Why does a pod not run, or why is none made? A table from messages to what a person can do.
+"""Why does a pod not run, why has a Job none, why did it fail, and what keeps it from ending?
 
-The messages are those of the scheduler and the kubelet of Kubernetes 1.36. Parts that change with every attempt
-(counts, delays) are left out: the message becomes part of the status, which must not change while nothing does.
+A table from messages to what a person can do. The messages are those of the scheduler and the kubelet of Kubernetes
+1.36. Parts that change with every attempt (counts, delays) are left out: the message becomes part of the status, which
+must not change while nothing does.
+
+A Job has no pod where another than the operator suspends it, or where the API server refuses the pod, which Kubernetes
+tells in events alone. It is held by a container beside ours that never ends, as the sidecar of a mesh: Kubernetes
+counts a Job by its pods, and a pod has ended when all of its containers have. Sidecars that are init containers, as
+Kubernetes knows them, end by themselves.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from gnnserve_api.pods import PodExit
 from gnnserve_api.reasons import Reason
-from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.desired.names import is_repository_claim, pool_claim_name
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.decide.problem import Problem, join_words
+from gnnserve_operator.decide.published import ended_well
+from gnnserve_operator.desired.metadata import QUEUE_NAME, is_repository_claim, pool_claim_name
 from gnnserve_operator.desired.pod import PodTemplateInputs
-from gnnserve_operator.observed import ObservedPod, Termination
+from gnnserve_operator.observed import ObservedJob, ObservedPod, Termination
 from gnnserve_routing.verdict import sentence
 
 _CLAIM_MISSING = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
@@ -263,3 +274,182 @@ def remedy_of_refusal(refusal: str, section: str) -> str:
             "(docs/operator.md)"
         )
     return f"Raise the quota or relax the namespace's policy, or ask for less in {section}"
+
+
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+
+def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServiceSpec) -> Problem:
+    last = last_failure(job, pods)
+    attempts = [f"the last attempt (pod {last.name}) {_why(last)}"] if last is not None else []
+    if job.failure_reason == DEADLINE_EXCEEDED:
+        words = [words_of_deadline(job, spec), *attempts]
+    elif last is not None:
+        words = attempts
+    else:
+        words = [f"{job.failure_reason or 'no reason given'}: {sentence(job.failure_message) or 'its pods are gone'}"]
+    bad_input = last is not None and last.terminated is not None and last.terminated.exit_code == PodExit.BAD_INPUT
+    files = [
+        *(["graph's"] if _is_of_files(spec.graph.source) else []),
+        *(["checkpoint's"] if spec.model.checkpoint is not None or spec.variants.given else []),
+        *(["program's"] if spec.model.program is not None else []),
+    ]
+    if bad_input and files and spec.graph.volume is None:
+        words.append(
+            f"no volume is mounted: name the claim with the {' and the '.join(files)} file in "
+            "spec.graph.volume.claimName, and write the file's path below its mountPath"
+        )
+    again = (
+        f"Correct the spec; or, if what it names was at fault and is mended, delete the Job (`kubectl delete job "
+        f"{job.name}`) to try again."
+        if bad_input
+        else f"Change the spec, or delete the Job (`kubectl delete job {job.name}`) to try again."
+    )
+    return Problem(Reason.GENERATION_FAILED, f"Job {job.name} failed: {'; '.join(words)}. {again}", needs_person=True)
+
+
+def words_of_deadline(job: ObservedJob, spec: GNNServiceSpec) -> str:
+    """Words about a Job whose time is over: whether it computed until then, or what it waited for."""
+    limit_s = job.deadline_seconds or spec.generation.deadline_seconds
+    if job.waits_for:
+        return (
+            f"its {limit_s} s (spec.generation.deadlineSeconds) ended while it did not compute: "
+            f"{sentence(job.waits_for)}"
+        )
+    return f"it was not done within {limit_s} s (spec.generation.deadlineSeconds)"
+
+
+def waits_for(job: ObservedJob, problem: Problem | None, pods: Iterable[ObservedPod]) -> str:
+    """Words for what a Job that is under way waits for, as `problem` says it. Until it computes, that is what was
+    said last: a Job that reaches its deadline loses its pods before it is told to have failed."""
+    if problem is not None:
+        return problem.message
+    computes = any(pod.job == job.name and pod.running and not pod.deleting for pod in pods)
+    return "" if computes else job.waits_for
+
+
+def _is_of_files(source: GraphSource) -> bool:
+    """Whether the source consists of files, which are then read in the pod."""
+    published = source.ogb or source.pyg
+    return (
+        source.npz is not None
+        or source.parquet is not None
+        or source.csv is not None
+        or source.typed is not None
+        or (published is not None and published.mirror is not None and not published.mirror.is_address)
+    )
+
+
+def last_failure(job: ObservedJob, pods: Iterable[ObservedPod]) -> ObservedPod | None:
+    """The newest attempt that failed."""
+    ended = [
+        pod
+        for pod in pods
+        if pod.job == job.name and (pod.phase == "Failed" or (pod.terminated and pod.terminated.exit_code != 0))
+    ]
+    return max(ended, key=lambda pod: (pod.created_at, pod.name), default=None)
+
+
+def describe_attempt(pod: ObservedPod) -> str:
+    return f"pod {pod.name} {_why(pod)}"
+
+
+def _why(pod: ObservedPod) -> str:
+    end = pod.terminated
+    if end is None:
+        return f"was ended by its node ({pod.pod_reason or 'no reason given'}): {sentence(pod.pod_message)}"
+    if is_out_of_memory(end):
+        return memory_words(pod, "spec.generation")
+    return f"ended {exit_words(end)}"
+
+
+_PREFIXES = ("(combined from similar events): ", "Error creating: ")
+"""Prefixes that are cut off, in their order: of Kubernetes where many events differ in their message alone, and of the
+Job controller."""
+_LASTING = ("is forbidden", "is invalid")
+"""Words of refusals that last until a person acts; others are of a webhook, or an API server, that is away."""
+
+
+def words_of_suspension(job: ObservedJob, service: str) -> str:
+    """Message about a Job that another suspends."""
+    if not job.queue:
+        return (
+            f"Job {job.name} is suspended, not by the operator, and waits until that is lifted. If a queue of the "
+            f"cluster holds Jobs that name none, name one in the label {QUEUE_NAME} of the GNNService. To let it go: "
+            f'`kubectl patch job {job.name} --type=merge --patch=\'{{"spec":{{"suspend":false}}}}\'`.'
+        )
+    leave = (
+        f" To have it run outside the queue, take the label off: `kubectl label gnns {service} {QUEUE_NAME}-`."
+        if QUEUE_NAME in job.queue_labels
+        else ""
+    )
+    return (
+        f"Job {job.name} waits in queue {job.queue} (label {QUEUE_NAME}), which keeps it suspended. "
+        f"`kubectl describe workloads` tells why: no quota is left, or there is no such queue "
+        f"(`kubectl get localqueues`).{leave}"
+    )
+
+
+def is_in_wrong_queue(job: ObservedJob, queue: str) -> bool:
+    """Whether a Job that waits is to be made anew: it has left its queue, which would hold it for ever, or the operator
+    holds it where a queue is to decide. Queues take a Job in when it is created. `queue`: the one that the service
+    names; empty: none."""
+    if not job.suspended:
+        return False
+    return job.held if queue else QUEUE_NAME in job.queue_labels
+
+
+def explain_refusal(job: ObservedJob) -> Problem | None:
+    """The API server's refusal of the Job's pod, in its own words."""
+    if not job.refusal:
+        return None
+    words = job.refusal
+    for prefix in _PREFIXES:
+        words = words.removeprefix(prefix)
+    # Each attempt has another name.
+    words = re.sub(rf'"{re.escape(job.name)}-[a-z0-9]*"', f'"{job.name}-…"', words)
+    return Problem(
+        Reason.PODS_FORBIDDEN,
+        f"Job {job.name} gets no pod: {sentence(words)}. {remedy_of_refusal(words, 'spec.generation')}; it is tried "
+        "again by itself.",
+        needs_person=any(word in words for word in _LASTING),
+    )
+
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod whose containers have all ended."""
+_PATIENCE = timedelta(seconds=10)
+"""Time in which a container that watches ours may end too."""
+_WAYS_OUT = (
+    "Have it injected as a native sidecar, or not into this pod: in Istio by the label sidecar.istio.io/inject: "
+    '"false" in spec.generation.podLabels, in Linkerd by the annotation linkerd.io/inject: disabled in '
+    "spec.generation.podAnnotations (docs/mesh.md)."
+)
+
+
+def is_held(pod: ObservedPod) -> bool:
+    """Whether our container has ended, and another one has not."""
+    return pod.terminated is not None and bool(pod.beside) and not pod.deleting and pod.phase not in _ENDED
+
+
+def held_problem(job: str, pods: Iterable[ObservedPod], now: datetime) -> Problem | None:
+    """The problem of a Job that a container beside ours holds; None: there is none, or it may be about to end."""
+    pod = next((pod for pod in pods if pod.job == job and is_held(pod) and not _may_be_about_to_end(pod, now)), None)
+    if pod is None:
+        return None
+    containers, run = ("containers", "run") if pod.beside[1:] else ("container", "runs")
+    state, then = (
+        (f"Job {job} is done, but does not complete", "the next one finds what this one made")
+        if ended_well(pod)
+        else (f"Job {job} failed ({describe_attempt(pod)}), but does not end", "that tries again")
+    )
+    message = (
+        f"{state}: {containers} {join_words(pod.beside)} of pod {pod.name} {run} on beside ours. {_WAYS_OUT} Then "
+        f"delete the Job (`kubectl delete job {job}`): {then}."
+    )
+    return Problem(Reason.SIDECAR_HOLDS_JOB, message, needs_person=True)
+
+
+def _may_be_about_to_end(pod: ObservedPod, now: datetime) -> bool:
+    ended_at = pod.terminated.finished_at if pod.terminated is not None else ""
+    return bool(ended_at) and now - datetime.fromisoformat(ended_at) < _PATIENCE

@@ -19,8 +19,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.service_routing import ServiceRouting
 from gnnserve_operator.desired.pool import entry_of, max_delta_of
-from gnnserve_operator.observed import Observed, ObservedRouting
-from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
+from gnnserve_operator.observed import Observed, ObservedMember, ObservedPool, ObservedRouting
 
 _MIB = 2**20
 

@@ -2,7 +2,7 @@
 
 The first reason that applies is reported, in a fixed order: suspension and the like, obstacles, generation, the
 workers, their answers. Ready is true only if none applies. Whether the endpoint answers all the same is another
-question (`availability.py`).
+question (`workers.py`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.accuracy import decide_accuracy
-from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker, find_switching
-from gnnserve_operator.decide.availability import decide_availability, expect_by_children, expect_by_spec
-from gnnserve_operator.decide.canary import decide_canary
-from gnnserve_operator.decide.compaction import is_under_way
-from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
-from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
+from gnnserve_operator.decide.answers import (
+    decide_accuracy,
+    decide_answers,
+    decide_canary,
+    decide_credentials,
+    decide_program,
+    describe_devices,
+    find_open_worker,
+    find_switching,
+    find_unusable,
+)
+from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, is_under_way
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.decide.program import decide_program
-from gnnserve_operator.decide.published import Published
-from gnnserve_operator.decide.repair import Repair
-from gnnserve_operator.decide.rollout import Rollout
+from gnnserve_operator.decide.published import Published, Repair
 from gnnserve_operator.decide.updates import decide_updates
-from gnnserve_operator.decide.workers import Workers
+from gnnserve_operator.decide.workers import Rollout, Workers, decide_availability, expect_by_children, expect_by_spec
 from gnnserve_operator.desired.deployment import secrets_by_field
 from gnnserve_operator.desired.endpoint import speaks_tls
-from gnnserve_operator.desired.names import worker_name
+from gnnserve_operator.desired.metadata import worker_name
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict
 

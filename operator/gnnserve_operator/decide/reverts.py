@@ -1,10 +1,15 @@
-"""Which changes of children by others did the operator revert, who made them, and where should they be made?
+"""Fields that others set, too: changes of children that the operator reverts, and a number of workers that both an
+autoscaler and a manifest set.
 
 A child that an autoscaler or a person changes is applied again as declared. That would be silent: the change seems to
-have no effect. So an event names the field, both values, the manager, and the field of the spec in the place of it.
-
-A change counts only if it is in the live object before the apply and no longer in the answer: the API server's own
+have no effect. So an event names the field, both values, the manager, and the field of the spec in the place of it. A
+change counts only if it is in the live object before the apply and no longer in the answer: the API server's own
 normalisation, and entries of lists that other managers own, stay as they are.
+
+An autoscaler writes the number of workers by the subresource scale. A manifest that has the field, too, sets it back
+with every apply: by server-side apply (Flux, Argo CD), whose owner `metadata.managedFields` names, or by `kubectl
+apply`, which keeps the manifest in an annotation. After each of their writes the field has one owner, so the last
+autoscaler is remembered.
 """
 
 from __future__ import annotations
@@ -12,15 +17,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
+from gnnserve_api.reasons import Reason
 from gnnserve_operator import kinds
 from gnnserve_operator.decide.events import WARNING, EventNote
 from gnnserve_operator.decide.problem import join_words
 from gnnserve_operator.declared import Difference, Path, differences
-from gnnserve_operator.desired.labels import APPLIED_ANNOTATION, MANAGER
-from gnnserve_operator.kinds import Manifest, ObjectRef, ServiceKey
+from gnnserve_operator.desired.metadata import APPLIED_ANNOTATION, MANAGER
+from gnnserve_operator.kinds import GNNWORKERPOOL, Manifest, ObjectRef, ServiceKey
+from gnnserve_routing.verdict import Verdict
 
 REVERTED = "ChangeReverted"
 _LONGEST_VALUE = 60
@@ -240,3 +248,81 @@ def _matches(revert: Revert) -> Iterator[tuple[_Place, re.Match[str]]]:
     for place in _PLACES:
         if place.kind == revert.ref.kind and (match := re.match(place.field, revert.field)) is not None:
             yield place, match
+
+
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_GONE_AFTER = timedelta(hours=1)
+_PEOPLE = "kubectl"
+"""Begin of the manager's name where a person scales, which is done once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasWriters:
+    """The managers that set the number of workers of a GNNService or GNNWorkerPool; empty: none."""
+
+    autoscaler: str = ""
+    manifest: str = ""
+    """Manager that applies a manifest with the field."""
+    scaled_at: str = field(default="", compare=False)
+    """When the autoscaler wrote last: RFC 3339 in UTC, which sorts as text. Empty: not known."""
+
+    @property
+    def are_two(self) -> bool:
+        return bool(self.autoscaler and self.manifest)
+
+
+NO_WRITERS = ReplicasWriters()
+
+
+def find_writers(body: Manifest) -> ReplicasWriters:
+    path = _path(body["kind"])
+    autoscaler = manifest = scaled_at = ""
+    for entry in managers_of(body, path):
+        name = str(entry.get("manager") or "")
+        if entry.get("subresource") == "scale":
+            autoscaler = "" if name.startswith(_PEOPLE) else name
+            scaled_at = str(entry.get("time") or "") if autoscaler else ""
+        elif entry.get("operation") == "Apply":
+            manifest = name
+    if not manifest and _has(_applied(body), path):
+        manifest = "kubectl apply"
+    return ReplicasWriters(autoscaler, manifest, scaled_at)
+
+
+def decide_replicas(owner: ServiceKey, writers: ReplicasWriters, now: datetime) -> Verdict | None:
+    """Whether one writer alone sets the number of workers; None: no autoscaler does. Nothing tells that an
+    autoscaler is deleted: without a write for an hour, while the manifest has the field, it counts as gone."""
+    if not writers.autoscaler:
+        return None
+    path = ".".join(_path(owner.kind))
+    if not writers.manifest:
+        return Verdict(True, Reason.REPLICAS_SCALED, f"{path} is set by {writers.autoscaler} alone.")
+    if writers.scaled_at and now - datetime.fromisoformat(writers.scaled_at) > _GONE_AFTER:
+        words = f"{writers.autoscaler} set {path} at {writers.scaled_at}, and not since: the manifest's value stands."
+        return Verdict(True, Reason.REPLICAS_DECLARED, words)
+    return Verdict(
+        False,
+        Reason.REPLICAS_CONTESTED,
+        f"{path} of {owner.kind} {owner.name} is set by {writers.autoscaler}, as autoscalers do, and by the manifest "
+        f"that {writers.manifest} applies: each undoes what the other did. Take {path} out of the manifest, or delete "
+        "the autoscaler.",
+    )
+
+
+def _path(kind: str) -> tuple[str, ...]:
+    return ("spec", "replicas") if kind == GNNWORKERPOOL.name else ("spec", "worker", "replicas")
+
+
+def _applied(body: Manifest) -> Any:
+    try:
+        return json.loads((body["metadata"].get("annotations") or {}).get(_APPLIED) or "null")
+    except ValueError:
+        return None
+
+
+def _has(document: Any, path: tuple[str, ...]) -> bool:
+    for step in path:
+        if not isinstance(document, dict) or step not in document:
+            return False
+        document = document[step]
+    return True

@@ -14,9 +14,15 @@ from gnnserve_api.pool import FIRST_PORT, LAST_PORT, grpc_port
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.endpoint import build_ingress_ports
-from gnnserve_operator.desired.labels import Component, selector_for
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
-from gnnserve_operator.desired.names import embeddings_name, generation_name
+from gnnserve_operator.desired.metadata import (
+    Component,
+    Manifest,
+    Parent,
+    child_metadata,
+    embeddings_name,
+    generation_name,
+    selector_for,
+)
 from gnnserve_operator.desired.tracing import receiver_ports
 from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.settings import Settings

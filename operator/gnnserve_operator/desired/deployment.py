@@ -22,9 +22,16 @@ from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import RolloutSpec, Worker
 from gnnserve_operator.desired import endpoint, tracing, updates
-from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
-from gnnserve_operator.desired.names import routing_name
+from gnnserve_operator.desired.metadata import (
+    CLAIM_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    Component,
+    Manifest,
+    Parent,
+    child_metadata,
+    digest_of,
+    routing_name,
+)
 from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
     ROUTING_VOLUME,

@@ -1,4 +1,5 @@
-"""The effect of spec.endpoint on children: ports, schemes, and the Secrets that workers mount.
+"""The effect of spec.endpoint on children: the Service that clients use, ports, schemes, Secrets that workers mount,
+and the PodMonitor by which Prometheus scrapes workers.
 
 Without it every manifest is, byte for byte, what it was before the field existed, so that an upgraded operator restarts
 no workers.
@@ -6,14 +7,16 @@ no workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gnnserve_api import pods
 from gnnserve_api.pool import grpc_port
 from gnnserve_api.spec.endpoint import EndpointSpec
-from gnnserve_operator.desired.metadata import Manifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.desired.metadata import Component, Manifest, Parent, child_metadata, pool_selector, service_name
 from gnnserve_operator.desired.pod import secret_volume
+from gnnserve_operator.kinds import POD_MONITOR
 
 TLS_SECRET_FIELD = "spec.endpoint.tls.secretName"  # noqa: S105 - a field
 TOKENS_SECRET_FIELD = "spec.endpoint.tokens.secretName"  # noqa: S105 - a field
@@ -114,3 +117,61 @@ def build_volumes(endpoint: EndpointSpec) -> list[Manifest]:
     """Volumes of the Secrets. A worker does not serve before it has its credentials: the environment names them
     (`build_environment`), whether or not the Secret exists."""
     return [secret_volume(kind.volume, secret) for kind, secret in _named(endpoint)]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlace:
+    """Where a service's workers are, if they are those of a pool."""
+
+    pool: str
+    port: int | None
+    """The port at which they answer for the service; None: it is not chosen yet."""
+
+
+def build_service(parent: Parent, spec: GNNServiceSpec, place: PoolPlace | None = None) -> Manifest | None:
+    """`place`: None, where the service has pods of its own."""
+    if place is not None and place.port is None:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": child_metadata(
+            parent, service_name(parent.name), Component.WORKER, annotations=dict(spec.endpoint.service.annotations)
+        ),
+        "spec": {
+            "type": spec.endpoint.service.type.value,
+            "selector": parent.workers_selector if place is None else pool_selector(place.pool),
+            "ports": build_service_ports(spec.endpoint, None if place is None else place.port),
+        },
+    }
+
+
+def service_url(parent: Parent, spec: GNNServiceSpec, cluster_domain: str) -> str:
+    return f"{scheme(spec.endpoint)}://{service_name(parent.name)}.{parent.namespace}.svc.{cluster_domain}"
+
+
+_LONGEST_INTERVAL_S = 15
+
+
+def build_pod_monitor(
+    parent: Parent, endpoint: EndpointSpec, intervals_s: Iterable[int], available: bool
+) -> Manifest | None:
+    """The PodMonitor of a service's own workers, or of a pool: there one port has the metrics of all services.
+    `intervals_s`: of the slow loops that read what is scraped."""
+    if not available:
+        return None
+    # A slow loop learns nothing new between two scrapes, and Prometheus' own default may be a minute.
+    interval_s = min((*intervals_s, _LONGEST_INTERVAL_S))
+    scraped: Manifest = {"port": port_name(endpoint), "path": "/metrics", "interval": f"{interval_s}s"}
+    if speaks_tls(endpoint):
+        # A pod is scraped by its address, which is in no certificate.
+        scraped |= {"scheme": scheme(endpoint), "tlsConfig": {"insecureSkipVerify": True}}
+    return {
+        "apiVersion": POD_MONITOR.api_version,
+        "kind": POD_MONITOR.name,
+        "metadata": child_metadata(parent, parent.workers_name, Component.WORKER),
+        "spec": {
+            "selector": {"matchLabels": parent.workers_selector},
+            "podMetricsEndpoints": [scraped],
+        },
+    }

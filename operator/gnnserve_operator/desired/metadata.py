@@ -1,18 +1,193 @@
-"""Metadata that all children share: names, labels, and the reference to the owner that deletes them with it."""
+"""Metadata that all children share: names, labels and annotations, the reference to their owner, and their queue.
+
+No other module composes a name, a label or an annotation. Names are deterministic, so that an operator which starts
+anew finds what its predecessor made, and fit the 63 characters of a DNS label whatever the service's length. A
+service's own name is at most 63 characters.
+
+The cluster's queue for Jobs, such as Kueue's, is named by labels of the GNNService, which its Jobs get. A queue
+suspends a Job that names it, and lifts that when there is room. So `spec.suspend` of a Job is declared only while the
+operator itself wants the Job suspended, and its labels follow the GNNService's only until it runs: a queue accepts no
+other name of a Job that it has let go.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION, KIND
-from gnnserve_operator.desired.labels import OWNER_UID, Component, labels_for, pool_labels, pool_selector, selector_for
-from gnnserve_operator.desired.names import pool_name, worker_name
+from gnnserve_operator.kinds import Raw
+
+NAME = "app.kubernetes.io/name"
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+SERVICE = "gnnserve.dev/service"
+POOL = "gnnserve.dev/pool"
+"""In the place of SERVICE on what belongs to a GNNWorkerPool, its pods among it."""
+RECIPE = "gnnserve.dev/recipe"
+"""On Jobs and their pods: the recipe that they generate."""
+OWNER_UID = "gnnserve.dev/owner-uid"
+"""On a claim that is retained: uid of the GNNService or GNNWorkerPool that it was made for, in the place of an owner
+reference, which would delete it (`belonging.py`). SERVICE or POOL says the kind."""
+
+MANAGER = "gnnserve-operator"
+FIELD_MANAGER = MANAGER
+STATUS_FIELD_MANAGER = "gnnserve-operator-status"
+CHILDREN_SELECTOR = f"{MANAGED_BY}={MANAGER}"
+"""Selector of watches: the API server sends only the operator's objects."""
+
+DIGEST_ANNOTATION = "gnnserve.dev/digest"
+"""On the routing ConfigMap: SHA-256 of what the operator wrote, so that an edit by hand is noticed."""
+CLAIM_ANNOTATION = "gnnserve.dev/claim"
+"""On the routing ConfigMap: uid of the claim that the revision lies in, so that an empty successor is noticed.
+On the Deployment: uid of the claim that its pods mount; on their template too if that took the place of another, so
+that the pods are replaced."""
+REPAIR_ANNOTATION = "gnnserve.dev/repair"
+"""On the routing ConfigMap: how often a damaged revision was generated again (`desired/routing.py`). On a Job: the
+number of the repair that it was made for."""
+WAITS_ANNOTATION = "gnnserve.dev/waits-for"
+"""On a Job that is under way and does not compute: what it waits for, in words. At its deadline Kubernetes deletes the
+pods that would tell it. It may stay on one that was done before it was seen to compute, of which it is not read."""
+TEMPLATE_ANNOTATION = "gnnserve.dev/template"
+"""On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""
+APPLIED_ANNOTATION = "gnnserve.dev/applied"
+"""On every child: digest of what was applied last, so that a field which is no longer declared is noticed, even if
+another operator applied it."""
+BRING_BACK_ANNOTATION = "gnnserve.dev/to-bring-back"
+"""On a claim that is retained: the fields by which a GNNService or GNNWorkerPool that is made again goes on with it."""
+ADOPT_ANNOTATION = "gnnserve.dev/adopt"
+"""On an object that has a child's name and no owner: the GNNService that may take it over. On a claim that was retained
+when its owner was deleted: the uid of that owner, so that it holds for one successor. A person sets it, which shows the
+right to change that object; it is not part of the desired state, and stays."""
+TERM_ANNOTATION = "gnnserve.dev/term"
+"""On every child: the term of the leader that wrote it last, for the chart's ValidatingAdmissionPolicy. No part of what
+is desired, so that a new leader rewrites nothing."""
+
+# Set by Kubernetes.
+JOB_NAME = "batch.kubernetes.io/job-name"
+
+
+class Component(StrEnum):
+    WORKER = "worker"
+    GENERATION = "generation"
+    EMBEDDINGS = "embeddings"
+
+
+def labels_for(service: str, component: Component, recipe: str | None = None) -> dict[str, str]:
+    labels = {
+        NAME: "gnnserve",
+        INSTANCE: service,
+        COMPONENT: component.value,
+        MANAGED_BY: MANAGER,
+        SERVICE: service,
+    }
+    return labels if recipe is None else labels | {RECIPE: recipe}
+
+
+def selector_for(service: str, component: Component) -> dict[str, str]:
+    """The selector of a component. Selectors of a Deployment are immutable: never add to these."""
+    return {SERVICE: service, COMPONENT: component.value}
+
+
+def pool_labels(pool: str) -> dict[str, str]:
+    return {
+        NAME: "gnnserve",
+        INSTANCE: pool,
+        COMPONENT: Component.WORKER.value,
+        MANAGED_BY: MANAGER,
+        POOL: pool,
+    }
+
+
+def pool_selector(pool: str) -> dict[str, str]:
+    """The selector of a pool's pods; as immutable as the others."""
+    return {POOL: pool, COMPONENT: Component.WORKER.value}
+
+
+def selector_text(selector: dict[str, str]) -> str:
+    """The selector as text, as for `kubectl get pods --selector`."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+
+
+MAX_NAME_LENGTH = 63
+JOB_DIGEST_LENGTH = 8
+
+
+def service_name(service: str) -> str:
+    return service
+
+
+def worker_name(service: str) -> str:
+    """Name of the Deployment and of everything else that belongs to the workers alone."""
+    return _suffixed(service, "-worker")
+
+
+def generation_name(service: str) -> str:
+    """Name of the NetworkPolicy of generation pods."""
+    return _suffixed(service, "-generate")
+
+
+def job_name(service: str, template_digest: str) -> str:
+    """Name of a Job. Each pod template has a Job of its own: a Job's template cannot be changed."""
+    return _suffixed(service, f"-generate-{template_digest[:JOB_DIGEST_LENGTH]}")
+
+
+def embeddings_name(service: str) -> str:
+    """Name of the NetworkPolicy of pods that make embeddings."""
+    return _suffixed(service, "-embeddings")
+
+
+def embeddings_job_name(service: str, template_digest: str) -> str:
+    """Name of a Job that makes embeddings, one for each pod template."""
+    return _suffixed(service, f"-embeddings-{template_digest[:JOB_DIGEST_LENGTH]}")
+
+
+def routing_name(service: str) -> str:
+    return _suffixed(service, "-routing")
+
+
+def pool_name(pool: str) -> str:
+    """Name of the Deployment of a GNNWorkerPool, and of everything else that belongs to its workers."""
+    return _suffixed(pool, "-pool")
+
+
+def pool_services_name(pool: str) -> str:
+    """Name of the ConfigMap with the services of a GNNWorkerPool."""
+    return _suffixed(pool, "-pool-services")
+
+
+def pool_claim_name(pool: str) -> str:
+    """Name of the claim that the operator makes for a GNNWorkerPool."""
+    return _suffixed(pool, "-pool-repository")
+
+
+def repository_claim_name(service: str, number: int = 1) -> str:
+    """Name of a claim that the operator makes. They are numbered: while one is being deleted, its name is not free."""
+    return _suffixed(service, "-repository" if number == 1 else f"-repository-{number}")
+
+
+def is_repository_claim(service: str, claim: str) -> bool:
+    """Whether `claim` is a name that the operator gives to a claim of this service."""
+    number = re.search(r"-([0-9]{1,3})$", claim)
+    return claim in {repository_claim_name(service), repository_claim_name(service, int(number[1]) if number else 1)}
+
+
+def _suffixed(service: str, suffix: str) -> str:
+    if len(service) + len(suffix) <= MAX_NAME_LENGTH:
+        return service + suffix
+    # Two long names with the same beginning must not share a child.
+    mark = "-" + hashlib.sha256(service.encode()).hexdigest()[:6]
+    return service[: MAX_NAME_LENGTH - len(suffix) - len(mark)].rstrip("-") + mark + suffix
+
 
 Manifest = dict[str, Any]
 
@@ -106,3 +281,21 @@ def as_manifest(parent: Parent, parts: dict[str, Any]) -> str:
         "spec": parts,
     }
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+QUEUE_PREFIX = "kueue.x-k8s.io/"
+QUEUE_NAME = f"{QUEUE_PREFIX}queue-name"
+"""The label that names a LocalQueue of the namespace."""
+
+
+def queue_labels(raw: Raw) -> dict[str, str]:
+    """Labels of a live object that a queue reads. The operator follows no other labels of a GNNService. An empty one,
+    as a template leaves it whose value is not set, names nothing."""
+    labels: Mapping[str, str] = raw.get("metadata", {}).get("labels") or {}
+    return {name: value for name, value in sorted(labels.items()) if name.startswith(QUEUE_PREFIX) and value}
+
+
+def with_queue_labels(job: Manifest, labels: Mapping[str, str]) -> Manifest:
+    """The Job as one that these labels put into a queue."""
+    metadata = job["metadata"]
+    return {**job, "metadata": {**metadata, "labels": {**metadata["labels"], **labels}}}

@@ -19,9 +19,17 @@ from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.updates import URI_KEY
 from gnnserve_operator.desired.deployment import MountedClaim, WorkerProgram, pool_pods, template_of
-from gnnserve_operator.desired.labels import DIGEST_ANNOTATION, Component
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
-from gnnserve_operator.desired.names import pool_claim_name, pool_services_name, routing_name
+from gnnserve_operator.desired.metadata import (
+    DIGEST_ANNOTATION,
+    Component,
+    Manifest,
+    Parent,
+    child_metadata,
+    digest_of,
+    pool_claim_name,
+    pool_services_name,
+    routing_name,
+)
 from gnnserve_operator.desired.pod import secret_volume
 from gnnserve_operator.desired.tracing import port_of_receiver
 from gnnserve_operator.desired.updates import log_secret, log_uid_of

@@ -16,9 +16,17 @@ from gnnserve_api import decoding
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_result
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, DIGEST_ANNOTATION, REPAIR_ANNOTATION, Component
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
-from gnnserve_operator.desired.names import routing_name
+from gnnserve_operator.desired.metadata import (
+    CLAIM_ANNOTATION,
+    DIGEST_ANNOTATION,
+    REPAIR_ANNOTATION,
+    Component,
+    Manifest,
+    Parent,
+    child_metadata,
+    digest_of,
+    routing_name,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnserve_api.spec.repository import RepositoryClaim, RepositoryPlace
-from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION, Component
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
+from gnnserve_operator.desired.metadata import BRING_BACK_ANNOTATION, Component, Manifest, Parent, child_metadata
 
 _AND_LOG = " and spec.updates.adopt: "
 

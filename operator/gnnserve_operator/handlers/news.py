@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_operator.declared import content_of
-from gnnserve_operator.desired.queue import queue_labels
+from gnnserve_operator.desired.metadata import queue_labels
 from gnnserve_operator.handlers.index import Index, Kept, service_of
 from gnnserve_operator.kinds import (
     CLAIM,

@@ -13,7 +13,7 @@ from typing import Any
 import kopf
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
-from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
+from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.kinds import RECONCILED, Kind, Manifest
 from gnnserve_operator.login import login
 

@@ -20,9 +20,16 @@ from gnnserve_api.generation import GenerationResult, encode_result
 from gnnserve_api.pods import COMPACT_VARIABLE, MANIFEST_VARIABLE, MAX_DELTA_VARIABLE, PodExit
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_api.updates import UpdatesState
-from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, COMPONENT, JOB_NAME, RECIPE, Component
-from gnnserve_operator.desired.metadata import digest_of
-from gnnserve_operator.desired.names import routing_name, service_name
+from gnnserve_operator.desired.metadata import (
+    CLAIM_ANNOTATION,
+    COMPONENT,
+    JOB_NAME,
+    RECIPE,
+    Component,
+    digest_of,
+    routing_name,
+    service_name,
+)
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 from gnnserve_operator.probe import Answers

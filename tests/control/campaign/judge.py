@@ -21,7 +21,7 @@ from gnnserve_api.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.belonging import owner_of
 from gnnserve_operator.decide.reverts import REVERTED
-from gnnserve_operator.desired.labels import (
+from gnnserve_operator.desired.metadata import (
     APPLIED_ANNOTATION,
     BRING_BACK_ANNOTATION,
     CLAIM_ANNOTATION,
@@ -33,8 +33,8 @@ from gnnserve_operator.desired.labels import (
     TERM_ANNOTATION,
     WAITS_ANNOTATION,
     Component,
+    digest_of,
 )
-from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import CLAIM, ServiceKey
 from gnnserve_operator.parsing import parse_service

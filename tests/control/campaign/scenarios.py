@@ -24,7 +24,7 @@ from tests.support.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods import COMPACT_VARIABLE
 from gnnserve_operator.decide.reverts import REVERTED
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, OWNER_UID, WAITS_ANNOTATION
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, OWNER_UID, WAITS_ANNOTATION
 from gnnserve_operator.parsing import parse_service
 
 Scene = Callable[[World], Awaitable[None]]

@@ -20,8 +20,8 @@ from tests.control.campaign.trouble import CRASHES, FAULTS, PEACE, VIEWS, Point,
 from tests.control.campaign.world import Hung, World
 
 from gnnserve_api.routing import ROUTING_KEY
-from gnnserve_operator.decide.repair import MOST_REPAIRS
-from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, DIGEST_ANNOTATION, RECIPE, REPAIR_ANNOTATION
+from gnnserve_operator.decide.published import MOST_REPAIRS
+from gnnserve_operator.desired.metadata import CLAIM_ANNOTATION, DIGEST_ANNOTATION, RECIPE, REPAIR_ANNOTATION
 
 Manifest = dict[str, Any]
 _FIELDS: Mapping[str, tuple[Any, ...]] = {

@@ -24,12 +24,11 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.health import WatchCheck
-from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
-from gnnserve_operator.observe import Observer, PodMonitors, PoolObserver, RepositoryClaims
+from gnnserve_operator.observe import JobRefusals, Observer, PodMonitors, PoolObserver, RepositoryClaims, UsersClaims
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober
 from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
@@ -37,7 +36,6 @@ from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.transport import ApiAnswer
-from gnnserve_operator.users_claims import UsersClaims
 from gnnserve_routing.signals import QueryAnswer, Silence
 
 RESYNC_S = 60.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tests.support.fake_cluster import Change, FakeCluster
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
-from gnnserve_operator.desired.labels import MANAGED_BY, MANAGER
+from gnnserve_operator.desired.metadata import MANAGED_BY, MANAGER
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.news import Intake
 from gnnserve_operator.kinds import RECONCILED, Manifest, ServiceKey

@@ -23,7 +23,7 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.operator import gnnservice
 
 from gnnserve_api.reasons import Reason
-from gnnserve_operator.desired.labels import TERM_ANNOTATION
+from gnnserve_operator.desired.metadata import TERM_ANNOTATION
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.settings import Settings
 from gnnserve_routing.signals import Silence
