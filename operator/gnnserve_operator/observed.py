@@ -363,9 +363,9 @@ class Observed:
     endpoint_answers: Route | None = None
     """The answer of the Service's address to `GET /v1/route`."""
     members: tuple[ObservedMember, ...] = ()
-    """Of a GNNWorkerPool: the services that name it. Deployment, pods and claims are the pool's then."""
+    """Services that name the GNNWorkerPool, to which Deployment, pods and claims belong then; of a GNNService none."""
     services: PoolServices = field(default_factory=PoolServices)
-    """Of a GNNWorkerPool: the list that its workers follow."""
+    """List that the workers of the GNNWorkerPool follow; of a GNNService empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,9 +215,9 @@ class _JobsPlan:
 class _ChildrenPlan:
     manifests: tuple[Manifest, ...]
     refs: tuple[ObjectRef, ...]
-    """What they are, in their order."""
+    """References to the manifests, in their order."""
     to_come: tuple[Manifest, ...]
-    """Those that a first revision brings."""
+    """Manifests that a first revision brings."""
     obstacle: Problem | None
     compaction: GenerationDecision | None
     """The decision about compaction, with what keeps its Job from being made."""

@@ -56,7 +56,9 @@ Parsed = TypeVar("Parsed", GNNService, GNNWorkerPool)
 logger = logging.getLogger(__name__)
 
 
-class Observes(Protocol):
+class OwnerObserver(Protocol):
+    """Observes the objects of one kind."""
+
     async def observe(self, key: ServiceKey, raw: Manifest) -> Seen: ...
 
     async def observe_invalid(self, key: ServiceKey, raw: Manifest) -> Observed:
@@ -66,18 +68,18 @@ class Observes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReconciledKind(Generic[Parsed]):
-    """What differs between the kinds that are reconciled. Each function is that of the module which it comes from."""
+    """Differences between the kinds that are reconciled, as functions of the modules that know them."""
 
     parse: Callable[[Manifest], Parsed | str]
     """Reads a live object, or tells why it cannot be read."""
-    observer: Observes
+    observer: OwnerObserver
     plan: Callable[[Parsed, ServiceIdentity, Observed, Settings, datetime], Plan]
     plan_for_invalid: Callable[[ServiceIdentity, str, Observed, datetime], Plan]
     decide_claim: Callable[[Parsed, str, ObservedClaim], WantedClaim]
-    """What is wanted of a claim of the object with that uid."""
+    """Decides what is wanted of a claim of the object with that uid."""
 
 
-def reconciled_kinds(services: Observes, pools: Observes) -> Mapping[str, ReconciledKind[Any]]:
+def reconciled_kinds(services: OwnerObserver, pools: OwnerObserver) -> Mapping[str, ReconciledKind[Any]]:
     """The kinds that are reconciled, by name. `services`, `pools`: what observes them."""
     return {
         GNNSERVICE.name: ReconciledKind(

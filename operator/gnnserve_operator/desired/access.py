@@ -23,7 +23,6 @@ from gnnserve_operator.desired.metadata import (
     generation_name,
     selector_for,
 )
-from gnnserve_operator.desired.tracing import receiver_ports
 from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.settings import Settings
 
@@ -79,7 +78,7 @@ def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: 
     if not settings.network_policy:
         return None
     return _worker_policy(
-        parent, settings, build_ingress_ports(spec.endpoint), _database_ports(spec, settings), receiver_ports(spec)
+        parent, settings, build_ingress_ports(spec.endpoint), _database_ports(spec, settings), _receiver_ports(spec)
     )  # fmt: skip
 
 
@@ -140,6 +139,21 @@ def build_embeddings_network_policy(parent: Parent, spec: GNNServiceSpec, settin
 def _database_ports(spec: GNNServiceSpec, settings: Settings) -> tuple[int, ...]:
     """Ports of the database with the log of changes. Its address is in a Secret, which the operator does not read."""
     return settings.postgres_ports if log_secret(spec) is not None else ()
+
+
+def _receiver_ports(spec: GNNServiceSpec) -> tuple[int, ...]:
+    """The port of what takes traces. A policy cannot name its host."""
+    return () if spec.worker.tracing is None else port_of_receiver(spec.worker.tracing.endpoint)
+
+
+def port_of_receiver(endpoint: str) -> tuple[int, ...]:
+    """The port of this URL; empty, where it has none."""
+    try:
+        found = urlsplit(endpoint)
+        port = found.port or _WEB_PORTS.get(found.scheme)
+    except ValueError:  # not a valid port: workers report it
+        return ()
+    return () if port is None else (port,)
 
 
 def _download_ports(source: GraphSource, settings: Settings) -> set[int]:

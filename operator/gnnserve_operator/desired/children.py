@@ -87,9 +87,9 @@ class Removal(Enum):
 class Child:
     kind: Kind
     of_service: Callable[[ChildInputs], Iterable[Manifest | None]] | None = None
-    """The children of this kind of a GNNService; None stands for one that should not exist now."""
+    """Children of this kind of a GNNService; None stands for one that should not exist now."""
     of_pool: Callable[[PoolInputs], Iterable[Manifest | None]] | None = None
-    """The same of a GNNWorkerPool."""
+    """Children of this kind of a GNNWorkerPool."""
     builds_on: tuple[Kind, ...] = ()
     """Kinds that it depends on: it is not applied while one of these has another owner, or is leaving."""
     removal: Removal = Removal.WITH_OWNER

@@ -21,7 +21,8 @@ from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfia
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import RolloutSpec, Worker
-from gnnserve_operator.desired import endpoint, tracing, updates
+from gnnserve_api.tracing import ENDPOINT_VARIABLE, SAMPLER_ARGUMENT_VARIABLE, SAMPLER_VARIABLE, Sampler
+from gnnserve_operator.desired import endpoint, updates
 from gnnserve_operator.desired.metadata import (
     CLAIM_ANNOTATION,
     TEMPLATE_ANNOTATION,
@@ -66,7 +67,7 @@ class WorkerPods:
     rollout: RolloutSpec | None
     spread: tuple[TopologySpreadConstraint, ...]
     endpoint: EndpointSpec = field(default_factory=EndpointSpec)
-    """What their port has; of a pool, the port with the metrics of all services."""
+    """Settings of their port; of a pool, that with the metrics of all services."""
     is_suspended: bool = False
     stops_first: bool = False
     """Whether a worker must have ended before its successor starts, since both would write one log."""
@@ -131,7 +132,7 @@ class MountedClaim:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgram:
-    """What runs in a worker pod, and what it has beside the repository."""
+    """Program of a worker pod, with what it mounts beside the repository."""
 
     command: tuple[str, ...]
     owner_variable: str
@@ -197,9 +198,9 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         ROUTING_VOLUME,
         pods.ROUTING_PATH,
         {
-            **build_device_environment(spec.worker),
+            **_build_device_environment(spec.worker),
             **endpoint.build_environment(spec.endpoint),
-            **tracing.build_environment(spec),
+            **_build_tracing_environment(spec.worker),
             **updates.build_worker_environment(parent, spec),
         },
         [*endpoint.build_mounts(spec.endpoint), *updates.build_worker_mounts(parent, spec)],
@@ -294,7 +295,7 @@ def _placed_with_account(parent: Parent, given: WorkerPods) -> Manifest:
     }
 
 
-def build_device_environment(worker: Worker) -> dict[str, str]:
+def _build_device_environment(worker: Worker) -> dict[str, str]:
     """Environment of the device settings, only where they differ from the defaults, so that an upgraded operator
     restarts no workers."""
     found: dict[str, str] = {}
@@ -305,6 +306,18 @@ def build_device_environment(worker: Worker) -> dict[str, str]:
     if worker.gpu_memory is not None:
         found[pods.GPU_MEMORY_VARIABLE] = str(size_bytes(worker.gpu_memory))
     return found
+
+
+def _build_tracing_environment(worker: Worker) -> dict[str, str]:
+    """OpenTelemetry's variables, which spec.worker.tracing asks for."""
+    tracing = worker.tracing
+    if tracing is None:
+        return {}
+    return {
+        ENDPOINT_VARIABLE: tracing.endpoint,
+        SAMPLER_VARIABLE: Sampler.SHARE.value,
+        SAMPLER_ARGUMENT_VARIABLE: str(tracing.sampled_permille / 1000),
+    }
 
 
 def _probe(served: EndpointSpec, path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
