@@ -24,12 +24,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import Benchmark, Part, Run, main
-from benchmarks.verdicts import Verdict, above, at_most
-from gnnserve_api.device import CachePolicy
-from gnnserve_worker.caching.policies.frequency import FrequencyPolicy
-from gnnserve_worker.caching.simulation.shapes import SHAPES, GraphShape, build_graph
-from gnnserve_worker.caching.simulation.simulate import (
+from benchmarks.cache_simulation.shapes import SHAPES, GraphShape, build_graph
+from benchmarks.cache_simulation.simulate import (
     BELADY,
     POLICIES,
     Replay,
@@ -37,7 +33,11 @@ from gnnserve_worker.caching.simulation.simulate import (
     replay_all,
     weigh_nodes,
 )
-from gnnserve_worker.caching.simulation.traces import TraceKind, TraceSettings, build_trace, expand_trace
+from benchmarks.cache_simulation.traces import TraceKind, TraceSettings, build_trace, expand_trace
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, above, at_most
+from gnnserve_api.device import CachePolicy
+from gnnserve_worker.caching.policies.frequency import FrequencyPolicy
 
 ROOT = Path(__file__).parents[1]
 FANOUTS = (25, 10)

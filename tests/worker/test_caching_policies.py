@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.cache_simulation.belady import belady_hits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cache_policies import SlowFifo, SlowFrequency, SlowLfu, slow_belady
@@ -13,7 +14,6 @@ from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.build import build_policy
 from gnnserve_worker.caching.policies.frequency import DEFAULTS, FrequencyPolicy, FrequencySettings
 from gnnserve_worker.caching.policy import Policy, spread_over_blocks
-from gnnserve_worker.caching.simulation.belady import belady_hits
 
 ITEMS = 200
 DYNAMIC = [CachePolicy.FREQUENCY, CachePolicy.FIFO, CachePolicy.LFU]

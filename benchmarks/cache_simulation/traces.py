@@ -1,24 +1,18 @@
 """Request traces: the seeds of each request in order, and the nodes that they make the worker read.
 
 Generators model the traffic of a service: uniform targets; a fixed popularity (Zipf); a hot subgraph that most requests
-ask for and that moves all at once; popularity that drifts. Equal arguments make equal traces. A user's own trace is a
-file: `.npy`, integers [requests, seeds], or JSON lines, a list of seeds per line.
+ask for and that moves all at once; popularity that drifts. Equal arguments make equal traces.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
-from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_worker.graph.sources.archive import numpy_words
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import kernel
@@ -189,68 +183,6 @@ def _exchange(
 
 
 # --- a user's own trace
-
-
-def read_trace(path: Path, nodes: int) -> Trace:
-    """Read a trace file. An InputError names the file, and the line or the request."""
-    try:
-        requests = _read_npy(path) if path.suffix == ".npy" else _read_lines(path)
-    except OSError as error:
-        raise InputError(
-            str(path), f"cannot read: {error.strerror or error}", remedy_of(error, "name a trace that is there")
-        ) from error
-    if not requests:
-        raise InputError(str(path), "holds no request", "give at least one list of seeds")
-    for number, seeds in enumerate(requests, start=1):
-        wrong = seeds[(seeds < 0) | (seeds >= nodes)]
-        if len(wrong):
-            raise InputError(
-                f"{path}, request {number}", f"node {wrong[0]} is not one of 0 to {nodes - 1}", "use positions of nodes"
-            )
-    lengths = [len(seeds) for seeds in requests]
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Trace(path.name, np.concatenate(requests).astype(np.int64), starts)
-
-
-def _read_npy(path: Path) -> list[np.ndarray]:
-    try:
-        with path.open("rb") as file:  # numpy leaves its own open when it fails
-            array = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise InputError(
-            str(path), f"is no .npy file of numbers: {numpy_words(error)}", "save it with numpy.save"
-        ) from error
-    if not isinstance(array, np.ndarray) or array.ndim not in {1, 2} or array.dtype.kind not in "iu":
-        found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
-        raise InputError(str(path), f"holds {found}", "expected integers [requests, seeds] or [requests]")
-    if array.size == 0:
-        raise InputError(str(path), f"holds {list(array.shape)}: no seed", "give at least one list of seeds")
-    # Numbers are not converted yet, so that a refusal quotes one beyond int64 as it stands in the file.
-    return list(array.reshape(len(array), -1))
-
-
-def _read_lines(path: Path) -> list[np.ndarray]:
-    requests = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), "is neither .npy nor text in UTF-8", "write JSON lines: [1, 2, 3]") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            seeds = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}", f"is no JSON: {error}", "write a list: [1, 2, 3]") from error
-        if not isinstance(seeds, list) or not seeds or not all(map(_is_position, seeds)):
-            raise InputError(f"{path}, line {number}", "is no list of node positions", "write a list: [1, 2, 3]")
-        requests.append(np.array(seeds, dtype=np.int64))
-    return requests
-
-
-def _is_position(value: object) -> bool:
-    """Whether the value fits a node's id; true and false do not count as numbers."""
-    return type(value) is int and abs(value) < 2**63
 
 
 # --- the reads of a trace

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.graphs import graph_of, random_graph
-
-from gnnserve_api.device import CachePolicy
-from gnnserve_api.errors import InputError
-from gnnserve_worker.caching.policies.build import build_policy
-from gnnserve_worker.caching.simulation.shapes import COMMUNITY_NODES, SHAPES, GraphShape, build_graph
-from gnnserve_worker.caching.simulation.simulate import (
+from benchmarks.cache_simulation.shapes import COMMUNITY_NODES, GraphShape, build_graph
+from benchmarks.cache_simulation.simulate import (
     BELADY,
     POLICIES,
     Replay,
@@ -23,15 +16,18 @@ from gnnserve_worker.caching.simulation.simulate import (
     replay_all,
     weigh_nodes,
 )
-from gnnserve_worker.caching.simulation.traces import (
+from benchmarks.cache_simulation.traces import (
     Trace,
     TraceKind,
     TraceSettings,
     build_trace,
     expand_trace,
     hot_subgraph,
-    read_trace,
 )
+from tests.support.graphs import graph_of, random_graph
+
+from gnnserve_api.device import CachePolicy
+from gnnserve_worker.caching.policies.build import build_policy
 from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress
@@ -73,14 +69,6 @@ def test_a_shape_has_hubs_and_its_communities_keep_to_themselves() -> None:
 def _two_hops(graph: Graph, node: int) -> np.ndarray:
     near = graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
     return np.concatenate([graph.indices[graph.indptr[n] : graph.indptr[n + 1]] for n in near])
-
-
-def test_the_five_shapes_are_those_of_the_benchmarks() -> None:
-    from benchmarks.paper_tables import GRAPHS
-
-    assert {name: (shape.nodes, shape.edges) for name, shape in SHAPES.items()} == {
-        name: (paper.nodes, paper.edges) for name, paper in GRAPHS.items()
-    }
 
 
 # --- traces
@@ -156,62 +144,6 @@ def test_a_request_reads_what_sampling_gathers_once(graph: Graph) -> None:
         assert len(set(nodes.tolist())) == len(nodes)
         assert set(seeds.tolist()) <= set(nodes.tolist())
         assert len(nodes) <= 4 * (1 + 5 + 15)
-
-
-# --- a user's trace
-
-
-def test_a_file_is_a_trace(tmp_path: Path) -> None:
-    np.save(tmp_path / "two.npy", np.array([[1, 2], [3, 4]], dtype=np.int32))
-    np.save(tmp_path / "one.npy", np.array([5, 6, 7]))
-    (tmp_path / "lines.jsonl").write_text("[1, 2, 3]\n\n[4]\n")
-    two, one = read_trace(tmp_path / "two.npy", 10), read_trace(tmp_path / "one.npy", 10)
-    lines = read_trace(tmp_path / "lines.jsonl", 10)
-    assert (two.seeds.tolist(), two.starts.tolist()) == ([1, 2, 3, 4], [0, 2, 4])
-    assert one.starts.tolist() == [0, 1, 2, 3]
-    assert (lines.seeds.tolist(), lines.starts.tolist()) == ([1, 2, 3, 4], [0, 3, 4])
-    assert lines.name == "lines.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("far.jsonl", "[1]\n[10]\n", "request 2: node 10 is not one of 0 to 9"),
-        ("bad.jsonl", "[1]\n{", "line 2: is no JSON"),
-        ("texts.jsonl", '["a"]', "line 1: is no list of node positions"),
-        ("truth.jsonl", "[true]", "line 1: is no list of node positions"),
-        ("huge.jsonl", "[99999999999999999999]", "line 1: is no list of node positions"),
-        ("none.jsonl", "[]", "line 1: is no list of node positions"),
-        ("empty.jsonl", "\n", "holds no request"),
-        ("noise.npy", "hello", "is no .npy file of numbers"),
-        ("noise.bin", "\xff\xfe", "is neither .npy nor text"),
-        ("deep.jsonl", "[" * 100_000, "line 1: is no JSON"),
-        ("nothing.npy", "", "is no .npy file of numbers: No data left"),
-        ("zip.npy", "PK\x03\x04", "is no .npy file of numbers: File is not a zip file"),
-    ],
-)
-def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, name: str, content: str, problem: str) -> None:
-    (tmp_path / name).write_bytes(content.encode("latin-1"))
-    with pytest.raises(InputError, match=problem):
-        read_trace(tmp_path / name, 10)
-
-
-def test_arrays_of_other_kinds_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "floats.npy", np.array([1.5]))
-    with pytest.raises(InputError, match=r"holds float64 \[1\]"):
-        read_trace(tmp_path / "floats.npy", 10)
-    with pytest.raises(InputError, match="cannot read"):
-        read_trace(tmp_path / "nix.npy", 10)
-    np.save(tmp_path / "far.npy", np.array([2**63 + 5], dtype=np.uint64))
-    with pytest.raises(InputError, match="node 9223372036854775813 is not one of 0 to 9"):
-        read_trace(tmp_path / "far.npy", 10)
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (5, 0)])
-def test_an_array_without_a_seed_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    np.save(tmp_path / "empty.npy", np.empty(shape, dtype=np.int64))
-    with pytest.raises(InputError, match=r"no seed; give at least one list of seeds"):
-        read_trace(tmp_path / "empty.npy", 10)
 
 
 # --- weights
@@ -308,10 +240,8 @@ def test_recovery_is_told_by_the_mean_course_after_moves() -> None:
     assert steady.requests is None
 
 
-def test_a_trace_of_requests_of_several_sizes_is_expanded(tmp_path: Path, graph: Graph) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text("\n".join(json.dumps(list(range(size))) for size in (1, 5, 2)))
-    trace: Trace = read_trace(path, graph.nodes)
+def test_a_trace_of_requests_of_several_sizes_is_expanded(graph: Graph) -> None:
+    trace = Trace("sizes", np.array([0, 0, 1, 2, 3, 4, 0, 1]), np.array([0, 1, 6, 8]))
     reads = expand_trace(trace, graph, FANOUTS, 1)
     assert len(reads.starts) == 4
     assert reads.starts[2] - reads.starts[1] > reads.starts[1]

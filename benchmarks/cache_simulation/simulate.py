@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.cache_simulation.belady import belady_hits
+from benchmarks.cache_simulation.traces import TraceReads
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.build import build_policy
 from gnnserve_worker.caching.policy import Policy
-from gnnserve_worker.caching.simulation.belady import belady_hits
-from gnnserve_worker.caching.simulation.traces import TraceReads
 from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener, silent

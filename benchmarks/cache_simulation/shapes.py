@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.paper_tables import GRAPHS
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.primitives import GOLDEN, mix
@@ -29,14 +30,7 @@ class GraphShape:
     """Directed edges, each link counted twice; the few repeated draws are left out."""
 
 
-SHAPES = {
-    "flickr": GraphShape(89_250, 899_756),
-    "arxiv": GraphShape(169_343, 2_332_486),
-    "reddit": GraphShape(232_965, 23_213_838),
-    "yelp": GraphShape(716_847, 13_954_820),
-    "products": GraphShape(2_449_029, 123_718_280),
-}
-"""Nodes and directed edges as `benchmarks/paper_tables.py` counts them."""
+SHAPES = {name: GraphShape(graph.nodes, graph.edges) for name, graph in GRAPHS.items()}
 
 
 def build_graph(shape: GraphShape, seed: int, within: float = 0.0) -> Graph:
