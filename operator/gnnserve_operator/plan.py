@@ -64,6 +64,7 @@ from gnnserve_operator.decide.workers import Rollout, decide_rollout, decide_wor
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import (
     MountedClaim,
+    WorkerPods,
     build_worker_template,
     digest_of_pods,
     worker_pods,
@@ -244,10 +245,9 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     spec, jobs = given.spec, _plan_jobs(given)
     published_claim = decide_declared_claim(spec, jobs.published, observed)
     mounted = decide_mounted(jobs.repository, published_claim, observed)
-    rollout, template_digest = _plan_rollout(given, mounted)
-    workers = decide_workers(
-        worker_pods(given.parent.name, spec), template_digest, jobs.published is not None, observed
-    )  # fmt: skip
+    pods = worker_pods(given.parent.name, spec)
+    rollout, template_digest = _plan_rollout(given, pods, mounted)
+    workers = decide_workers(pods, template_digest, jobs.published is not None, observed)
     routing = decide_service_routing(given.service, jobs.published, workers, observed, identity.status, settings, now)
     if pool is not None:
         routing = within_room(routing, pool, spec, observed)
@@ -327,14 +327,13 @@ def _plan_jobs(given: _PlanInputs) -> _JobsPlan:
     return _JobsPlan(repository, published, repair, generation, compaction, job, embeddings, embeddings_job)
 
 
-def _plan_rollout(given: _PlanInputs, mounted: MountedClaim) -> tuple[Rollout, str]:
+def _plan_rollout(given: _PlanInputs, pods: WorkerPods, mounted: MountedClaim) -> tuple[Rollout, str]:
     """The rollout of the service's own pods, and the digest of the pod template that is wanted for now."""
     deployment = given.observed.deployment
     present = "" if deployment is None else deployment.template_digest
     if given.place is not None:
         return Rollout(""), present  # the pool's
     wanted = digest_of(build_worker_template(given.parent, given.spec, given.settings, mounted))
-    pods = worker_pods(given.parent.name, given.spec)
     rollout = decide_rollout(pods, digest_of_pods(given.spec), wanted, mounted, given.observed)
     return rollout, wanted if rollout.waits is None or deployment is None else present
 
