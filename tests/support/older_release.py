@@ -7,6 +7,8 @@ means to do that writes the file anew and says so in CHANGELOG.md.
 `older/recipes.json` says what commit 32d8c2e made of many more specs, each with the defaults that its API server had
 filled in: the recipe, the Job's name, which follows from the Job's pod template, and the SHA-256 of the worker's pod
 template. Entries never change; a release adds the fields that it introduced.
+
+`older/pools.json` says what commit ad6965a made of some pools and their services: the SHA-256 of each child.
 """
 
 from __future__ import annotations
@@ -38,6 +40,21 @@ class Released:
     recipe: str
     job: str
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPool:
+    """What an operator built for a GNNWorkerPool `shared` in the namespace default with the image worker:1."""
+
+    spec: Manifest
+    services: dict[str, Manifest]
+    """Specs of its services, which answer from port 20,000 on."""
+    children: dict[str, str]
+    """Digest of each child, by its kind."""
+
+
+def older_pools() -> dict[str, BuiltPool]:
+    return {name: BuiltPool(**built) for name, built in json.loads((_HERE / "pools.json").read_text()).items()}
 
 
 def released_specs() -> dict[str, Released]:
