@@ -183,6 +183,15 @@ def decide_canary(
             "field away, or name another one.",
         )
     routes = {answer.pod: answer.route for answer in observed.answers}
+    have_switched = all(_has_switched(routes.get(pod.name), declared.revision) for pod in ready)
+    if spec.revision == wanted.revision and declared.recipe == spec.recipe() and have_switched:
+        return Verdict(
+            False,
+            Reason.CANARY_IS_LIVE,
+            f"Revision {declared.revision} answers as the first: it has the model of {wanted.revision}, which "
+            "spec.revision and spec.routing.canary both name, over a newer version of the graph. Take "
+            "spec.routing.canary away.",
+        )
     said = (_decide_pod(pod, routes.get(pod.name), declared.revision, declared.canary) for pod in ready)
     return next((verdict for verdict in said if verdict is not None), None) or Verdict(
         True,
@@ -207,8 +216,12 @@ def _decide_pod(pod: ObservedPod, route: Route | None, first: str, canary: Canar
             "time, or give workers more processors."
         )
         return Verdict(False, Reason.WORKER_BEHIND, message)
-    has_switched = route is not None and route.revision == first
-    if has_switched and told is not None and told.answers and (told.revision, told.percent) == (revision, percent):
+    if (
+        _has_switched(route, first)
+        and told is not None
+        and told.answers
+        and (told.revision, told.percent) == (revision, percent)
+    ):
         return None
     message = (
         f"Worker {pod.name} has not said yet that it answers {percent} % of the requests from {revision}, and the "
@@ -216,6 +229,11 @@ def _decide_pod(pod: ObservedPod, route: Route | None, first: str, canary: Canar
         "spec.image its version."
     )
     return Verdict(None, Reason.CANARY_LOADING, message)
+
+
+def _has_switched(route: Route | None, first: str) -> bool:
+    """Whether a worker answers from the declared first revision."""
+    return route is not None and route.revision == first
 
 
 def decide_program(ready: Sequence[ObservedPod], observed: Observed) -> Verdict | None:

@@ -289,9 +289,10 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
     else:
         words = [f"{job.failure_reason or 'no reason given'}: {sentence(job.failure_message) or 'its pods are gone'}"]
     bad_input = last is not None and last.terminated is not None and last.terminated.exit_code == PodExit.BAD_INPUT
+    checkpoints = (spec.model.checkpoint, *(one.checkpoint for one in spec.variants.given))
     files = [
         *(["graph's"] if _is_of_files(spec.graph.source) else []),
-        *(["checkpoint's"] if spec.model.checkpoint is not None or spec.variants.given else []),
+        *(["checkpoint's"] if any(one is not None for one in checkpoints) else []),
         *(["program's"] if spec.model.program is not None else []),
     ]
     if bad_input and files and spec.graph.volume is None:
