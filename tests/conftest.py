@@ -42,7 +42,6 @@ hypothesis.settings.load_profile("untimed")
 # Files by their processor time, longest first, wherever they lie; all others come after them. Processes of pytest-xdist
 # take whole files in this order, so that none is left with a long one at the end.
 LONG = (
-    "test_kernels_compile.py",
     "test_compile_kernels.py",
     "test_campaign.py",
     "test_real_graphs.py",

@@ -89,7 +89,7 @@ class NumberArrays(msgspec.Struct, frozen=True):
     """Features and payload in the binary form, part after part, each part with columns of its own."""
 
     features: np.ndarray
-    """Of new nodes and overrides, row after row: float32."""
+    """Rows of new nodes and overrides, one after the other: float32."""
     edge_features: np.ndarray
     """float32"""
     edge_times: np.ndarray

@@ -1,4 +1,4 @@
-"""What generation would learn, write and take, before anything is trained, and the frontier as far as it is modelled.
+"""Plan of what generation would learn, write and take, before training, and the frontier as far as it is modelled.
 
 Latencies are those of `made_up.py`; nothing of the real graph but its shape is used. They are modelled where classes of
 nodes are told by networks over a graph of one type; of the others a plan has all but these, and guesses of the seconds
