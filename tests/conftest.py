@@ -40,7 +40,8 @@ hypothesis.settings.load_profile("untimed")
 
 
 # Files by their processor time, longest first, wherever they lie; all others come after them. Processes of pytest-xdist
-# take whole files in this order, so that none is left with a long one at the end.
+# take whole files in this order, so that none is left with a long one at the end. Left out is what compiles on all
+# processors at once (`gpu/test_kernels_compile.py`): the cluster tier begins beside these.
 LONG = (
     "test_compile_kernels.py",
     "test_campaign.py",
