@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from html import escape
 
 from benchmarks.figure_blocks import Results
+from gnnserve_api.tiers import Point, frontier
 
 GRAPH, SEEDS = "facebook_pages", "1024"
 VARIANTS = ("x1", "x2", "x4", "x8", "projected-int8", "stored1-int8", "mlp2-int8", "mlp0-int8")
@@ -19,26 +19,18 @@ _TICKS_PERCENT = (87, 88, 89, 90, 91, 92, 93)
 _BLUE, _GREY, _INK = "#1f5f99", "#d9dee4", "#24292f"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    name: str
-    latency_ms: float
-    """Median of a batch of `SEEDS` nodes."""
-    percent: float
-    """Accuracy of test nodes, mean of the trainings."""
-
-
 def draw_frontier(results: Results) -> str:
-    """The SVG. Its line joins the variants than which no other is as accurate and faster."""
+    """The SVG: medians of batches of `SEEDS` nodes, and accuracies of test nodes in percent, means of the trainings.
+    Its line joins the variants than which no other is as accurate and faster."""
     (graph,) = (found for found in results["frontier"]["graphs"] if found["graph"] == GRAPH)
     points = [
-        Point(one["name"], one["p50_ms"][SEEDS], 100 * sum(one["accuracies"]) / len(one["accuracies"]))
+        Point(one["name"], 100 * sum(one["accuracies"]) / len(one["accuracies"]), one["p50_ms"][SEEDS])
         for one in graph["points"]
         if one["name"] in VARIANTS
     ]
-    best = best_of(points)
-    path = " ".join(f"{_x(point.latency_ms):.1f},{_y(point.percent):.1f}" for point in best)
-    within = _y(max(point.percent for point in points) - 1)
+    best = frontier(points)[::-1]  # the fastest first
+    path = " ".join(f"{_x(point.latency_ms):.1f},{_y(point.accuracy):.1f}" for point in best)
+    within = _y(max(point.accuracy for point in points) - 1)
     parts = [
         _text(_LEFT, 24, f"Variants of one model on {GRAPH}, {graph['nodes']:,} nodes", size=16, weight="bold"),
         *_axes(),
@@ -56,15 +48,6 @@ def draw_frontier(results: Results) -> str:
     return "\n".join([head, paper, *parts, "</svg>\n"])
 
 
-def best_of(points: Iterable[Point]) -> Sequence[Point]:
-    """Points of the frontier, the fastest first."""
-    kept: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.latency_ms, -point.percent)):
-        if not kept or point.percent > kept[-1].percent:
-            kept.append(point)
-    return kept
-
-
 def _axes() -> Iterable[str]:
     right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     for value in _TICKS_PERCENT:
@@ -78,7 +61,7 @@ def _axes() -> Iterable[str]:
 
 
 def _mark(point: Point, *, is_best: bool) -> str:
-    x, y = _x(point.latency_ms), _y(point.percent)
+    x, y = _x(point.latency_ms), _y(point.accuracy)
     fill = _BLUE if is_best else "#ffffff"
     circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" stroke="{_BLUE}" stroke-width="2"/>'
     return circle + _text(x + 10, y - 7, point.name, weight="bold" if is_best else "normal")

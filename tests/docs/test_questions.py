@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.support.pages import read_page, slug
+from tests.support.pages import read_page
+from tools.docs_site import slug
 
 ROWS = [
     [cell.strip() for cell in re.split(r" \| ", line.strip("| "))]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from tools.docs_site import slug
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
@@ -32,10 +34,6 @@ def code_blocks(page: str, language: str) -> list[str]:
 def anchors(page: str) -> set[str]:
     """Anchors that GitHub makes from headings."""
     return {slug(heading) for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)}
-
-
-def slug(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def links(page: str) -> Iterable[tuple[str, str]]:

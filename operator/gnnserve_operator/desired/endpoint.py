@@ -121,7 +121,7 @@ def build_volumes(endpoint: EndpointSpec) -> list[Manifest]:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlace:
-    """Where a service's workers are, if they are those of a pool."""
+    """Place of a service's workers, if they are those of a pool."""
 
     pool: str
     port: int | None

@@ -47,7 +47,7 @@ class PodTemplateInputs:
     owner: str
     """Name of the GNNService or GNNWorkerPool."""
     section: str
-    """Where `settings` are in the spec, for messages."""
+    """Place of `settings` in the spec, for messages."""
     settings: PodSettings
     gpu: Gpu | None
     image: str | None

@@ -30,25 +30,21 @@ def check_sizes(new_nodes: int, overrides: int, edges: int, features: int, limit
             f"{counted(edges, 'edge')}, more than the {limits.max_edges:,} that one request may have",
             f"{'split the request' if limits.max_edges else 'leave them out'}, or raise spec.endpoint.overlay.maxEdges",
         )
-    size = nodes * features * NUMBER_BYTES
-    if size > MOST_FEATURE_BYTES:
-        raise RequestError(
-            ErrorCode.OVERLAY_TOO_LARGE,
-            where,
-            f"{nodes:,} nodes with {features:,} features each take {size:,} bytes, more than the "
-            f"{MOST_FEATURE_BYTES:,} that one request may have",
-            "split the request",
-        )
+    _check_bytes(where, "nodes", nodes, features)
 
 
 def check_edge_bytes(edges: int, columns: int) -> None:
     """`columns`: features of an edge."""
-    size = edges * columns * NUMBER_BYTES
+    _check_bytes("overlay.edges", "edges", edges, columns)
+
+
+def _check_bytes(where: str, items: str, count: int, columns: int) -> None:
+    size = count * columns * NUMBER_BYTES
     if size > MOST_FEATURE_BYTES:
         raise RequestError(
             ErrorCode.OVERLAY_TOO_LARGE,
-            "overlay.edges",
-            f"{edges:,} edges with {columns:,} features each take {size:,} bytes, more than the "
+            where,
+            f"{count:,} {items} with {columns:,} features each take {size:,} bytes, more than the "
             f"{MOST_FEATURE_BYTES:,} that one request may have",
             "split the request",
         )

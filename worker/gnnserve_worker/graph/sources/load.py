@@ -52,8 +52,6 @@ class SourceKind:
     part_links: PartsLinks = part_edges
     """How links of such graphs are parted into those that are learnt from and those that are held out."""
     inspect: Callable[[GraphData], Inspection | InspectionByType] = inspect
-    check_modelled: Callable[[], None] = lambda: None
-    """Raises InputError where latencies over such graphs are not modelled."""
     check_tried: Callable[[], None] = lambda: None
     """Raises InputError where candidates are not trained over such graphs to compare them."""
 
@@ -202,15 +200,10 @@ def _several_types() -> SourceKind:
         layout, needs_labels = LAYOUTS[type(source.given())](), reading.learns_labels
         return layout.load(source, source.given(), reading.digest, reading.progress, needs_labels=needs_labels)
 
-    def check_modelled() -> None:
-        raise InputError(
-            "spec.graph.source.typed", "is not planned: graphs of one type alone are modelled", "generate it"
-        )
-
     def check_tried() -> None:
         raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
 
-    return SourceKind(identity, load, part_relation, inspect_by_type, check_modelled, check_tried)
+    return SourceKind(identity, load, part_relation, inspect_by_type, check_tried)
 
 
 KINDS: Mapping[type, Callable[[], SourceKind]] = {
