@@ -32,6 +32,7 @@ from gnnserve_worker.programs.providers import (
 from gnnserve_worker.programs.runner import ProgramRunner
 
 ON_GPU = ProgramDevice(is_gpu=True)
+NO_CUDA = "there is a GPU: tests/gpu/test_program_device.py"
 SCORES = np.array([[1.0, -2.0], [0.5, 4.0]], np.float32)
 STAND_IN = '''
 """The installed ONNX Runtime, as it would be with a GPU; sessions are the CPU's."""
@@ -83,6 +84,19 @@ def test_a_process_asks_for_cuda_within_its_memory(tmp_path: Path, monkeypatch: 
     assert runner.move(ProgramDevice(is_gpu=True, gpu_memory_bytes=1024)) == CUDA
     (found,) = runner.run({"x": np.zeros((3, 2), np.float32)}, (ProgramOutput("scores", 2),), 3)
     assert not found.any()
+    runner.close()
+    server.end()
+
+
+@needs_no_gpu_files(NO_CUDA)
+def test_a_program_that_could_not_run_there_is_moved_back_at_once(tmp_path: Path) -> None:
+    server = ForkServer()
+    runner = ProgramRunner(write_mischief(tmp_path / "mischief.onnx"), 1, ProgramLimits(1 << 30, 20), server=server)
+    # An ended process may be replaced meanwhile, by one that cannot run there either: three stand for any number.
+    for _ in range(3):
+        with pytest.raises(ProgramFailedError, match="onnxruntime-gpu"):
+            runner.move(ON_GPU)
+    assert runner.move(ON_CPU) == "CPUExecutionProvider"
     runner.close()
     server.end()
 
@@ -145,9 +159,6 @@ def devices(tmp_path: Path) -> Path:
     """A folder such as /dev of a machine with a GPU."""
     (tmp_path / "nvidiactl").touch()
     return tmp_path
-
-
-NO_CUDA = "there is a GPU: tests/gpu/test_program_device.py"
 
 
 @needs_no_gpu_files(NO_CUDA)

@@ -109,6 +109,8 @@ class ProgramRunner:
         with self._starting, self._lock:
             self._device = device
             moved, self._held.process = self._held.process, None
+            # What it could not do elsewhere says nothing of this device, and it may be moved back at once.
+            self._starts.begin_anew()
         if moved is not None:
             moved.end()
         return self._started().provider
@@ -119,7 +121,7 @@ class ProgramRunner:
             return
         self._limits = limits
         # What the program lacked it may have now.
-        self._starts.forget_delay()
+        self._starts.begin_anew()
 
     def close(self) -> None:
         with self._starting, self._lock:
@@ -267,8 +269,10 @@ class _Starts:
             self._in_a_row += 1
             self._due_s = self._clock_s() + delays.after(self._in_a_row)
 
-    def forget_delay(self) -> None:
+    def begin_anew(self) -> None:
+        """Forget the processes that gave no answer: what comes now is run in another way."""
         with self._lock:
+            self._in_a_row = 0
             self._due_s = -math.inf
 
     def require_due(self) -> None:
