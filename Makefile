@@ -44,9 +44,9 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files and 
 	$(BIN)/mypy
 	$(BIN)/mypy --follow-imports=silent tests/platform
 	$(BIN)/lint-imports
-	$(BIN)/python -m gnnserve_api.schema --check
-	$(BIN)/python -m gnnserve_api.reference --check
-	$(BIN)/python -m gnnserve_api.capabilities --check
+	$(BIN)/python -m gnnserve_api.generated.schema --check
+	$(BIN)/python -m gnnserve_api.generated.reference --check
+	$(BIN)/python -m gnnserve_api.generated.capabilities --check
 	$(BIN)/python -m tools.protobuf --check
 	$(BIN)/python -m benchmarks.figures --check
 
@@ -123,9 +123,9 @@ capabilities: .venv/installed kernels ## what requests may ask for, in docs/capa
 	$(BIN)/python -m tests.matrix.requests
 
 generate: .venv/installed ## the CRD, docs/manifest.md and docs/capabilities.md from the types, descriptors from the .proto files
-	$(BIN)/python -m gnnserve_api.schema
-	$(BIN)/python -m gnnserve_api.reference
-	$(BIN)/python -m gnnserve_api.capabilities
+	$(BIN)/python -m gnnserve_api.generated.schema
+	$(BIN)/python -m gnnserve_api.generated.reference
+	$(BIN)/python -m gnnserve_api.generated.capabilities
 	$(BIN)/python -m tools.protobuf
 
 verdicts: .venv/installed ## judge the results of benchmarks/results anew, after a change of what is wanted of them

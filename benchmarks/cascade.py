@@ -37,8 +37,8 @@ from benchmarks.cascade_curves import (
 from benchmarks.frontier_graphs import DATASETS, service_of
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, given
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.profile import Metric
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.profile import Metric
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.variants import cascade_name
 from gnnserve_worker.generation.pipeline import generate

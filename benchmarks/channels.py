@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.frontier_graphs import DATASETS, metric_choice
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, given
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import projected_name, stored_layer_name, variant_name

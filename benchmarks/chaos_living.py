@@ -33,8 +33,8 @@ from tests.cluster.harness.services import Service
 from tests.support.postgres import PostgresServer, postgres_server
 
 from benchmarks.chaos_events import LIVING, WORKERS
-from gnnserve_api.reasons import Reason
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionType
 
 PACE = Pace(write_s=0.5, read_s=0.2)
 """Some tens of changes a second: a compaction, which takes seconds of processor time, begins about twice a minute."""

@@ -30,7 +30,7 @@ from benchmarks.cluster_routing_bench import FULL, QUICK, SEEDS, Bench, Extent, 
 from benchmarks.communities import prepare
 from benchmarks.results import Benchmark, Run, main, part_in_a_cluster
 from benchmarks.verdicts import Verdict, Worded, at_most, that
-from gnnserve_api.routing import Route
+from gnnserve_api.pods.routing import Route
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_curve
 from gnnserve_routing.costs import capacity_seeds_per_s

@@ -20,7 +20,7 @@ from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.simulator import MAX_QUEUED_SEEDS, MAX_SEEDS, REDDIT
 from benchmarks.verdicts import Verdict, below
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.variants import VariantChooser

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shapes import CACHE, FANOUTS
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.variants import Storage, columns_of, projected_name, variant_name
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
 from gnnserve_worker.inference.batch import Inference, infer_batch, warm_up

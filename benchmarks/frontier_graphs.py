@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from benchmarks.unseen_accuracy import Hidden
-from gnnserve_api.profile import Metric, Profile, VariantProfile
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.profile import Metric, Profile, VariantProfile
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import variant_name

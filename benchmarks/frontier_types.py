@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.frontier_graphs import Measured, latencies_of, points_of, short_profile
 from benchmarks.relations_accuracy import SHARED, SOURCES
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import projected_name

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from benchmarks.bandwidth import fastest_round_s
-from gnnserve_api.profile import Compute
+from gnnserve_api.files.profile import Compute
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.blas import call_library
 from gnnserve_worker.models.network import Linear

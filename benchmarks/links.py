@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, at_least, at_most
-from gnnserve_api.profile import LinkScores
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.profile import LinkScores
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.progress import showing_progress
 from gnnserve_worker.generation.pipeline import generate

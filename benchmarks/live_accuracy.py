@@ -23,7 +23,7 @@ from benchmarks.communities import Communities, prepare
 from benchmarks.live_accuracy_shadows import Rounds, generate, measure_shadows, open_published
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, Worded, at_most, below
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision

@@ -40,9 +40,9 @@ from benchmarks.looks import Look, count_errors, growth_of_floor, wait_until_idl
 from benchmarks.memory import MemoryWatch, read_memory
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, at_most, exactly
-from gnnserve_api.edges import EdgeRules
-from gnnserve_api.pods import GRPC_VARIABLE
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.pods.interface import GRPC_VARIABLE
 
 REQUESTS, QUICK_REQUESTS = 100_000, 10_000
 OVERLAYS, QUICK_OVERLAYS = 100_000, 5_000

@@ -16,7 +16,7 @@ from benchmarks.recommend_asking import COUNT, ask, recall_of_new
 from benchmarks.recommend_graph import published_graph, worker
 from benchmarks.results import Run
 from benchmarks.verdicts import Verdict, at_least, at_most, below
-from gnnserve_api.embeddings import IndexMetric
+from gnnserve_api.files.embeddings import IndexMetric
 from gnnserve_api.spec.task import Decoder
 from gnnserve_worker.generation.embeddings.columns import keep_columns
 from gnnserve_worker.generation.embeddings.index import Origin, build_index, recall_of

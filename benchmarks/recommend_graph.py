@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact

@@ -23,7 +23,7 @@ import numpy as np
 import psycopg
 from tests.support.postgres import postgres_server, programs_with_pgvector
 
-from gnnserve_api.embeddings import IndexManifest
+from gnnserve_api.files.embeddings import IndexManifest
 from gnnserve_worker.generation.embeddings.index import WANTED_RECALL, recall_of
 from gnnserve_worker.models.pair_queries import Products
 from gnnserve_worker.nearest.search import NearestIndex, exact_best

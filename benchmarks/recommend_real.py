@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.recommend_indexes import Queries, compare, exact, faiss_hnsw, ours, pgvector_hnsw, usearch_hnsw
 from benchmarks.results import Run
-from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.unseen_accuracy import DATASETS, Hidden
 from benchmarks.verdicts import Verdict, at_least, at_most
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate

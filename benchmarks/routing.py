@@ -29,7 +29,7 @@ from benchmarks.communities import Communities, prepare
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.routing_verdict import WANTED_PERCENT, Report, Result, brief, describe, judge, show
 from benchmarks.verdicts import Verdict, Worded, at_least, that
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.scenario import Scenario
 from gnnserve_client.address import parse_url

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.objective import Objective
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable
 from gnnserve_api.variants import Storage
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.queue import Request

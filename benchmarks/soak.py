@@ -34,7 +34,7 @@ from benchmarks.shapes import SHAPES, prepare
 from benchmarks.verdicts import Verdict as Judged
 from benchmarks.verdicts import at_most, exactly
 from benchmarks.wrk import encode_post
-from gnnserve_api.protocol import PredictRequest
+from gnnserve_api.http.protocol import PredictRequest
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import RequestRows
 from gnnserve_cli.loadgen.requests import Requests

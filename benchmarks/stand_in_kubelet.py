@@ -17,9 +17,9 @@ import httpx
 import msgspec
 
 from benchmarks.kubernetes_api import MERGE_PATCH, KubernetesApi, Manifest
-from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
-from gnnserve_api.pods import PodExit
-from gnnserve_api.routing import ROUTING_KEY, AffineCost, Route, VariantRoute, decode_routing
+from gnnserve_api.pods.generation import GenerationResult, VariantSummary, encode_result
+from gnnserve_api.pods.interface import PodExit
+from gnnserve_api.pods.routing import ROUTING_KEY, AffineCost, Route, VariantRoute, decode_routing
 from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR, COMPONENT, RECIPE, SERVICE, Component
 
 VARIANTS = (VariantSummary("x1", 64, 972.0, 2.5), VariantSummary("x2", 32, 967.0, 1.75))

@@ -32,8 +32,8 @@ from benchmarks.memory import MemoryWatch, read_memory
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, at_most, below
 from benchmarks.wrk import encode_post
-from gnnserve_api.repository import NetworkManifest
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.files.repository import NetworkManifest
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests

@@ -33,7 +33,7 @@ from benchmarks.shapes import SHAPES, prepare
 from benchmarks.shared_worker import Bench, Served, generate, serving, write_manifests
 from benchmarks.verdicts import Verdict, exactly
 from benchmarks.wrk import encode_post, generate_load, write_requests
-from gnnserve_api.tracing import DEFAULT_SAMPLED_PERMILLE
+from gnnserve_api.pods.tracing import DEFAULT_SAMPLED_PERMILLE
 
 PERMILLES = {"none": None, "1 in 100": DEFAULT_SAMPLED_PERMILLE, "all": 1000.0}
 """Requests that are traced, of a thousand; None: there is no receiver."""

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from tests.support.overlays import arrange_overlay
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNService

@@ -21,8 +21,8 @@ from tests.support.graphs import random_tensors
 from tests.support.living import FEATURES, MODELS, PlainGraph, ids_of
 
 from benchmarks.updates_measured import AnswerErrors
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.given_variants import GivenVariant

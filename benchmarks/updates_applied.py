@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from benchmarks.updates_connection import Connection
-from gnnserve_api.changes import ChangesPage
+from gnnserve_api.http.changes import ChangesPage
 
 CHANGES_PATH = "/v1/changes"
 _BEYOND_ALL = 2**63 - 1

@@ -23,7 +23,7 @@ from benchmarks import updates_relations
 from benchmarks.updates_changes import ChangeStream, Mix
 from benchmarks.updates_graph import MAX_DELTA_BYTES, REPOSITORY, ROOT, living_manifest, publish
 from benchmarks.updates_measured import Compaction
-from gnnserve_api.graph_schema import NAMES_OF_TYPES
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions

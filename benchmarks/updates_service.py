@@ -31,7 +31,7 @@ from benchmarks.updates_measured import Arrival, DurableRate, PredictionCost, Se
 from benchmarks.updates_sender import Sender, Sent, sending
 from benchmarks.wrk import Load as WrkLoad
 from benchmarks.wrk import encode_post, generate_load, write_requests
-from gnnserve_api.changes import CHANGES_TYPE, ChangesAnswer
+from gnnserve_api.http.changes import CHANGES_TYPE, ChangesAnswer
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.loadgen.generator import generate_load as generate_predictions
 from gnnserve_cli.loadgen.requests import Requests, build_predictions

@@ -146,7 +146,7 @@ def follow_request() -> Opened:
     """Call it only in the main thread, where a worker runs."""
     from tests.support.serving import service  # noqa: PLC0415 - a reconcile needs none of it
 
-    from gnnserve_api.repository import NetworkManifest  # noqa: PLC0415
+    from gnnserve_api.files.repository import NetworkManifest  # noqa: PLC0415
     from gnnserve_api.spec.model import Architecture  # noqa: PLC0415
     from gnnserve_api.variants import Storage  # noqa: PLC0415
     from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up  # noqa: PLC0415

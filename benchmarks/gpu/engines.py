@@ -18,7 +18,7 @@ from benchmarks.paper_shapes import random_model, shape_of
 from benchmarks.paper_tables import FACTORS, GRAPHS
 from benchmarks.shapes import FANOUTS, prepare
 from gnnserve_api.device import CachePolicy
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.caching.sharding import plan_cache
 from gnnserve_worker.gpu.accelerator import Accelerator

@@ -20,7 +20,7 @@ from benchmarks.gpu.engines import (
 )
 from benchmarks.gpu.figures import Budget, Row
 from benchmarks.gpu.parts import ENGINE_S, Save
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.gpu.accelerator import Accelerator

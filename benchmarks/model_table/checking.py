@@ -21,14 +21,14 @@ from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.graphs import CLASSES
 from benchmarks.model_table.outcomes import TOLERANCE, Outcome
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import (
+from gnnserve_api.files.graph_schema import (
     AS_LISTED,
     GraphSchema,
     TypeManifest,
     relation_manifest,
 )
-from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contract_problems
-from gnnserve_api.repository import program_network
+from gnnserve_api.files.programs import InputRole, ProgramManifest, RelationKey, contract_problems
+from gnnserve_api.files.repository import program_network
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_describe import Description, Wishes, describe, links_of, nodes_of
 from gnnserve_describe.decoder import decoder_of

@@ -47,7 +47,7 @@ from benchmarks.peers.servers import (
 )
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import SHAPES, ShapeFiles, prepare
-from gnnserve_api.protocol import PredictRequest
+from gnnserve_api.http.protocol import PredictRequest
 from gnnserve_cli.client import fetch_prediction
 from gnnserve_cli.render import format_ms
 from gnnserve_client.address import Endpoint

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gnnserve_api.changes import ChangesPage
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import point_of
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.programs import MAX_HOPS
+from gnnserve_api.files.repository import PROGRAM, NetworkManifest
+from gnnserve_api.http.changes import ChangesPage
+from gnnserve_api.http.pairs import PairsAnswer, PairsRequest
+from gnnserve_api.http.protocol import Id, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.http.recommend import RecommendAnswer, RecommendRequest
+from gnnserve_api.http.tokens import check_token, read_client_token
 from gnnserve_api.objective import Objective
-from gnnserve_api.pairs import PairsAnswer, PairsRequest
-from gnnserve_api.profile import Profile
-from gnnserve_api.programs import MAX_HOPS
-from gnnserve_api.protocol import Id, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
-from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
-from gnnserve_api.repository import PROGRAM, NetworkManifest
-from gnnserve_api.routing import Route
-from gnnserve_api.tokens import check_token, read_client_token
+from gnnserve_api.pods.routing import Route
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_cli.told_tasks import told_task
 from gnnserve_client.address import CA_FILE, Endpoint, ServerAccess, parse_url

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Container, Mapping
 
-from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, SchemaNames
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, SchemaNames
 from gnnserve_worker.compile_kernels import of_changes
 from gnnserve_worker.inference.made_up import table_of
 from gnnserve_worker.kernel_cache import EVERYTHING, can_be_kept, is_compiled

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnnserve_api.embeddings import RECALL_AT, IndexKind, IndexManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.embeddings import RECALL_AT, IndexKind, IndexManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.progress import showing_progress
 from gnnserve_worker.changes.address import read_address

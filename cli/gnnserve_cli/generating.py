@@ -17,11 +17,11 @@ import typer
 from gnnserve_api.device import Device
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.given_weights import says_misfits
-from gnnserve_api.profile import Profile
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.given_weights import says_misfits
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.files.training import says_rising, says_unlearnt
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.training import says_rising, says_unlearnt
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count

@@ -28,8 +28,8 @@ import typer
 from gnnserve_api.decoding import decode, decoder
 from gnnserve_api.device import Device
 from gnnserve_api.errors import RepositoryError, ResourceError
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.manifest import Document, folder_of, name_of, parse_document
-from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.paths import ManifestFolder
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode, errors_as_exit_codes, exit_in_order, leave

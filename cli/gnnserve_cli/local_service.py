@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.following.loader import Loader
 from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.inference.served import ServedRevision

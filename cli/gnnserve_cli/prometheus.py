@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import ValidationError
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.routing import PrometheusSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_cli.http_client import NoAnswerError, exchange
 from gnnserve_routing.signals import QueryAnswer, Silence, build_query, parse_answer
 from gnnserve_worker.serving.served_service import Look

@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gnnserve_api.profile import LatencyProfile, Metric, Profile, VariantProfile
+from gnnserve_api.files.profile import LatencyProfile, Metric, Profile, VariantProfile
 from gnnserve_cli.printable import printable, printable_line
 
 METRIC_NAMES: Mapping[Metric, str] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gnnserve_api.errors import InputError, RepositoryError, remedy_of
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 
 
 class ServiceRevisions(msgspec.Struct, frozen=True, rename="camel"):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
+from gnnserve_api.pods.tracing import DEFAULT_SAMPLED_PERMILLE
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.tracing import DEFAULT_SAMPLED_PERMILLE
 from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_cli.slow_loop import OwnRegistry, Source
 from gnnserve_cli.updates import check_address

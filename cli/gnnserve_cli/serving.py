@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gnnserve_api.errors import InputError, RepositoryError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.local_service import LocalService

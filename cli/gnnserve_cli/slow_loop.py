@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import Route, RoutingTable
+from gnnserve_api.pods.routing import Route, RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.decision import RoutingDecision, recover_state
 from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
 from gnnserve_routing.signals import QueryAnswer, Sample, Series, Signals, Silence

@@ -12,8 +12,8 @@ from typing import Protocol
 from msgspec import UnsetType
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.links import LinksManifest
-from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.files.links import LinksManifest
+from gnnserve_api.http.protocol import VariantsAnswer
 from gnnserve_cli.printable import printable_line
 
 SHOWN_CLASSES = 12

@@ -19,7 +19,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import GnnserveError, InputError
-from gnnserve_api.tokens import read_client_token
+from gnnserve_api.http.tokens import read_client_token
 from gnnserve_client.address import Endpoint
 from gnnserve_client.errors import (
     FOREIGN,

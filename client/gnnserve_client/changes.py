@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import InputError
+from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_client.arrays import (
     FeatureRows,
     Features,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from gnnserve_api.changes import ChangesPage
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer
-from gnnserve_api.protocol import VariantsAnswer
-from gnnserve_api.routing import Route
+from gnnserve_api.http.changes import ChangesPage
+from gnnserve_api.http.live_accuracy import AccuracyAnswer, LabelsAnswer
+from gnnserve_api.http.protocol import VariantsAnswer
+from gnnserve_api.pods.routing import Route
 from gnnserve_client import telling
 from gnnserve_client.arrays import Ids
 from gnnserve_client.asking import Asking

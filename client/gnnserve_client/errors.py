@@ -24,7 +24,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import GnnserveError, ResourceError
-from gnnserve_api.protocol import ErrorAnswer, ErrorDetail
+from gnnserve_api.http.protocol import ErrorAnswer, ErrorDetail
 
 FOREIGN = "does another program listen on that port?"
 OTHER_VERSION = "is the server an older or a newer gnnserve than this program?"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.tokens import check_token, read_client_token
+from gnnserve_api.http.tokens import check_token, read_client_token
 from gnnserve_client.address import Endpoint, ServerAccess, parse_url
 from gnnserve_client.asking import Asking, TokenSource
 from gnnserve_client.changes import Changes

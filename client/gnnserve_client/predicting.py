@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gnnserve_api.changes import MIN_OFFSET_HEADER, OFFSET_HEADER
 from gnnserve_api.errors import InputError
-from gnnserve_api.pairs import PairOutput, PairsAnswer
-from gnnserve_api.protocol import Output, PredictAnswer
+from gnnserve_api.http.changes import MIN_OFFSET_HEADER, OFFSET_HEADER
+from gnnserve_api.http.pairs import PairOutput, PairsAnswer
+from gnnserve_api.http.protocol import Output, PredictAnswer
 from gnnserve_client.arrays import Ids, read_edges, read_ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.errors import NotGnnserveError, RefusedError

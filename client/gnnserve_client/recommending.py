@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import ArrayLike
 
-from gnnserve_api.embeddings import IndexState
-from gnnserve_api.recommend import RecommendAnswer
+from gnnserve_api.files.embeddings import IndexState
+from gnnserve_api.http.recommend import RecommendAnswer
 from gnnserve_client.arrays import Ids, as_json, read_ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.exchange import Call, Steps

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from gnnserve_api.changes import CLIENT_HEADER, SEQUENCE_HEADER, ChangesAnswer
 from gnnserve_api.errors import GnnserveError
+from gnnserve_api.http.changes import CLIENT_HEADER, SEQUENCE_HEADER, ChangesAnswer
 from gnnserve_client.asking import Asking
 from gnnserve_client.errors import RefusedError
 from gnnserve_client.exchange import Call, Steps

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gnnserve_api.changes import ChangesPage
 from gnnserve_api.errors import InputError
-from gnnserve_api.live_accuracy import MOST_LABELS, MOST_TOLD, AccuracyAnswer, LabelsAnswer, RefusedLabel
-from gnnserve_api.protocol import NodesAnswer, VariantsAnswer
-from gnnserve_api.routing import Route
+from gnnserve_api.http.changes import ChangesPage
+from gnnserve_api.http.live_accuracy import MOST_LABELS, MOST_TOLD, AccuracyAnswer, LabelsAnswer, RefusedLabel
+from gnnserve_api.http.protocol import NodesAnswer, VariantsAnswer
+from gnnserve_api.pods.routing import Route
 from gnnserve_client.arrays import Ids, are_pairs, read_edges, read_flags, read_ids, read_labels
 from gnnserve_client.asking import Asking
 from gnnserve_client.errors import NoAnswerError, TimedOutError

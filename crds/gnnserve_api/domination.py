@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gnnserve_api.families import point_of
-from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.spec.pruning import FactorChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection

@@ -17,7 +17,6 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.excerpts import printable, shown
 from gnnserve_api.manifest_problems import describe, is_said_elsewhere
 from gnnserve_api.manifest_yaml import FLATTEN, read_yaml
 from gnnserve_api.spec.cascade import unknown_stages
@@ -25,6 +24,7 @@ from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder, PathBase
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceSpec
+from gnnserve_api.wording import printable, shown
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
 _MOST_BYTES = 2**20

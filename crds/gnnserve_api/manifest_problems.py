@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from gnnserve_api.docstrings import attribute_docstrings
-from gnnserve_api.excerpts import short, shown
 from gnnserve_api.spec.service import GNNService
+from gnnserve_api.wording import short, shown
 
 Location = tuple[int | str, ...]
 

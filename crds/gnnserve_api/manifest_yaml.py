@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.excerpts import printable, short
+from gnnserve_api.wording import printable, short
 
 _MOST_VALUES = 100_000
 """Most values of a document after aliases are followed: a few hundred bytes of aliases of aliases can stand for

@@ -24,3 +24,10 @@ class Objective(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 
 
 NO_OBJECTIVE = Objective()
+
+
+# Priorities of requests, numbered as Triton does (0 is the default, 1 the highest): they decide which requests go
+# first, and which are refused first where not all can be answered.
+HIGHEST_PRIORITY = 1
+DEFAULT_PRIORITY = 2
+LOWEST_PRIORITY = 3

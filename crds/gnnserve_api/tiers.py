@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 
 ROUNDING = 1e-9
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""

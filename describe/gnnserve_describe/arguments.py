@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import RelationKey
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.calling import DICTIONARIES, TENSORS, Argument, Part
 from gnnserve_describe.given_graph import GivenGraph, edge_list, is_dense, is_edge_list, listed, names_edges, plain
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from gnnserve_api.programs import RelationKey
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.attributes import restored_attributes
 from gnnserve_describe.dgl_graph import TorchGraph, dgl_by_torch
 from gnnserve_describe.graph import GraphTensors

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import ProgramManifest, ProgramOutput, RelationKey
+from gnnserve_api.files.programs import ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of, told_by_line
 from gnnserve_describe.calling import Dictionaries, Part

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import InputRole, ProgramInput
+from gnnserve_api.files.programs import InputRole, ProgramInput
 from gnnserve_describe.blame import Blame, CodeLine, blame_of, blame_of_caller, chain_of
 from gnnserve_describe.equal_layers import exportable
 from gnnserve_describe.graph import GraphTensors

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import TYPE_PATTERN
-from gnnserve_api.programs import MAX_HOPS, RelationKey
+from gnnserve_api.files.graph_schema import TYPE_PATTERN
+from gnnserve_api.files.programs import MAX_HOPS, RelationKey
 from gnnserve_describe.graph import GraphTensors
 from gnnserve_describe.scoring import Scorer
 

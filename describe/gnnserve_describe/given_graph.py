@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import RelationKey
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.graph import Blocks
 
 FEATURE_NAMES = ("x", "feat", "feats", "features", "node_feat", "node_features", "inputs", "in_feat", "h", "n_feat")

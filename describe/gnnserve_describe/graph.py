@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from gnnserve_api.programs import RelationKey
+from gnnserve_api.files.programs import RelationKey
 
 Blocks = Mapping[str, torch.Tensor]
 """Tensors by their names, a row for each node or edge."""

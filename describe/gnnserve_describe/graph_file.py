@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from gnnserve_api.programs import InputRole, ProgramInput
+from gnnserve_api.files.programs import InputRole, ProgramInput
 from gnnserve_describe.calling import TENSORS
 from gnnserve_describe.example import Example
 from gnnserve_describe.layout import Layout

@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import InputRole, ProgramInput, RelationKey
+from gnnserve_api.files.programs import InputRole, ProgramInput, RelationKey
 from gnnserve_describe.given_graph import TIME_NAMES
 from gnnserve_describe.graph import Blocks, GraphTensors
 

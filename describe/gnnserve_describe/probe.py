@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gnnserve_api.programs import MAX_HOPS, RelationKey
+from gnnserve_api.files.programs import MAX_HOPS, RelationKey
 from gnnserve_describe.graph import Blocks, GraphTensors
 
 PROBED_HOPS = (8, 32, MAX_HOPS)

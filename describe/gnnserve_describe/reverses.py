@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from itertools import count
 
-from gnnserve_api.programs import RelationKey
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.calling import TENSORS, Dictionaries, TensorForm, Tensors
 from gnnserve_describe.example import Example
 from gnnserve_describe.findings import Findings

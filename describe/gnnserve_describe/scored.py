@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import RelationKey
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.decoder import decoder_of
 from gnnserve_describe.expected import Expected, score_pairs
 from gnnserve_describe.findings import Findings

@@ -19,7 +19,7 @@ import yaml
 from safetensors.torch import save_file
 
 from gnnserve_api.errors import InputError, StorageError
-from gnnserve_api.programs import ProgramManifest
+from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_describe.expected import Expected
 from gnnserve_describe.scored import Judged, Scored
 

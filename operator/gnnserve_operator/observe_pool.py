@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gnnserve_api.pool import SERVICES_KEY, PoolServices, counted_bytes, decode_services
-from gnnserve_api.reasons import Reason
+from gnnserve_api.pods.pool import SERVICES_KEY, PoolServices, counted_bytes, decode_services
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.apply import Place, classify_place
 from gnnserve_operator.belonging import belongs_to
 from gnnserve_operator.desired.metadata import DIGEST_ANNOTATION, digest_of, pool_services_name, routing_name

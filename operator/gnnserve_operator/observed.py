@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
-from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTP_PORT_NAME, HTTPS_PORT_NAME
-from gnnserve_api.pool import PoolServices
-from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
+from gnnserve_api.pods.generation import GENERATION_KEY, GenerationResult, decode_result
+from gnnserve_api.pods.interface import COMPACT_VARIABLE, HTTP_PORT, HTTP_PORT_NAME, HTTPS_PORT_NAME
+from gnnserve_api.pods.pool import PoolServices
+from gnnserve_api.pods.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.belonging import Conflict, Owner, bound_to, declared_queue_labels, declares_suspend, owner_of

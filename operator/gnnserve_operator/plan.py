@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from gnnserve_api.generation import GenerationResult
-from gnnserve_api.pool import counted_bytes
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.generation import GenerationResult
+from gnnserve_api.pods.pool import counted_bytes
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.answers import accuracies_in_service, decide_base_variant
 from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
 from gnnserve_operator.decide.events import EventNote, decide_events

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from gnnserve_api.pool import MOST_SERVICES
-from gnnserve_api.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
-from gnnserve_api.reasons import Reason
+from gnnserve_api.pods.pool import MOST_SERVICES
 from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
-from gnnserve_api.status import WorkersStatus
+from gnnserve_api.status.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import WorkersStatus
 from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote, decide_available_event
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.pool import (

@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 
 from gnnserve_api import decoding
-from gnnserve_api.routing import Damage, Route
+from gnnserve_api.pods.routing import Damage, Route
 from gnnserve_operator.desired.metadata import service_name
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod, WorkerAnswer

@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 
 from gnnserve_api import decoding
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.metrics import Metrics, PrometheusResult
 from gnnserve_routing.signals import QueryAnswer, Silence, parse_answer
 from gnnserve_routing.verdict import sentence

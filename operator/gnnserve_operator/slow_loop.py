@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.objective import ObjectiveSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.decide.service_routing import PrometheusQuestion
 from gnnserve_operator.kinds import ServiceKey

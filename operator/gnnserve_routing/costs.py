@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from gnnserve_api.routing import AffineCost
+from gnnserve_api.pods.routing import AffineCost
 from gnnserve_routing.signals import BatchSums
 
 Costs = Mapping[str, AffineCost]

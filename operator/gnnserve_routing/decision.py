@@ -21,7 +21,7 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import RoutingMode, RoutingTable, VariantRoute
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_routing import words
 from gnnserve_routing.attainment import Attainment, judge_attainment

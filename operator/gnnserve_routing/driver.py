@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gnnserve_api.routing import RoutingTable, VariantRoute
+from gnnserve_api.pods.routing import RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing, routed_table
 from gnnserve_routing.signals import QueryAnswer, Signals, Silence, read_signals

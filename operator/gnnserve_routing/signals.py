@@ -24,7 +24,7 @@ from statistics import median
 import msgspec
 
 from gnnserve_api import decoding
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.verdict import sentence
 
 NAMESPACE_LABEL = "namespace"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

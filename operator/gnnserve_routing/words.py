@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.signals import Silence
 from gnnserve_routing.verdict import Verdict
 

@@ -6,8 +6,8 @@ import pytest
 from tests.support.descriptions import problems, problems_of_text
 from tests.support.helm import DocumentedValue, documented_values
 
-from gnnserve_api import schema
-from gnnserve_api.structural_schema import enums_of, structural, with_told_defaults
+from gnnserve_api.generated import schema
+from gnnserve_api.generated.structural_schema import enums_of, structural, with_told_defaults
 
 by_kind = pytest.mark.parametrize("resource", schema.RESOURCES, ids=lambda resource: resource.kind)
 

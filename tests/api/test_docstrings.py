@@ -61,7 +61,7 @@ def test_a_class_without_source_has_none() -> None:
 def test_importing_the_types_reads_no_source() -> None:
     # Reading it makes the import of every command, worker and operator take half as long again.
     program = (
-        "import linecache, gnnserve_api.spec.service, gnnserve_api.status\n"
+        "import linecache, gnnserve_api.spec.service, gnnserve_api.status.service_status\n"
         "print(*[name for name in linecache.cache if 'gnnserve_api' in name])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

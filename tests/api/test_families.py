@@ -8,7 +8,6 @@ from itertools import product
 import msgspec
 import pytest
 
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.families import (
     CASCADE,
     FOLDED,
@@ -26,6 +25,7 @@ from gnnserve_api.families import (
     VariantPoint,
     cascade_of,
 )
+from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_cli.report.figures import shape_of
 
 # Overlay, changes, embeddings; asked for, stores a product, spans widths, stands for all columns.

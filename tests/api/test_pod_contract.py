@@ -3,8 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gnnserve_api.batching import Batching
-from gnnserve_api.generation import (
+from gnnserve_api.files.programs import ProgramLimits
+from gnnserve_api.limits import Batching, OverlayLimits
+from gnnserve_api.objective import Objective
+from gnnserve_api.pods.generation import (
     MAX_TERMINATION_MESSAGE_BYTES,
     GenerationResult,
     VariantSummary,
@@ -12,10 +14,7 @@ from gnnserve_api.generation import (
     encode_message,
     encode_result,
 )
-from gnnserve_api.objective import Objective
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.programs import ProgramLimits
-from gnnserve_api.routing import RoutingTable, decode_routing, encode_routing
+from gnnserve_api.pods.routing import RoutingTable, decode_routing, encode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import MAX_FANOUT, MAX_GIVEN_NAME, MAX_LAYERS, MAX_VARIANT_NAME, MAX_VARIANTS

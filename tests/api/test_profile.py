@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.support.profiles import profile
 
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 
 
 def test_a_profile_is_read_as_it_was_written() -> None:

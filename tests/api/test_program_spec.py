@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.service import GNNServiceSpec
 

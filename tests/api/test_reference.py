@@ -10,7 +10,7 @@ from typing import get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from gnnserve_api import reference
+from gnnserve_api.generated import reference
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 from tests.support.structural import rules, validator, violations, with_defaults
 
-from gnnserve_api import schema
+from gnnserve_api.generated import schema
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, LABELS_ARE_RESERVED, POD_ANNOTATIONS_ARE_RESERVED
 from gnnserve_api.spec.pods import RESOURCE_NAMES
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec

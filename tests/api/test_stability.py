@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from tests.support.profiles import revision_manifest
 
-from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import RankingRun
-from gnnserve_api.stability import rank_correlation, rank_stability
+from gnnserve_api.files.provenance import provenance_of
+from gnnserve_api.files.repository import RankingRun
+from gnnserve_api.files.stability import rank_correlation, rank_stability
 
 
 def test_equal_rankings_have_all_in_common() -> None:

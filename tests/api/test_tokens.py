@@ -8,7 +8,7 @@ import pytest
 from tests.support.mounted import mount
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.tokens import LONGEST_TOKEN, MOST_TOKENS, check_token, read_client_token, read_tokens
+from gnnserve_api.http.tokens import LONGEST_TOKEN, MOST_TOKENS, check_token, read_client_token, read_tokens
 
 A, B = "alpha-0123456789abcdef", "beta-0123456789abcdef=="
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gnnserve_api.training import (
+from gnnserve_api.files.training import (
     Majority,
     TrainingAttempt,
     TrainingManifest,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from gnnserve_api.pods.change_log import logs_folder, sqlite_file
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_api.updates import logs_folder, sqlite_file
 from gnnserve_worker.repository.paths import ServicePaths
 
 SQLITE: dict[str, Any] = {"log": {"sqlite": {}}}

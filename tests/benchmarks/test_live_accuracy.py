@@ -9,7 +9,7 @@ from benchmarks.live_accuracy import BENCHMARK, CHANGE_AT, LABELS, LEAST_CLASS, 
 from benchmarks.live_accuracy_shadows import compare
 from tests.support.serving import FakeWorker, profile, variant
 
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 
 PROMISED: Profile = profile(variant("x1", 0.8, 1))
 

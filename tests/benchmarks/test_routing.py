@@ -13,7 +13,7 @@ from benchmarks.routing import Bench, build_policies
 from benchmarks.routing_verdict import Result, Verdict, describe, judge
 
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.routing import RoutingMode
+from gnnserve_api.pods.routing import RoutingMode
 
 NAMES = ("x1", "x4", "x8")
 SMALL = Communities(nodes=2000, links=12_000, features=16, classes=4, train=300, validation=200, test=100)

@@ -19,8 +19,8 @@ from benchmarks.soak import (
     summarize_sizes,
 )
 
-from gnnserve_api.batching import DEFAULT_BATCHING
-from gnnserve_api.protocol import PredictRequest
+from gnnserve_api.http.protocol import PredictRequest
+from gnnserve_api.limits import DEFAULT_BATCHING
 from gnnserve_cli.loadgen.record import RequestRows
 from gnnserve_client.address import Endpoint
 

@@ -38,7 +38,7 @@ from benchmarks.updates_replay import grown
 from benchmarks.updates_results import Entries, Part, entries_of, fragment_of, verdicts_of
 from tests.support.graphs import graph_of, random_splits
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_worker.graph.change_batch import decode_batch, encode_batch
 from gnnserve_worker.graph.living_lists import entries_of_edges
 from gnnserve_worker.graph.store import Graph, GraphData

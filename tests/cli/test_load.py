@@ -31,10 +31,10 @@ from tests.support.profiles import profile
 from tests.support.waiting import WAIT_S
 from typer.testing import CliRunner
 
-from gnnserve_api.links import EndManifest, LinksManifest
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.protocol import VariantsAnswer
 from gnnserve_api.objective import Objective
-from gnnserve_api.protocol import VariantsAnswer
-from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.commands.load import nodes_to_ask_for
 from gnnserve_cli.loadgen import record as records
 from gnnserve_cli.loadgen.generator import generate_load

@@ -14,7 +14,7 @@ from tests.support.profiles import profile
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_cli.commands.predict import parse_pairs
 from gnnserve_cli.main import app
 from gnnserve_client.address import Endpoint, parse_url

@@ -11,8 +11,8 @@ import pytest
 from tests.support.fake_server import Asked, Told, fake_server
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import Route
+from gnnserve_api.pods.routing import Route
+from gnnserve_api.status.reasons import Reason
 from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_routing.signals import QueryAnswer, Sample, Silence
 from gnnserve_worker.serving.served_service import Look

@@ -16,13 +16,11 @@ from tests.support.profiles import latency, revision_manifest, variant
 from tests.support.reports import CASES, drifting, every_storage, manifest_of, page_of, subject_of, without_test_nodes
 from typer.testing import CliRunner
 
-from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import LinkScores
-from gnnserve_api.protocol import VariantsAnswer
-from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import (
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.profile import LinkScores
+from gnnserve_api.files.provenance import provenance_of
+from gnnserve_api.files.repository import (
     GRAPH_SCHEMA_VERSION,
     NOT_RANKED,
     FileEntry,
@@ -31,6 +29,8 @@ from gnnserve_api.repository import (
     RevisionManifest,
     sealed,
 )
+from gnnserve_api.http.live_accuracy import ObservedShare
+from gnnserve_api.http.protocol import VariantsAnswer
 from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.render import output

@@ -6,7 +6,7 @@ import msgspec
 from tests.support.profiles import variant
 from tests.support.reports import subject_of
 
-from gnnserve_api.profile import CascadeProfile, Profile
+from gnnserve_api.files.profile import CascadeProfile, Profile
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.captions import costs
 from gnnserve_cli.report.html import build_page

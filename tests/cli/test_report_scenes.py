@@ -16,12 +16,12 @@ from tests.support.profiles import latency, revision_manifest, variant
 from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.factors import ChosenFactors
-from gnnserve_api.profile import VariantProfile
-from gnnserve_api.repository import AttentionManifest, NetworkManifest, sealed
-from gnnserve_api.stability import RankStability, TopStability
-from gnnserve_api.training import Majority, TrainingAttempt, TrainingManifest, TrainingRun
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.factors import ChosenFactors
+from gnnserve_api.files.profile import VariantProfile
+from gnnserve_api.files.repository import AttentionManifest, NetworkManifest, sealed
+from gnnserve_api.files.stability import RankStability, TopStability
+from gnnserve_api.files.training import Majority, TrainingAttempt, TrainingManifest, TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.report import tables

@@ -28,9 +28,9 @@ from typer.testing import CliRunner
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import DeviceError, RepositoryError, ResourceError
-from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.training import TrainingManifest, TrainingRun
+from gnnserve_api.files.profile import Profile, VariantProfile
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.files.training import TrainingManifest, TrainingRun
 from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.generation_process import GenerationAnswer, GenerationRequest, carry_out
 from gnnserve_cli.main import app

@@ -10,8 +10,8 @@ from tests.support.profiles import variant
 from tests.support.reports import subject_of
 
 from gnnserve_api.domination import says_dominated
-from gnnserve_api.profile import Profile
-from gnnserve_api.search import SearchedVariant, SearchRecord
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.search import SearchedVariant, SearchRecord
 from gnnserve_cli.render import search_lines
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.data import Report

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
+from gnnserve_api.pods.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_cli.slow_loop import LocalSlowLoop, OwnRegistry, Source
 from gnnserve_routing.signals import QueryAnswer, Silence
 from gnnserve_worker.serving.metrics import CounterValue

@@ -18,8 +18,8 @@ from tests.support.profiles import revision_manifest
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import InputError, RepositoryError
-from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, SchemaNames
-from gnnserve_api.repository import PROGRAM
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, SchemaNames
+from gnnserve_api.files.repository import PROGRAM
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling

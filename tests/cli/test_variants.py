@@ -17,10 +17,10 @@ from tests.support.fake_server import Told, fake_server, variants_body
 from tests.support.profiles import profile, revision_manifest, variant
 from typer.testing import CliRunner
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.profile import Profile
-from gnnserve_api.programs import MAX_HOPS, ProgramManifest, ProgramOutput
-from gnnserve_api.repository import PROGRAM, NodeIdKind, RevisionManifest, sealed
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.programs import MAX_HOPS, ProgramManifest, ProgramOutput
+from gnnserve_api.files.repository import PROGRAM, NodeIdKind, RevisionManifest, sealed
 from gnnserve_api.variants import MAX_LAYERS, Storage
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app

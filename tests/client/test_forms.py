@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
-from gnnserve_api.pairs import PairsRequest, TypedPairsRequest
-from gnnserve_api.protocol import PredictRequest
+from gnnserve_api.http.changes import CHANGES_TYPE, ChangesRequest
+from gnnserve_api.http.pairs import PairsRequest, TypedPairsRequest
+from gnnserve_api.http.protocol import PredictRequest
 from gnnserve_client import Changes, InputError, Overlay
 from gnnserve_client.arrays import read_edges, read_ids
 from gnnserve_client.predicting import BINARY_TYPE, OVERLAY_TYPE, Question, ask

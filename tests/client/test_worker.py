@@ -18,8 +18,8 @@ from tests.support.secured_worker import started
 from tests.support.serving import CLASSES, HIDDEN, NODES, FakeWorker, running, service
 from tests.support.updates import FakeUpdates
 
-from gnnserve_api.graph_schema import AS_LISTED, WITHOUT_NAMES, PayloadManifest, relation_manifest
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.graph_schema import AS_LISTED, WITHOUT_NAMES, PayloadManifest, relation_manifest
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_client import (
     AccessError,
     AsyncClient,

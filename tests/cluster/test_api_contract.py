@@ -19,7 +19,7 @@ from tests.support.api_types import TRAITS
 from tests.support.fake_cluster import KINDS
 from tests.support.managed_fields import Type
 
-from gnnserve_api.schema import RESOURCES, crd_yaml
+from gnnserve_api.generated.schema import RESOURCES, crd_yaml
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
 GROUP_PATH = "/apis/gnnserve.dev/v1alpha1"

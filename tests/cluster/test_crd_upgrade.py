@@ -12,7 +12,7 @@ from tests.cluster.harness.session import running_api_server
 from tests.support.api_contract import Api, OverHttp, client_of, generation_of, made, version_of
 from tests.support.older_release import Built, older_crd, older_services
 
-from gnnserve_api.schema import crd
+from gnnserve_api.generated.schema import crd
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.repository import decide_repository
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template

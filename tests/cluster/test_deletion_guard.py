@@ -11,7 +11,7 @@ from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.session import running_api_server
 from tests.support.helm import render
 
-from gnnserve_api.schema import RESOURCES, crd_yaml
+from gnnserve_api.generated.schema import RESOURCES, crd_yaml
 
 # The first test may wait until Kubernetes is compiled.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]

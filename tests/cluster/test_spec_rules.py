@@ -15,7 +15,7 @@ from tests.cluster.harness.session import running_api_server
 from tests.support.api_contract import Api, OverHttp, client_of, made, refusal
 from tests.support.observed import make_service, make_settings
 
-from gnnserve_api.schema import crd
+from gnnserve_api.generated.schema import crd
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
 from gnnserve_operator.desired.metadata import STATUS_FIELD_MANAGER, Parent

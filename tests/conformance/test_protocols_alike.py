@@ -21,7 +21,7 @@ from tests.support.updates import FakeUpdates
 from tests.worker.test_serving_http import overload, slow_worker
 from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
 
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
+from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal

@@ -11,7 +11,7 @@ import yaml
 from tests.support.observed import Namespace, make_result, make_settings
 from tests.support.older_release import released_specs
 
-from gnnserve_api.generation import encode_message
+from gnnserve_api.pods.generation import encode_message
 from gnnserve_api.spec.audience import Audience, audiences_of
 from gnnserve_api.spec.embeddings import EmbeddingsSpec
 from gnnserve_api.spec.service import GNNServiceSpec

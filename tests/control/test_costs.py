@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnserve_api.routing import AffineCost
+from gnnserve_api.pods.routing import AffineCost
 from gnnserve_routing.costs import (
     MeasuredCosts,
     capacity_seeds_per_s,

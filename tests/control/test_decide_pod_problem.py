@@ -9,7 +9,7 @@ import pytest
 from tests.support.observed import make_service
 
 from gnnserve_api.errors import DeviceError
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.workers import decide_workers

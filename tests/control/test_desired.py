@@ -10,9 +10,9 @@ import pytest
 from tests.support.observed import UID, make_result, make_service, make_settings
 from tests.support.pod_security import violations
 
-from gnnserve_api.generation import decode_result
 from gnnserve_api.manifest import parse_manifest
-from gnnserve_api.routing import decode_routing
+from gnnserve_api.pods.generation import decode_result
+from gnnserve_api.pods.routing import decode_routing
 from gnnserve_api.spec.labels import ANNOTATION_PREFIXES, LABEL_PREFIXES, RESERVED_LABELS, reserved_in
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.decide.repository import decide_claim, decide_repository

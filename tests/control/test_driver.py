@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.control.test_routing import CANDIDATES, REVISION, STALE, STAMP, START, make_spec
 from tests.support.samples import NOW_S, offered
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.decision import RoutingState
 from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
 from gnnserve_routing.signals import QueryAnswer, Signals

@@ -20,7 +20,7 @@ from tests.support.operator import gnnservice
 from tests.support.running_operator import RunningOperator, condition_of, operator_process, running_operator
 from tests.support.waiting import WAIT_S
 
-from gnnserve_api.routing import ROUTING_KEY, decode_routing
+from gnnserve_api.pods.routing import ROUTING_KEY, decode_routing
 from gnnserve_operator import main
 from gnnserve_operator.desired.metadata import APPLIED_ANNOTATION
 from gnnserve_operator.kinds import GNNSERVICE

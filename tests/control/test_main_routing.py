@@ -19,7 +19,7 @@ from tests.support.ports import reserved_port
 from tests.support.running_operator import RunningOperator, condition_of, running_operator
 from tests.support.waiting import WAIT_S
 
-from gnnserve_api.routing import ROUTING_KEY, RoutingTable, decode_routing
+from gnnserve_api.pods.routing import ROUTING_KEY, RoutingTable, decode_routing
 
 IDLE = Rates(offered_seeds=1000.0, met=500)
 BUSY = Rates(offered_seeds=50_000.0, met=500, late=80, refused=20)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.support.observed import make_result
 
-from gnnserve_api.generation import encode_result
-from gnnserve_api.routing import RoutingTable, encode_routing
+from gnnserve_api.pods.generation import encode_result
+from gnnserve_api.pods.routing import RoutingTable, encode_routing
 from gnnserve_operator.belonging import observed_conflict
 from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import ObjectRef, observed_ref

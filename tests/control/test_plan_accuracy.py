@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.observed import Namespace
 
-from gnnserve_api.live_accuracy import InputDrift, ObservedShare, VariantAccuracy
-from gnnserve_api.routing import CredentialState
+from gnnserve_api.http.live_accuracy import InputDrift, ObservedShare, VariantAccuracy
+from gnnserve_api.pods.routing import CredentialState
 
 AS_PROMISED = VariantAccuracy("x1", 0.9, 1000, ObservedShare(0.89, 0.86, 0.92, 900))
 BROKEN = VariantAccuracy("x4", 0.88, 1000, ObservedShare(0.71, 0.66, 0.755, 900), is_broken=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.support.observed import UID, Namespace, make_route, make_service
 
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import CredentialState
+from gnnserve_api.pods.routing import CredentialState
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.events import NOTHING_KNOWN
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.workers import (

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 from tests.support.observed import Namespace, make_service
 
-from gnnserve_api.routing import Canary, CanaryRoute
-from gnnserve_api.updates import UpdatesState
+from gnnserve_api.pods.change_log import UpdatesState
+from gnnserve_api.pods.routing import Canary, CanaryRoute
 
 KIND = "CanaryAnswers"
 OLDER, OTHER = "0123456789ab", "ba9876543210"

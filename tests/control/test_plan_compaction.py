@@ -12,8 +12,8 @@ from msgspec import UNSET
 from tests.control.test_plan_updates import CREDENTIALS, POSTGRES, SQLITE, serving
 from tests.support.observed import Namespace, make_route, make_settings
 
-from gnnserve_api.routing import Damage, RoutingTable
-from gnnserve_api.updates import UpdatesProblem, UpdatesState
+from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
+from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import Rejection
 from gnnserve_operator.turns import NO_LIMIT, Turn

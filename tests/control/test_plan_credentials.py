@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.observed import Namespace
 
-from gnnserve_api.routing import CredentialState
+from gnnserve_api.pods.routing import CredentialState
 from gnnserve_operator.decide.status import is_said_already
 
 TOKENS: dict[str, Any] = {"tokens": {"secretName": "accepted"}}

@@ -11,7 +11,7 @@ from tests.support.observed import Namespace, make_service, make_settings
 from tests.support.pod_security import violations
 
 from gnnserve_api.manifest import parse_manifest
-from gnnserve_api.routing import ROUTING_KEY
+from gnnserve_api.pods.routing import ROUTING_KEY
 from gnnserve_operator.desired.access import build_embeddings_network_policy
 from gnnserve_operator.desired.job import build_embeddings_job
 from gnnserve_operator.desired.metadata import Parent

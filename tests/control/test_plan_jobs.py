@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.observed import Namespace, make_result, make_settings
 
-from gnnserve_api.generation import encode_result
+from gnnserve_api.pods.generation import encode_result
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.published import is_result_awaited
 from gnnserve_operator.kinds import observed_ref

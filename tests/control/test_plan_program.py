@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.observed import Namespace
 
-from gnnserve_api.programs import ProgramLimits
-from gnnserve_api.routing import CanaryRoute, ProgramState
+from gnnserve_api.files.programs import ProgramLimits
+from gnnserve_api.pods.routing import CanaryRoute, ProgramState
 
 KIND = "ProgramHealthy"
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.support.observed import Namespace, make_route
 
-from gnnserve_api.routing import Damage
+from gnnserve_api.pods.routing import Damage
 from gnnserve_operator.desired.metadata import REPAIR_ANNOTATION
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
 from gnnserve_operator.kinds import observed_ref

@@ -12,9 +12,9 @@ import pytest
 from tests.support.observed import START, VARIANT_ROUTES, Namespace, make_settings
 from tests.support.samples import NOW_S, batches, offered
 
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import RoutingMode
-from gnnserve_api.schema import crd
+from gnnserve_api.generated.schema import crd
+from gnnserve_api.pods.routing import RoutingMode
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan_for_invalid
 from gnnserve_operator.turns import IDLE
 from gnnserve_routing.costs import capacity_seeds_per_s

@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 from tests.support.campaigns import examples
 from tests.support.observed import START, UID, Namespace, make_result, make_route, make_service, make_settings
 
-from gnnserve_api.generation import encode_message
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.routing import Route
+from gnnserve_api.limits import OverlayLimits
+from gnnserve_api.pods.generation import encode_message
+from gnnserve_api.pods.routing import Route
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.status import ConditionType, GNNServiceStatus
+from gnnserve_api.status.service_status import ConditionType, GNNServiceStatus
 from gnnserve_api.variants import MAX_VARIANT_NAME, MAX_VARIANTS
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.status import condition_in

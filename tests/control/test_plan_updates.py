@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tests.support.observed import Namespace, make_route
 
-from gnnserve_api.routing import CredentialState
-from gnnserve_api.updates import UpdatesProblem, UpdatesState
+from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
+from gnnserve_api.pods.routing import CredentialState
 
 SQLITE: dict[str, Any] = {"log": {"sqlite": {}}}
 POSTGRES: dict[str, Any] = {"log": {"postgres": {"secretName": "digits-log"}}}

@@ -16,15 +16,15 @@ from tests.support.in_process import InProcessTransport
 from tests.support.observed import make_route, make_settings
 from tests.support.pod_security import violations
 
-from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
-from gnnserve_api.pool import (
+from gnnserve_api.pods.generation import GenerationResult, VariantSummary, encode_result
+from gnnserve_api.pods.pool import (
     FIRST_PORT,
     MOST_SERVICES,
     SERVICES_KEY,
     PoolServices,
     decode_services,
 )
-from gnnserve_api.routing import ROUTING_KEY, decode_routing
+from gnnserve_api.pods.routing import ROUTING_KEY, decode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.belonging import owner_of

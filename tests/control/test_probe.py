@@ -17,8 +17,8 @@ from tests.support.operator import KEY
 from tests.support.running_operator import OneAddress
 from tests.support.secured_worker import started as secured_worker
 
-from gnnserve_api.routing import Damage, Route
-from gnnserve_api.updates import UpdatesProblem, UpdatesState
+from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
+from gnnserve_api.pods.routing import Damage, Route
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober

@@ -12,7 +12,7 @@ from tests.support.fake_prometheus import FakePrometheus, Rates, answer_with
 from tests.support.fake_server import Asked, FakeServer, Told, fake_server
 from tests.support.ports import reserved_port
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.slow_loop import RoutingMemory

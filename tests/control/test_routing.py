@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.observed import make_service
 
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import AffineCost, RoutingTable, VariantRoute
+from gnnserve_api.pods.routing import AffineCost, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.attainment import Attainment, judge_attainment
 from gnnserve_routing.costs import capacity_seeds_per_s
 from gnnserve_routing.decision import (

@@ -9,8 +9,8 @@ import pytest
 from tests.support.observed import VARIANT_ROUTES, make_service
 from tests.support.operator import KEY
 
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.objective import ObjectiveSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.samples import NOW_S, batches, offered, series
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.signals import (
     BatchSums,
     Outcomes,

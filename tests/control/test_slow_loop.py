@@ -9,7 +9,7 @@ import pytest
 from tests.support.clock import FakeClock, settle
 from tests.support.operator import KEY
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.service_routing import PrometheusQuestion
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.slow_loop import SlowLoop

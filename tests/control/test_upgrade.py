@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.older_release import Built, BuiltPool, Released, older_pools, older_services, released_specs
 
-from gnnserve_api.pool import PoolServices
+from gnnserve_api.pods.pool import PoolServices
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.repository import decide_repository

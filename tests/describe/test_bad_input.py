@@ -15,7 +15,7 @@ from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES, Net
 from torch_geometric.data import Data, HeteroData
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import RelationKey
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe import Wishes, describe
 from gnnserve_describe.__main__ import main
 from gnnserve_describe.given_checks import check_values

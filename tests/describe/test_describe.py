@@ -19,9 +19,9 @@ from tests.support.programs import check_program_file
 from torch_geometric.data import Data
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import one_type
+from gnnserve_api.files.graph_schema import one_type
+from gnnserve_api.files.programs import InputRole, ProgramManifest, RelationKey, contract_problems
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.programs import InputRole, ProgramManifest, RelationKey, contract_problems
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_describe import Description, Wishes, describe
 from gnnserve_describe.graph_file import GRAPH as GRAPH_FILE

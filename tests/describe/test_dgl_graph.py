@@ -15,7 +15,7 @@ import torch
 from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import InputRole
+from gnnserve_api.files.programs import InputRole
 from gnnserve_describe import describe
 from gnnserve_describe.dgl_graph import TorchGraph
 

@@ -11,8 +11,8 @@ from tests.support.described import CLASSES, ONE_WAY, TYPED_GRAPH, Net
 from torch_geometric.data import HeteroData
 from torch_geometric.utils import degree, scatter
 
+from gnnserve_api.files.programs import InputRole, RelationKey
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.programs import InputRole, RelationKey
 from gnnserve_describe import describe
 from gnnserve_describe.write import MANIFEST
 from gnnserve_worker.generation.pipeline import generate

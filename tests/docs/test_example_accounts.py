@@ -14,8 +14,8 @@ from tests.support.profiles import profile
 from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, with_overlays
 
+from gnnserve_api.files.repository import NodeIdKind, SourceColumn
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.repository import NodeIdKind, SourceColumn
 from gnnserve_cli.commands.predict import read_any_overlay
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns

@@ -10,8 +10,8 @@ import pytest
 from tests.support.pages import ROOT, anchors, links
 from tests.support.several_types import load_types
 
+from gnnserve_api.http.protocol import TypedOverlay
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.protocol import TypedOverlay
 from gnnserve_cli.commands.predict import read_any_overlay
 from gnnserve_worker.graph.store import GraphData
 

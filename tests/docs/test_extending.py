@@ -10,11 +10,11 @@ import pytest
 from tests.support.pages import ROOT, read_page, section
 
 from gnnserve_api.families import ChannelAxis, ColumnAxis, FollowAxis, HopAxis, NetworkAxis, RowAxis
-from gnnserve_api.routing import RoutingMode
+from gnnserve_api.pods.routing import RoutingMode
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.pruning import RankingMethod
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_api.variants import Storage
 from gnnserve_cli.render import METRIC_NAMES
 from gnnserve_operator.desired.children import CHILDREN

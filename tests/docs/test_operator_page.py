@@ -6,8 +6,8 @@ import re
 
 from tests.support.pages import read_page
 
-from gnnserve_api.reasons import Reason
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.events import LOSSES, TURNING
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory

@@ -21,8 +21,11 @@ from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker, running
 from tests.support.updates import FakeUpdates
 
-from gnnserve_api.batching import Batching
-from gnnserve_api.changes import (
+from gnnserve_api.families import POINTS
+from gnnserve_api.files.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
+from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.files.repository import PAIRS_SCHEMA_VERSION, SCHEMA_VERSION, FileEntry
+from gnnserve_api.http.changes import (
     MOST_CLIENT_CHARACTERS,
     MOST_PAGE_RECORDS,
     MOST_WAIT_S,
@@ -33,13 +36,7 @@ from gnnserve_api.changes import (
     NewNode,
     NodeLabel,
 )
-from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
-from gnnserve_api.families import POINTS
-from gnnserve_api.manifest import load_manifest
-from gnnserve_api.objective import Objective
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.protocol import (
+from gnnserve_api.http.protocol import (
     AccuracyTier,
     ErrorDetail,
     NodeFeatures,
@@ -49,8 +46,10 @@ from gnnserve_api.protocol import (
     RequestOverlay,
     VariantsAnswer,
 )
-from gnnserve_api.repository import PAIRS_SCHEMA_VERSION, SCHEMA_VERSION, FileEntry
-from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
+from gnnserve_api.limits import Batching, OverlayLimits
+from gnnserve_api.manifest import load_manifest
+from gnnserve_api.objective import Objective
+from gnnserve_api.pods.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import Kind
 from gnnserve_cli.exits import MEANINGS

@@ -10,8 +10,8 @@ import pytest
 from tests.support.gpu_revisions import engine_of, published, revision
 
 import gnnserve_worker.gpu.served as served_module
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.device import CachePolicy
+from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import Ledger

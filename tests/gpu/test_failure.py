@@ -29,9 +29,9 @@ import gnnserve_worker.gpu.failure as failure_module
 import gnnserve_worker.gpu.served as served_module
 import gnnserve_worker.gpu.sharing as sharing_module
 from gnnserve_api.device import CachePolicy, Device
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, DeviceLostError, RepositoryError
-from gnnserve_api.pods import PodExit
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.variants import Storage
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.gpu.cache import FeatureCache

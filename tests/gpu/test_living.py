@@ -20,8 +20,8 @@ from tests.support.overlays import arrange_overlay
 import gnnserve_worker.gpu.living as living_module
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.device import CachePolicy
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, DeviceLostError
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.gpu.accelerator import Accelerator, RowsToWrite
 from gnnserve_worker.gpu.buffers import plan_lane
 from gnnserve_worker.gpu.engine import GpuEngine

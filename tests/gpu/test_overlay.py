@@ -22,8 +22,8 @@ import gnnserve_worker.gpu.kernels.gather as gather_module
 import gnnserve_worker.gpu.served as served_module
 import gnnserve_worker.gpu.viewed as viewed_module
 from gnnserve_api.device import CachePolicy
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.profile import NewNodesLatency
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.profile import NewNodesLatency
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.variants import Storage

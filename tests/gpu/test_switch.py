@@ -18,7 +18,7 @@ from tests.support.serving import Client, FakeWorker, running, with_compute
 import gnnserve_worker.gpu.served as served_module
 import gnnserve_worker.gpu.sharing as sharing_module
 from gnnserve_api.device import CachePolicy
-from gnnserve_api.routing import Damage, RoutingTable
+from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_worker.following.loader import Loader
 from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.gpu.accelerator import Accelerator

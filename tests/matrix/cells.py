@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.pairwise import pairwise_cover
 
-from gnnserve_api.capabilities import FEATURES, SETUPS, Feature, Setup, is_of_task, merged, refusal_of
+from gnnserve_api.generated.capabilities import FEATURES, SETUPS, Feature, Setup, is_of_task, merged, refusal_of
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from tests.support.programs import export_over_graph
 from tests.support.pyg import edges_of_graph, module_of, to_tensors
 from tests.support.several_types import TypedParts, load_types, typed_source, write_folder
 
-from gnnserve_api.capabilities import SETUPS, Setup, merged
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.generated.capabilities import SETUPS, Setup, merged
 from gnnserve_worker.graph.store import Graph, GraphData
 
 NODES, COLUMNS, CLASSES, ROWS = 60, 8, 2, 64

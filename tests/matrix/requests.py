@@ -19,7 +19,7 @@ from tests.matrix.columns import COLUMNS_OF_PAGE, Column
 from tests.matrix.scene import Opened, Scene, run, scene_of
 from tests.support.serving import Client, FakeWorker, running
 
-from gnnserve_api.capabilities import CAPABILITIES_PATH, FEATURES, SERVED_PART, page_with, row
+from gnnserve_api.generated.capabilities import CAPABILITIES_PATH, FEATURES, SERVED_PART, page_with, row
 from gnnserve_client import Overlay, TypedOverlay
 from gnnserve_worker.serving.security.access import Access
 

@@ -29,10 +29,10 @@ from tests.support.living import ROOM_BYTES, write_and_apply
 from tests.support.serving import Client, FakeWorker, running
 from tests.worker.test_serving_canary import STAYS, DirectCalls
 
-from gnnserve_api.capabilities import manifest_of, merged
 from gnnserve_api.families import ChannelAxis, ColumnAxis, NetworkAxis, point_of
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
+from gnnserve_api.generated.capabilities import manifest_of, merged
 from gnnserve_api.manifest import Document, parse_document
-from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.paths import ManifestFolder
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.spec.task import Decoder

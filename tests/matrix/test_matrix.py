@@ -20,7 +20,7 @@ from tests.matrix.scene import ask_in_every_form, ask_scene, is_asked_about, run
 from tools.run_tests import commit_count
 from typer.testing import CliRunner
 
-from gnnserve_api.capabilities import CAPABILITIES_PATH, SERVED_PART, SETUPS, manifest_of
+from gnnserve_api.generated.capabilities import CAPABILITIES_PATH, SERVED_PART, SETUPS, manifest_of
 from gnnserve_cli.main import app
 
 WHOLE = os.environ.get("GNNSERVE_MATRIX") == "whole"

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.managed_fields import PLAIN, Type
 
-from gnnserve_api.schema import POOL, crd
+from gnnserve_api.generated.schema import POOL, crd
 
 Manifest = dict[str, Any]
 ATOMIC, MAP, SET = Type("atomic"), Type("map"), Type("set")

@@ -6,9 +6,8 @@ import itertools
 
 from tests.support.serving import TRADE_OFF
 
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.objective import DEFAULT_PRIORITY, NO_OBJECTIVE, Objective
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason

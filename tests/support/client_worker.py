@@ -11,8 +11,8 @@ from tests.support.overlays import arrange_overlay
 from tests.support.serving import NODES, FakeWorker
 from tests.support.updates import FakeUpdates
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.repository import SourceColumn
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.repository import SourceColumn
 from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
+from gnnserve_api.pods.routing import ROUTING_KEY, RoutingTable, encode_routing
 
 NAMESPACE, NAME = "default", "digits-routing"
 _PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps"

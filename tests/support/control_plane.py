@@ -9,9 +9,9 @@ import msgspec
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_server import Asked, Told
 
-from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
-from gnnserve_api.pods import PodExit
-from gnnserve_api.routing import ROUTING_KEY, AffineCost, Route, VariantRoute, decode_routing
+from gnnserve_api.pods.generation import GenerationResult, VariantSummary, encode_result
+from gnnserve_api.pods.interface import PodExit
+from gnnserve_api.pods.routing import ROUTING_KEY, AffineCost, Route, VariantRoute, decode_routing
 
 Manifest = dict[str, Any]
 VARIANTS = (

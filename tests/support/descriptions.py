@@ -1,7 +1,8 @@
 """Rules that descriptions of fields keep, so that each can be read alone.
 
 `kubectl explain` and an editor show one field at a time, without its parent: a description names its subject, the unit
-of a number, and what absence means. Defaults of a schema are added to the CRD by `gnnserve_api.structural_schema`.
+of a number, and what absence means. Defaults of a schema are added to the CRD by
+`gnnserve_api.generated.structural_schema`.
 """
 
 from __future__ import annotations

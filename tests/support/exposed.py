@@ -8,11 +8,11 @@ from tests.support.serving import FakeWorker
 from tests.support.updates import FakeUpdates
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import CanaryRoute, CredentialState, Route
+from gnnserve_api.pods.change_log import UpdatesState
+from gnnserve_api.pods.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.spec.objective import ObjectiveSpec
-from gnnserve_api.status import ConditionStatus, ConditionType
-from gnnserve_api.updates import UpdatesState
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionStatus, ConditionType
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import ConditionLabels, Metrics
 from gnnserve_operator.slow_loop import RoutingMemory

@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from tests.support.profiles import profile, revision_manifest
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.profile import Profile
-from gnnserve_api.protocol import VariantsAnswer
-from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.provenance import provenance_of
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.protocol import VariantsAnswer
 
 NODES = 1797
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage

@@ -23,7 +23,7 @@ from tests.support.malformed import flip, splice
 from tests.support.overlay_oracle import COLUMNS, FEATURES, NODES, SERVICE, VARIANTS, Meaning
 from tests.support.overlay_readers import Draft, Form, read_arrays, read_json, read_message, read_tensors_of_json
 
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
+from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 
 FORMS = {Form.JSON: 40, Form.ARRAYS: 25, Form.TENSORS: 8, Form.BEHIND: 7, Form.GRPC: 20}

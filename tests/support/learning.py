@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.scoring import MetricChoice

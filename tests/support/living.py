@@ -12,8 +12,8 @@ from tests.support.generated import generate_over
 from tests.support.graphs import Tensors, dense_features, random_tensors
 from tests.support.learning import labels_of
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import UpdatesOptions

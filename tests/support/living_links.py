@@ -18,9 +18,9 @@ from tests.support.generated import generate_over
 from tests.support.living import MODELS, ROOM_BYTES, PlainGraph, RandomModels, ids_of, stored_ids
 from tests.support.living_relations import PlainTypedGraph
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.families import point_of
-from gnnserve_api.repository import ChangedSource, RevisionManifest
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.repository import ChangedSource, RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.generation import one_relation

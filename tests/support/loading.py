@@ -12,9 +12,9 @@ from typing import Any
 
 from tests.support.serving import FakeWorker, with_compute
 
-from gnnserve_api.batching import Batching
+from gnnserve_api.limits import Batching
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import Damage, RoutingTable
+from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_worker.following.loader import Loader
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.served import ServedRevision

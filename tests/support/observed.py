@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
-from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
+from gnnserve_api.pods.generation import GenerationResult, VariantSummary, encode_result
+from gnnserve_api.pods.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.belonging import Conflict, declared_queue_labels, declares_suspend
 from gnnserve_operator.decide.events import NOTHING_KNOWN, last_known_in
 from gnnserve_operator.decide.reverts import NO_WRITERS

@@ -18,19 +18,18 @@ import pytest
 import torch
 
 from gnnserve_api import decoding
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import LabelMisfit
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.live_accuracy import LabelsRequest
-from gnnserve_api.profile import Metric, Profile, VariantProfile
-from gnnserve_api.protocol import Id, Output, PredictAnswer, PredictRequest, TypedOverlay
-from gnnserve_api.repository import TaskSection, VariantManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.given_weights import LabelMisfit
+from gnnserve_api.files.graph_schema import Classes, GraphSchema
+from gnnserve_api.files.profile import Metric, Profile, VariantProfile
+from gnnserve_api.files.repository import TaskSection, VariantManifest
+from gnnserve_api.files.training import Source
+from gnnserve_api.http.live_accuracy import LabelsRequest
+from gnnserve_api.http.protocol import Id, Output, PredictAnswer, PredictRequest, TypedOverlay
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, NodeClasses
 from gnnserve_api.spec.variants import Variants
-from gnnserve_api.training import Source
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES
 from gnnserve_worker.asking.body_form import FIELDS, IDS, MEMBERS, REMEDIES, BodyForm
 from gnnserve_worker.asking.naming import IdForm

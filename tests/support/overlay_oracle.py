@@ -16,8 +16,8 @@ from tests.support.graphs import network_manifest, random_tensors
 from tests.support.profiles import variants_of
 from tests.support.repository import tiny_profile, write_features
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.repository import RankingManifest, RevisionManifest, RowSource, SourceColumn
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.repository import RankingManifest, RevisionManifest, RowSource, SourceColumn
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.store import GraphData, Splits

@@ -15,7 +15,7 @@ from tests.support.graphs import (
     table_of,
 )
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.edges import Duplicates, EdgeRules
+from gnnserve_api.files.edges import Duplicates, EdgeRules
 from gnnserve_worker.graph.living_lists import entries_of_edges
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph

@@ -31,8 +31,8 @@ from tests.support.repository import (
     write_features,
 )
 
-from gnnserve_api.repository import RevisionManifest, RowSource
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.files.repository import RevisionManifest, RowSource
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.repository.repository import Repository

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import (
+from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.files.repository import (
     SCHEMA_VERSION,
     FileEntry,
     NetworkManifest,

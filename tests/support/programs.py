@@ -16,7 +16,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch.export import Dim
 
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
 from gnnserve_worker.programs.allowed import facts_of
 from gnnserve_worker.programs.facts import check_contract
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
+from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.question import NO_WISHES, Question, Wishes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.predict import resolve

@@ -8,9 +8,9 @@ from dataclasses import replace
 import msgspec
 from tests.support.profiles import latency, revision_manifest, variant
 
-from gnnserve_api.profile import VariantProfile
-from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import RankingRun, RevisionManifest
+from gnnserve_api.files.profile import VariantProfile
+from gnnserve_api.files.provenance import provenance_of
+from gnnserve_api.files.repository import RankingRun, RevisionManifest
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.html import build_page

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from tests.support.profiles import variants_of
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.profile import Compute, LatencyProfile, Profile, VariantProfile
+from gnnserve_api.files.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 from gnnserve_worker.opening.loaded import LoadedRevision

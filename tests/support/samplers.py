@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gnnserve_api.graph_schema import NAMES_OF_TYPES
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import Sampler, sample_neighbours
 from gnnserve_worker.sampling.relations import sample_relations

@@ -21,11 +21,11 @@ from msgspec import UNSET, UnsetType
 from tests.support.profiles import NETWORK, revision_manifest, variants_of
 from tests.support.updates import FakeUpdates
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.edges import EdgeRules
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.files.provenance import provenance_of
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.provenance import provenance_of
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.asking.asked_nodes import AskedNodes

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.support.configmap_server import NAME, NAMESPACE
 
 from gnnserve_api.errors import DeviceLostError
-from gnnserve_api.pods import GRPC_VARIABLE, WRITE_TOKENS_VARIABLE
+from gnnserve_api.pods.interface import GRPC_VARIABLE, WRITE_TOKENS_VARIABLE
 from gnnserve_worker.following import loader, repository_watch
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.inference.served import ServedRevision

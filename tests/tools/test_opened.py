@@ -44,6 +44,6 @@ def test_modules_of_held_types_are_opened_and_what_an_import_executes_is_not(tmp
     assert not trace.called
     with trace.on():
         points_of(measured)
-    assert "gnnserve_api.profile" in {kind.__module__ for kind in trace.held}
+    assert "gnnserve_api.files.profile" in {kind.__module__ for kind in trace.held}
     assert "points_of" in {code.co_name for code in trace.called}
     assert trace.opened().modules == 0, "the contract is left out"

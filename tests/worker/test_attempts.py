@@ -11,8 +11,8 @@ import pytest
 from tests.support.graphs import planted_graph
 from tests.support.learning import labelled_set
 
+from gnnserve_api.files.training import Majority, TrainingRun
 from gnnserve_api.spec.model import Model, Scope, Training
-from gnnserve_api.training import Majority, TrainingRun
 from gnnserve_worker.generation import epochs as epochs_module
 from gnnserve_worker.generation.epochs import MOST_ATTEMPTS, learn_with_retries
 from gnnserve_worker.generation.layers import CPU

@@ -15,7 +15,7 @@ from tests.support.learning import labels_of
 from tests.support.several_types import TypedParts, divided_shop, load_types, shop, typed_source, write_folder
 from tests.support.steps import HeardSteps
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Batches, Model, Scope
 from gnnserve_api.spec.service import GNNService

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import dense_features
 
-from gnnserve_api.profile import Compute
+from gnnserve_api.files.profile import Compute
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models import blas
 from gnnserve_worker.models.blas import preferred_compute

@@ -23,7 +23,7 @@ from tests.worker.test_pods_compact import COLUMNS, MAX_DELTA_BYTES, UID, Servic
 from tests.worker.test_pods_generate import keep_signals, manifest_of
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.opening import served_revision

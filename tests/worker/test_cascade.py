@@ -14,10 +14,10 @@ from tests.support.graphs import npz_arrays, planted_graph, service_of, write_np
 from tests.support.learning import labels_of
 from tests.support.overlays import arrange_overlay
 
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import POINTS
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.pipeline import generate

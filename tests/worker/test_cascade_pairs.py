@@ -20,9 +20,9 @@ from tests.support.several_types import shop, write_folder
 from tests.worker.test_one_row_relations import links_service
 from tests.worker.test_serving_pairs import BINARY, on_worker
 
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.links import LinkCalibration
-from gnnserve_api.repository import PAIRS_SCHEMA_VERSION, RevisionManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.links import LinkCalibration
+from gnnserve_api.files.repository import PAIRS_SCHEMA_VERSION, RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.opening import served_revision

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import random_graph
 
-from gnnserve_api.graph_schema import one_type
+from gnnserve_api.files.graph_schema import one_type
 from gnnserve_worker.graph import change_ids
 from gnnserve_worker.graph.change_batch import (
     BatchFormError,

@@ -21,7 +21,7 @@ from tests.worker.test_living_relations import opened as opened_typed
 from tests.worker.test_living_relations import served_by
 from tests.worker.test_overlays_over_relations import Given, made
 
-from gnnserve_api.edges import EdgeRules
+from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import (
     Applied,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.support.serving import FakeWorker
 
-from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
-from gnnserve_api.repository import SourceColumn
+from gnnserve_api.files.repository import SourceColumn
+from gnnserve_api.http.changes import CHANGES_TYPE, ChangesRequest
 from gnnserve_worker.asking.changed_features import UnknownFeatures
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import ErrorCode, RequestError

@@ -20,7 +20,7 @@ from tests.support.learning import labelled_set
 from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close
 
-from gnnserve_api.repository import NetworkManifest, RevisionManifest
+from gnnserve_api.files.repository import NetworkManifest, RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.channels import choose, narrow
 from gnnserve_worker.generation.given import GivenModels

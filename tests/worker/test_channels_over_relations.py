@@ -17,7 +17,7 @@ from tests.worker.test_networks_over_relations import data_of, generated, saved,
 from tests.worker.test_overlays_over_relations import model_of, spec_of
 from tests.worker.test_recommend_links import service_of as service_of_links
 
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.opening import served_revision

@@ -12,9 +12,9 @@ from msgspec import UNSET
 from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch_of, generated, ids_of, stored_ids
 from tests.support.overlays import RULES
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.repository import ChangedSource, NodeIdKind, RevisionManifest
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.repository import ChangedSource, NodeIdKind, RevisionManifest
 from gnnserve_worker.changes.log import Entry, LogBehindError
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.carrying import carry_over

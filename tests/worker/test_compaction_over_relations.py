@@ -28,7 +28,7 @@ from tests.worker.test_networks_over_relations import service_of
 from tests.worker.test_overlays_over_relations import described
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import ChangedSource, RevisionManifest
+from gnnserve_api.files.repository import ChangedSource, RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log

@@ -22,9 +22,9 @@ from tests.support.graphs import planted_graph
 from tests.support.learning import labelled_set
 from tests.support.pods import ROOT, WorkerPod, worker_pod
 
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_api.objective import Objective
-from gnnserve_api.repository import NodeIdKind
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.graph import Builtin, GraphSource
 from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_api.variants import Storage, projected_name, variant_name

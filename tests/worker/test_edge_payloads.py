@@ -13,7 +13,7 @@ import pytest
 from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, running, with_overlays
 
-from gnnserve_api.graph_schema import (
+from gnnserve_api.files.graph_schema import (
     AS_LISTED,
     NAMES_OF_TYPES,
     WITHOUT_NAMES,
@@ -21,7 +21,7 @@ from gnnserve_api.graph_schema import (
     RelationManifest,
     relation_manifest,
 )
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
+from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads, PayloadFields
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.overlay_checks import MOST_FEATURE_BYTES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.campaigns import examples
 from tests.support.graphs import neighbours_of
 
-from gnnserve_api.edges import Direction, Duplicates, SelfLoops
+from gnnserve_api.files.edges import Direction, Duplicates, SelfLoops
 from gnnserve_worker.graph import counting_sorts
 from gnnserve_worker.graph import edges as edges_module
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.support.graphs import network_manifest
 
-from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.embeddings import Neighbours
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, embedding_blocks

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.provenance import provenance_of
+from gnnserve_api.files.provenance import provenance_of
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import ExpectedScores
 from gnnserve_worker.generation import networks

@@ -22,7 +22,7 @@ from tests.support.gpu_revisions import revision as revision_of
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
+from gnnserve_api.files.export import ExportedArray, ExportFormat, ExportManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export import check as check_module
 from gnnserve_worker.export.check import TOLERANCE, check_program

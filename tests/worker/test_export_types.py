@@ -12,7 +12,7 @@ import pytest
 from tests.support.several_types import TypedParts, shop, write_hetero
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportFormat, ExportManifest
+from gnnserve_api.files.export import ExportFormat, ExportManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.export.check import LARGE_BATCHES
 from gnnserve_worker.export.write import MANIFEST, build_exact, check_variant, export_variant

@@ -18,7 +18,7 @@ from tests.support.batching import ADAPTIVE
 from tests.support.serving import profile, variant
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import AffineCost
+from gnnserve_api.pods.routing import AffineCost
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms, most_claimed_ms

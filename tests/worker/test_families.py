@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
 
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant

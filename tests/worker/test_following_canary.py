@@ -8,7 +8,7 @@ import pytest
 from tests.support.serving import FakeWorker
 from tests.support.waiting import WAIT_S
 
-from gnnserve_api.routing import Canary, Damage, RoutingTable
+from gnnserve_api.pods.routing import Canary, Damage, RoutingTable
 from gnnserve_worker.following.canary import CanaryFollower
 from gnnserve_worker.inference.served import ServedRevision
 

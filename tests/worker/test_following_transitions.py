@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable
 from gnnserve_worker.following.delay import Delay
 from gnnserve_worker.following.state import (
     CouldGrow,

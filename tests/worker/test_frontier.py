@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.profiles import latency
 
-from gnnserve_api.profile import VariantProfile
+from gnnserve_api.files.profile import VariantProfile
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.profile import dominates, worth_keeping
 

@@ -22,8 +22,8 @@ from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 from tests.support.steps import HeardSteps
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import VariantProfile
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.profile import VariantProfile
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNService

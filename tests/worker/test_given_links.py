@@ -21,7 +21,7 @@ from tests.support.steps import HeardSteps
 from tests.worker.test_program_links import COLUMNS, EDGES, FEATURES, GRAPH, NODES
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import one_relation
 from gnnserve_worker.generation.pipeline import generate

@@ -13,11 +13,11 @@ import safetensors.numpy
 from tests.support.graphs import network_manifest, npz_arrays, planted_graph, random_tensors, service_of, write_npz
 from tests.support.profiles import revision_manifest
 
-from gnnserve_api.given_weights import ComparedScores, LabelMisfit, says_misfits, says_unchecked
-from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import sealed
+from gnnserve_api.files.given_weights import ComparedScores, LabelMisfit, says_misfits, says_unchecked
+from gnnserve_api.files.provenance import provenance_of
+from gnnserve_api.files.repository import sealed
+from gnnserve_api.files.training import Majority
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.training import Majority
 from gnnserve_cli.generating import Generated, advise
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.models.registry import ARCHITECTURES

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from tests.support.repository import repository_in
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.graph_schema import NAMES_OF_TYPES, TypeManifest
-from gnnserve_api.repository import ChangedSource, GraphManifest
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, TypeManifest
+from gnnserve_api.files.repository import ChangedSource, GraphManifest
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import FeatureColumn, Graph, GraphData, NodeType, Relation, Splits
 

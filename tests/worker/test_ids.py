@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
 
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph import ids as ids_module
 from gnnserve_worker.graph.ids import DuplicateIdError, NodeIds, integer_ids, lay_out, slot_count, string_ids
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.living import ROOM_BYTES, PlainGraph, batch_of, generated
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of

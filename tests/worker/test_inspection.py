@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sp
 from tests.support.graphs import planted_graph
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph import inspection
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.graph.inspection import inductive_share, inspect, told_flat

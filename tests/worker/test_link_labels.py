@@ -16,8 +16,8 @@ from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_labels import HEADERS, WRITING, evaluated
 from tests.worker.test_serving_pairs import links, of_links
 
-from gnnserve_api.links import EndManifest
-from gnnserve_api.profile import LinkScores, Profile
+from gnnserve_api.files.links import EndManifest
+from gnnserve_api.files.profile import LinkScores, Profile
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.serving.security.access import Access

@@ -15,11 +15,11 @@ from tests.support.links import load_links
 from tests.support.several_types import TypedParts, shop
 from tests.support.steps import HeardSteps
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DamagedError, InputError
-from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest, TypeManifest
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import Decoder, Links

@@ -20,7 +20,7 @@ from tests.support.living import (
 )
 from tests.support.overlays import RULES, arrange_overlay
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,

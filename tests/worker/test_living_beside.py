@@ -22,7 +22,7 @@ from tests.support.living import (
 )
 
 import gnnserve_worker.inference.living as living_module
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
 from gnnserve_worker.inference.drafting import Group
 from gnnserve_worker.inference.living import LivingRevision

@@ -33,8 +33,8 @@ from tests.worker.test_new_ends import made
 from tests.worker.test_overlays_over_relations import embeddings_of
 from tests.worker.test_recommend_links import of_users, service_of
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.repository import ChangedSource
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.repository import ChangedSource
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions

@@ -14,10 +14,10 @@ import pytest
 from tests.support.payload_lists import lists_with_payload
 from tests.support.serving import FakeWorker
 
-from gnnserve_api.changes import TypedChangesRequest
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.graph_schema import GraphSchema, PayloadManifest, TypeManifest, relation_manifest
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.graph_schema import GraphSchema, PayloadManifest, TypeManifest, relation_manifest
+from gnnserve_api.http.changes import TypedChangesRequest
 from gnnserve_client import Changes
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import RequestError

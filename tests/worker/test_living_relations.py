@@ -21,9 +21,9 @@ from tests.support.waiting import WAIT_S
 from tests.worker.test_networks_over_relations import data_of, generated, saved, service_of
 from tests.worker.test_overlays_over_relations import Given, made, read
 
-from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import sealed
+from gnnserve_api.files.repository import sealed
+from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_cli.changes.batches import batches_of, may_be_integers, request_of
 from gnnserve_cli.changes.files import read_changes as read_rows
 from gnnserve_worker.asking.question import RequestError

@@ -28,8 +28,8 @@ from tests.support.pyg import (
 )
 from tests.support.serving_path import SHARE, infer, sample_of
 
-from gnnserve_api.profile import Compute
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.profile import Compute
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models import blas

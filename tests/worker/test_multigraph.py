@@ -14,8 +14,8 @@ from tests.support.campaigns import examples
 from tests.support.graphs import neighbours_of
 from tests.support.living import batch_of
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type, relation_manifest
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.graph_schema import GraphSchema, TypeManifest, one_type, relation_manifest
 from gnnserve_worker.compaction.differences import edge_differences, names_of
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds

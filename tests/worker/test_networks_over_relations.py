@@ -24,7 +24,7 @@ from tests.support.steps import HeardSteps
 from torch import nn
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate

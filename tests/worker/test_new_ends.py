@@ -19,8 +19,8 @@ from tests.support.serving import FakeWorker, running
 from tests.support.several_types import shop, write_folder
 from tests.worker.test_overlays_over_relations import changed_by, drawn_overlay, embeddings_of, model_of, read, spec_of
 
+from gnnserve_api.files.training import TrainingRun
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.training import TrainingRun
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings

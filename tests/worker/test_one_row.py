@@ -17,9 +17,9 @@ from tests.support.pyg import assert_close, module_of, to_tensors
 
 import gnnserve_worker.generation.train as train_module
 from gnnserve_api.families import point_of
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.files.training import TrainingRun, says_learnt
 from gnnserve_api.spec.model import Model, Scope
-from gnnserve_api.training import TrainingRun, says_learnt
 from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.learning import KeptNetworks, Resumption
 from gnnserve_worker.generation.node_rows import NodeRows

@@ -18,8 +18,8 @@ from tests.support.several_types import shop, write_folder
 from tests.worker.test_overlays_over_relations import described, read
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.repository import PAIRS_SCHEMA_VERSION, TYPED_SCHEMA_VERSION, RevisionManifest
 from gnnserve_api.manifest import Document, parse_document
-from gnnserve_api.repository import PAIRS_SCHEMA_VERSION, TYPED_SCHEMA_VERSION, RevisionManifest
 from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate

@@ -22,7 +22,7 @@ from tests.support.overlays import (
 )
 from tests.support.statistics import is_uniform
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.overlay import overlay_arranger

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.graph_schema import AS_LISTED, one_type
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.graph_schema import AS_LISTED, one_type
 from gnnserve_worker.graph.overlay import OverlayArranger, overlay_arranger
 from gnnserve_worker.graph.relation_lists import TypePlaces, merged_lists, places_of
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation, Splits

@@ -17,7 +17,7 @@ from tests.worker.test_overlays_over_relations import Given, drawn_overlay
 from tests.worker.test_overlays_over_relations import made as made_revision
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import (
+from gnnserve_api.files.graph_schema import (
     AS_LISTED,
     NAMES_OF_TYPES,
     GraphSchema,
@@ -25,9 +25,9 @@ from gnnserve_api.graph_schema import (
     TypeManifest,
     relation_manifest,
 )
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
-from gnnserve_api.protocol import TypedNodeFeatures
-from gnnserve_api.protocol import TypedOverlay as JsonOverlay
+from gnnserve_api.http.protocol import TypedNodeFeatures
+from gnnserve_api.http.protocol import TypedOverlay as JsonOverlay
+from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_client import Client, TypedOverlay
 from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures

@@ -21,8 +21,8 @@ from tests.support.serving import FakeWorker, running
 from tests.support.several_types import load_types, shop, typed_source, write_folder
 from tests.worker.test_networks_over_relations import generated, saved, service_of
 
-from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tests.worker.test_toy_payload import KEPT, MERGED, Toy, one_type, several_types
 
-from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.graph_schema import AS_LISTED
-from gnnserve_api.repository import PAYLOAD_SCHEMA_VERSION, GraphManifest
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.files.graph_schema import AS_LISTED
+from gnnserve_api.files.repository import PAYLOAD_SCHEMA_VERSION, GraphManifest
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.repository import checks, paths

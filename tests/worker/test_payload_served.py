@@ -21,8 +21,8 @@ from tests.worker.test_networks_over_relations import service_of
 from tests.worker.test_overlays_over_relations import read
 from typer.testing import CliRunner
 
-from gnnserve_api.changes import CHANGES_TYPE
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_cli.main import app
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.updates import Updates

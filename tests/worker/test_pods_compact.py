@@ -13,10 +13,10 @@ from tests.support.living import batch_of
 from tests.worker.test_pods_generate import environ_of, keep_signals, manifest_of
 from typer.testing import CliRunner
 
-from gnnserve_api.edges import Direction
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.generation import GenerationResult, decode_result
-from gnnserve_api.pods import PodExit
+from gnnserve_api.files.edges import Direction
+from gnnserve_api.pods.generation import GenerationResult, decode_result
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_cli.main import app
 from gnnserve_cli.updates import own_uid
 from gnnserve_worker.changes.log import Entry

@@ -17,9 +17,9 @@ from tests.support.pods import publish_answering, table_of, worker_pod
 from tests.support.repository import load_fake, publish, repository_in
 
 from gnnserve_api.device import CachePolicy, Device
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, InputError
-from gnnserve_api.pods import PodExit
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served_changes import AppliedLog
 from gnnserve_worker.opening.loaded import LoadedRevision

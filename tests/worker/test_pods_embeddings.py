@@ -12,8 +12,8 @@ import pytest
 from tests.support.graphs import network_manifest
 from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
 
-from gnnserve_api.embeddings import IndexKind, IndexMetric, Neighbours
-from gnnserve_api.pods import PodExit
+from gnnserve_api.files.embeddings import IndexKind, IndexMetric, Neighbours
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.task import Decoder
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact

@@ -24,8 +24,8 @@ from tests.support.profiles import revision_manifest
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import InputError, RepositoryError, ResourceError, StorageError
-from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result
-from gnnserve_api.pods import PodExit
+from gnnserve_api.pods.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.kernel_cache import folder_of

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from tests.support.loading import DEADLINE_S, FakeRepository, FakeServer, Loading, loading_into
 
-from gnnserve_api.batching import Batching
 from gnnserve_api.errors import DamagedError, DeviceError, RepositoryError
+from gnnserve_api.limits import Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import AffineCost, Damage, RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import AffineCost, Damage, RoutingMode, RoutingTable
 from gnnserve_worker.following.loader import POLITE, Loader
 from gnnserve_worker.inference.served import ServedRevision
 

@@ -22,8 +22,8 @@ from tests.support.pool_pod import SERVICES
 from tests.support.waiting import until
 from tritonclient.utils import InferenceServerException
 
-from gnnserve_api.pool import SERVICES_KEY, PoolService, PoolServices, encode_services
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.pods.pool import SERVICES_KEY, PoolService, PoolServices, encode_services
 from gnnserve_worker.following.pool_services import difference, parse_services
 
 THREE, FIVE = 3, 5

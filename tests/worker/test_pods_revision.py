@@ -9,9 +9,9 @@ import pytest
 from tests.worker.test_pods_compact import NODES, Service, keep_signals, new_node
 from tests.worker.test_pods_generate import manifest_of
 
-from gnnserve_api.generation import GenerationResult
 from gnnserve_api.manifest import parse_manifest
-from gnnserve_api.pods import PodExit
+from gnnserve_api.pods.generation import GenerationResult
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_worker.compaction.answering import find_answering
 from gnnserve_worker.opening.revision import load_revision
 

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.following.routing_watch import ApiServer, RoutingWatch
 
 A, B, C = (RoutingTable(revision, f"recipe-{revision}") for revision in "abc")

@@ -21,11 +21,11 @@ from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
 from tests.support.waiting import until
 
-from gnnserve_api.batching import Batching
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.limits import Batching
 from gnnserve_api.objective import Objective
-from gnnserve_api.pods import GRPC_VARIABLE, PodExit
-from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.routing import Canary, encode_routing
+from gnnserve_api.pods.interface import GRPC_VARIABLE, PodExit
+from gnnserve_api.pods.routing import Canary, encode_routing
 from gnnserve_client import Client
 from gnnserve_worker.pods.serve import WorkerSettings
 

@@ -23,7 +23,7 @@ from tests.support import fork_server
 from tests.support.pods import ROOT, answers_of, publish_answering
 from tests.support.waiting import until
 
-from gnnserve_api.pods import PodExit
+from gnnserve_api.pods.interface import PodExit
 
 EXAMPLES = ROOT / "examples" / "kserve"
 THREE, FIVE = 3, 5

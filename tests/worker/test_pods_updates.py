@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.routing import CredentialState
+from gnnserve_api.pods.routing import CredentialState
 from gnnserve_worker.changes.address import read_address
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile, UpdatesOptions
 from gnnserve_worker.pods.updates import read_updates

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from tests.support.programs import GRAPH_INPUTS, check_program_file, export, manifest_of, save, write_mischief
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import InputRole, ProgramInput
+from gnnserve_api.files.programs import InputRole, ProgramInput
 from gnnserve_api.spec.program import Program
 from gnnserve_worker.generation import given_program
 from gnnserve_worker.generation.given_program import read_program

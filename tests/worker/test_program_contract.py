@@ -12,7 +12,7 @@ import pytest
 from tests.support.graphs import dense_features, graph_of
 from tests.support.programs import GRAPH_INPUTS, manifest_of
 
-from gnnserve_api.graph_schema import (
+from gnnserve_api.files.graph_schema import (
     AS_LISTED,
     GraphSchema,
     PayloadManifest,
@@ -20,7 +20,7 @@ from gnnserve_api.graph_schema import (
     one_type,
     relation_manifest,
 )
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, RelationKey, contract_problems
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, RelationKey, contract_problems
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.programs.contract import LaidOut, lay_out

@@ -13,7 +13,7 @@ from tests.worker.test_program_opening import published
 
 from gnnserve_api.device import Device
 from gnnserve_api.errors import DeviceError
-from gnnserve_api.programs import ProgramLimits, ProgramOutput
+from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.program_device import move_where_equal
 from gnnserve_worker.opening.loaded import LoadedRevision

@@ -12,8 +12,8 @@ import torch_geometric.nn as pyg
 from tests.support.graphs import dense_features, random_graph, table_of
 from tests.support.programs import check_program_file, export_over_graph, manifest_of
 
-from gnnserve_api.graph_schema import one_type
-from gnnserve_api.programs import ProgramManifest, ProgramOutput
+from gnnserve_api.files.graph_schema import one_type
+from gnnserve_api.files.programs import ProgramManifest, ProgramOutput
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph

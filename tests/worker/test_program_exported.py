@@ -13,9 +13,9 @@ from tests.support.graphs import npz_arrays, planted_graph, service_of, write_np
 from tests.support.programs import check_program_file
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
-from gnnserve_api.graph_schema import one_type
-from gnnserve_api.programs import ProgramManifest, ProgramOutput, contract_problems
+from gnnserve_api.files.export import ExportedArray, ExportFormat, ExportManifest
+from gnnserve_api.files.graph_schema import one_type
+from gnnserve_api.files.programs import ProgramManifest, ProgramOutput, contract_problems
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.contract import inputs_of, outputs_of
 from gnnserve_worker.export.inputs import draw_inputs

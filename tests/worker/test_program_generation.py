@@ -23,11 +23,11 @@ from tests.support.programs import export, export_over_graph, made_once, manifes
 from tests.support.secured_worker import started
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportFormat
-from gnnserve_api.generation import decode_result
-from gnnserve_api.pods import PodExit
-from gnnserve_api.programs import ProgramOutput
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.export import ExportFormat
+from gnnserve_api.files.programs import ProgramOutput
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.pods.generation import decode_result
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.changes.log import Entry

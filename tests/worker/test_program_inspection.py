@@ -10,7 +10,7 @@ import pytest
 from tests.support.programs import write_linear
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import ProgramLimits
+from gnnserve_api.files.programs import ProgramLimits
 from gnnserve_worker.programs.facts import ProgramFacts, StatedTensor
 from gnnserve_worker.programs.forking import ForkServer
 from gnnserve_worker.programs.inspection import inspect

@@ -21,9 +21,9 @@ from tests.support.links import load_links
 from tests.support.programs import export_over_graph
 from tests.support.serving import FakeWorker, running
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.model import ExpectedScores
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.spec.task import Decoder, Links

@@ -22,7 +22,7 @@ from tests.worker import test_program_links_types as several_types
 from tests.worker.test_program_types import FREE, example, whole_graph
 from tests.worker.test_program_types_generation import GrownGraph
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions

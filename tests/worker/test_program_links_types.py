@@ -17,7 +17,7 @@ from tests.worker.test_program_types import FEATURES, FREE, HIDDEN, ITEMS, PROGR
 from tests.worker.test_program_types_generation import hetero_data
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate

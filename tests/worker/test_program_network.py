@@ -14,9 +14,9 @@ from tests.support.graphs import random_graph, read_only
 from tests.support.overlays import FEATURES, NODES, RULES, World, revision_over, scaling_of
 from tests.support.programs import export_over_graph, manifest_of
 
-from gnnserve_api.edges import EdgeRules
-from gnnserve_api.graph_schema import one_type
-from gnnserve_api.programs import ProgramOutput
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.files.graph_schema import one_type
+from gnnserve_api.files.programs import ProgramOutput
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage

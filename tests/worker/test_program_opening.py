@@ -24,9 +24,9 @@ from tests.support.repository import (
 )
 
 from gnnserve_api.errors import DamagedError, InputError
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramLimits, ProgramManifest, ProgramOutput
-from gnnserve_api.repository import PROGRAM, RevisionManifest, VariantManifest, program_network
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramLimits, ProgramManifest, ProgramOutput
+from gnnserve_api.files.repository import PROGRAM, RevisionManifest, VariantManifest, program_network
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.export.write import check_variant
 from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.inference.batch import infer_batch, warm_up

@@ -16,10 +16,10 @@ from tests.support.overlays import FEATURES, revision_over, scaling_of
 from tests.support.programs import export, manifest_of
 from tests.support.repository import RANKING, TABLE, repository_in, tiny_profile, write_features
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.graph_schema import one_type
-from gnnserve_api.programs import InputRole, ProgramInput
-from gnnserve_api.repository import RowSource, VariantManifest, program_network
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.graph_schema import one_type
+from gnnserve_api.files.programs import InputRole, ProgramInput
+from gnnserve_api.files.repository import RowSource, VariantManifest, program_network
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage

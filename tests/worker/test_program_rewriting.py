@@ -19,7 +19,7 @@ import torch_geometric.nn as pyg
 from onnx import TensorProto, helper
 from tests.support.programs import export_over_graph, save
 
-from gnnserve_api.programs import ProgramOutput
+from gnnserve_api.files.programs import ProgramOutput
 from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.programs.providers import CPU, ON_CPU
 from gnnserve_worker.programs.race import check_repeats

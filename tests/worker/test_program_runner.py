@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tests.support.programs import write_mischief
 
-from gnnserve_api.programs import ProgramLimits, ProgramOutput
+from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
 from gnnserve_worker.programs.forking import Fork, ForkServer
 from gnnserve_worker.programs.messages import Start

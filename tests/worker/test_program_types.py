@@ -15,8 +15,8 @@ from tests.support.programs import check_program_file, export, made_once, manife
 from tests.support.repository import RANKING, repository_in, tiny_profile
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramOutput, RelationKey
-from gnnserve_api.repository import VariantManifest, program_network
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramOutput, RelationKey
+from gnnserve_api.files.repository import VariantManifest, program_network
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.payload import EdgePayload

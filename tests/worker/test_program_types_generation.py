@@ -37,9 +37,9 @@ from tests.worker.test_program_types import (
     whole_graph,
 )
 
-from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
 from gnnserve_worker.asking.question import Question, RequestError

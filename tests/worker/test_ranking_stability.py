@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate

@@ -20,7 +20,7 @@ from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.serving import FakeWorker, running
 from tests.support.several_types import shop, write_folder
 
-from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed

@@ -8,7 +8,7 @@ from tests.support.graphs import dense_features, network_manifest, projected_tab
 from tests.support.pyg import assert_close
 from tests.support.serving_path import SHARE, infer, sample_of
 
-from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
+from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.kernels.layout import pack_layout
 from gnnserve_worker.models.architecture import RelationalLayer, layer_tensors

@@ -10,8 +10,8 @@ import pytest
 from tests.support.repository import repository_in
 from tests.support.samplers import sampler_of
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.repository import ChangedSource
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.repository import ChangedSource
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from tests.support.serving import OpenedWorker, running
 
-from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import RepositoryError
+from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.paths import ManifestFolder
 from gnnserve_api.spec.service import GNNService

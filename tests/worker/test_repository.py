@@ -43,11 +43,11 @@ from gnnserve_api.errors import (
     StorageError,
     words_in_cluster,
 )
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.profile import Profile
-from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import GraphManifest, NodeIdKind, RevisionManifest, model_digest, sealed
-from gnnserve_api.repository_schema3 import RevisionManifest3
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.provenance import provenance_of
+from gnnserve_api.files.repository import GraphManifest, NodeIdKind, RevisionManifest, model_digest, sealed
+from gnnserve_api.files.repository_schema3 import RevisionManifest3
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import GraphData

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.repository import load_fake, publish, repository_in, tiny_graph
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.repository.history import keep_history
 from gnnserve_worker.repository.repository import Repository
 

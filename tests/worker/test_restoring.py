@@ -12,7 +12,7 @@ from tests.support.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of
 from tests.support.overlays import RULES
 from tests.worker.test_compaction import NODES, UNDIRECTED, Service
 
-from gnnserve_api.edges import EdgeRules
+from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.differences import BatchWriter, edge_differences, names_of, node_changes
 from gnnserve_worker.compaction.restoring import bring

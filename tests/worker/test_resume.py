@@ -21,9 +21,9 @@ from tests.support.graphs import npz_arrays, planted_graph, service_of, write_np
 from tests.support.interruption import Interruption, in_child
 from tests.support.steps import HeardSteps
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.files.training import TrainingRun
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation import learning
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation import train as train_module

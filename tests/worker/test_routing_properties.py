@@ -12,9 +12,9 @@ from tests.support.campaigns import examples
 from tests.support.serving import TRADE_OFF, without_overlays
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
+from gnnserve_api.files.profile import Profile
 from gnnserve_api.objective import Objective
-from gnnserve_api.profile import Profile
-from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason

@@ -11,8 +11,8 @@ from tests.support.samplers import sampler_of
 from tests.support.serving_path import SHARE
 from tests.worker.test_overlay_relations import drawn_edges, over_types, readings
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.graph_schema import one_type
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.graph_schema import one_type
 from gnnserve_worker.graph.overlay import EdgeRows, Overlay, OverlayArranger, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import places_of

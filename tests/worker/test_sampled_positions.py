@@ -10,7 +10,7 @@ from tests.support.sampler_contract import FANOUT_CASES
 from tests.support.serving_path import SHARE
 from tests.worker.test_overlay_relations import drawn_edges, over_types
 
-from gnnserve_api.edges import EdgeRules
+from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernels.view import SampleView, unpack
 from gnnserve_worker.sampling.batch_view import Part, view_of

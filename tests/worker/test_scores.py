@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.training import Majority
 from gnnserve_api.spec.scoring import MetricChoice
-from gnnserve_api.training import Majority
 from gnnserve_cli.render import metric_name
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, metric_of, right_labels

@@ -12,8 +12,8 @@ from tests.support.generated import generate_over
 from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
 from tests.support.learning import labels_of
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation import one_relation
 from gnnserve_worker.generation.families.registry import with_searched_factors

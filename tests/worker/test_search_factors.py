@@ -10,8 +10,8 @@ import pytest
 from tests.support.graphs import npz_arrays, planted_graph, random_graph, service_of, write_npz
 from tests.support.steps import HeardSteps
 
-from gnnserve_api.factors import ColumnsTrial
-from gnnserve_api.provenance import provenance_of
+from gnnserve_api.files.factors import ColumnsTrial
+from gnnserve_api.files.provenance import provenance_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE

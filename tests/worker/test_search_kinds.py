@@ -21,7 +21,7 @@ from tests.worker.test_program_links import GRAPH
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import point_of
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate

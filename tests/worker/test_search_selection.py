@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.profiles import latency
 
 from gnnserve_api.families import point_of
-from gnnserve_api.profile import VariantProfile
-from gnnserve_api.search import SearchedVariant
+from gnnserve_api.files.profile import VariantProfile
+from gnnserve_api.files.search import SearchedVariant
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.profile import dominates
 from gnnserve_worker.generation.search.selection import Areas, select

@@ -7,7 +7,7 @@ import pytest
 from tests.support.graphs import random_graph
 from tests.support.profiles import latency
 
-from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.registry import with_searched_factors

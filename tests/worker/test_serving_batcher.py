@@ -6,7 +6,7 @@ import pytest
 from tests.support.batching import ADAPTIVE, Queue, reason
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 
 # TRADE_OFF: 1 seed costs x1 10.1, x4 4.04, x8 2.02 ms; 100 seeds cost 20, 8, 4 ms; losses 0, 10, 30 permille. Nothing

@@ -21,7 +21,7 @@ from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_services import started
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import AffineCost, Canary, RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import AffineCost, Canary, RoutingMode, RoutingTable
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing

@@ -20,7 +20,7 @@ from tests.support.updates import TIME_MS, FakeUpdates
 from tests.worker.test_changes_reading import COLUMNS, NODES, arrays, revision
 from tests.worker.test_serving_http import error_of, samples_of
 
-from gnnserve_api.changes import CHANGES_TYPE, MOST_CLIENT_CHARACTERS
+from gnnserve_api.http.changes import CHANGES_TYPE, MOST_CLIENT_CHARACTERS
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, SequencePassedError
 from gnnserve_worker.changes.updates import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.serving import TRADE_OFF, profile, variant
 
-from gnnserve_api.batching import Batching
 from gnnserve_api.families import Capabilities
+from gnnserve_api.limits import Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.choice import ChoiceReason, Pins, choose, decide_route
 from gnnserve_worker.scheduling.variants import VariantChooser
 

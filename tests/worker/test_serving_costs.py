@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.serving import TRADE_OFF, variant
 
-from gnnserve_api.routing import AffineCost
+from gnnserve_api.pods.routing import AffineCost
 from gnnserve_worker.scheduling.cost_terms import Overhead
 from gnnserve_worker.scheduling.variants import LEAST_MARGIN, CostModel
 

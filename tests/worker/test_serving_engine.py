@@ -15,7 +15,7 @@ from tests.support.serving import FakeWorker, Submitted, accepted, held, profile
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import AffineCost
+from gnnserve_api.pods.routing import AffineCost
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving import engine as engine_module

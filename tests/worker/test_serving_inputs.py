@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.serving import FakeWorker, with_overlays
 
-from gnnserve_api.repository import SourceColumn
+from gnnserve_api.files.repository import SourceColumn
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means

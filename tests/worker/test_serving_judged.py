@@ -11,7 +11,7 @@ import pytest
 from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, profile, running, service, variant
 from tests.support.waiting import WAIT_S
 
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.scheduling.variants import VariantChooser

@@ -16,7 +16,7 @@ import pytest
 from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, accepted, running
 from tests.support.waiting import WAIT_S
 
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.accuracy import watch as watching
 from gnnserve_worker.serving.accuracy.tally import Tally

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import Route, RoutingMode
+from gnnserve_api.pods.routing import Route, RoutingMode
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.counters import LATENCY_BUCKETS_S, SIZE_BUCKETS

@@ -17,7 +17,7 @@ from tests.worker.test_changes_reading import revision
 from tests.worker.test_serving_http import error_of, overload, samples_of, slow_worker
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason

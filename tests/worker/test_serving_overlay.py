@@ -20,8 +20,8 @@ from tests.support.campaigns import examples
 from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, running, service, with_overlays
 
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
-from gnnserve_api.repository import SourceColumn
+from gnnserve_api.files.repository import SourceColumn
+from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_worker.asking import naming
 from gnnserve_worker.asking.overlay import OverlaySupport

@@ -13,11 +13,11 @@ from tests.support.overlays import arrange_overlay
 from tests.support.profiles import profile
 from tests.support.serving import NODES, TRADE_OFF, FakeWorker, accepted, held, running, variant
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.families import Capabilities
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.profile import NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.profile import NewNodesLatency, Profile, VariantProfile
-from gnnserve_api.routing import AffineCost, RoutingTable
+from gnnserve_api.pods.routing import AffineCost, RoutingTable
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.choice import choose, decide_route

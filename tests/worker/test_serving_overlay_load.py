@@ -11,7 +11,7 @@ from tests.support.serving import TRADE_OFF
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason

@@ -12,9 +12,9 @@ from tests.support.profiles import profile
 from tests.support.serving import variant
 
 from gnnserve_api.families import Capabilities
+from gnnserve_api.files.profile import NewNodesLatency, Profile
 from gnnserve_api.objective import Objective
-from gnnserve_api.profile import NewNodesLatency, Profile
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.cost_terms import overlay_load
 from gnnserve_worker.scheduling.queue import Request

@@ -26,7 +26,7 @@ from tests.support.serving import (
     without_overlays,
 )
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.asking.question import NO_WISHES, Wishes
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Graph

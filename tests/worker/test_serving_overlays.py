@@ -11,9 +11,9 @@ import pytest
 from tests.support.serving import TRADE_OFF, FakeWorker, profile, variant, without_overlays
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
+from gnnserve_api.files.profile import Profile
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.profile import Profile
-from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batch, Batcher
 from gnnserve_worker.scheduling.choice import ChoiceReason, choose
 from gnnserve_worker.scheduling.cost_terms import BatchKind, load_of, overlay_load

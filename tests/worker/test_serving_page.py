@@ -21,7 +21,7 @@ from tests.support.serving import CLASSES, FakeWorker, running
 from tests.support.slow_worker import PROFILE, SlowWorker, slow_worker
 from tests.support.updates import FakeUpdates
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 

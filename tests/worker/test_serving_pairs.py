@@ -12,7 +12,7 @@ from tests.support.client_worker import Brought, client_worker
 from tests.support.questions import question_of
 from tests.support.serving import Client, FakeWorker, running, service
 
-from gnnserve_api.links import EndManifest, LinkCalibration, LinksManifest
+from gnnserve_api.files.links import EndManifest, LinkCalibration, LinksManifest
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.models.decoder import build_decoder

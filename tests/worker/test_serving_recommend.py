@@ -16,7 +16,7 @@ from tests.support.following_index import followed
 from tests.support.graphs import network_manifest
 from tests.support.serving import FakeWorker, running, service
 
-from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.embeddings import EmbeddingSink, EmbeddingsSpec, PostgresSinkSpec
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage

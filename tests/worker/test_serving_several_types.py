@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.support.serving import CLASSES, Client, FakeWorker, running, service
 
-from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
+from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.described_types import TypesByName
 from gnnserve_worker.asking.naming import TargetNaming

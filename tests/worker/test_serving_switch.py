@@ -25,7 +25,7 @@ from tests.support.serving import (
 )
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import AffineCost, RoutingMode
+from gnnserve_api.pods.routing import AffineCost, RoutingMode
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import TableError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from tests.support.campaigns import examples
 from tests.support.graphs import graph_of, neighbours_of, npz_arrays, planted_graph, write_npz
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.spec.graph import GraphSource, NpzDirection, NpzSource
 from gnnserve_worker.graph.edges import BothDirections
 from gnnserve_worker.graph.sources.load import load_source, source_digest, undecided_digest

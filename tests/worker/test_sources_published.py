@@ -34,8 +34,8 @@ from tests.support.published import (
     zipped,
 )
 
-from gnnserve_api.edges import Direction
 from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_api.files.edges import Direction
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource
 from gnnserve_api.spec.service import GNNService

@@ -16,9 +16,9 @@ from tests.support.campaigns import examples
 from tests.support.graphs import neighbours_of
 from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
-from gnnserve_api.edges import Direction
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.edges import Direction
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_worker.graph.sources import table_csv, table_edges, table_nodes
 from gnnserve_worker.graph.sources.load import load_source, source_digest

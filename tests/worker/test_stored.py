@@ -14,8 +14,8 @@ from tests.support.learning import labels_of
 from tests.support.overlays import FEATURES as FEATURES_OF_WORLD
 from tests.support.overlays import World
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import Ingredients
 from gnnserve_worker.generation.families.registry import plan_families

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.support.serving import Client, FakeWorker, running, service
 
-from gnnserve_api.protocol import PredictAnswer, PredictRequest
-from gnnserve_api.recommend import RecommendedNode
+from gnnserve_api.http.protocol import PredictAnswer, PredictRequest
+from gnnserve_api.http.recommend import RecommendedNode
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import IndexPart

@@ -15,12 +15,12 @@ import pytest
 from tests.support.payload_lists import lists_with_payload
 from tests.support.samplers import sampler_of
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import NAMES_OF_TYPES
-from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
-from gnnserve_api.protocol import RequestOverlay, TypedOverlay
-from gnnserve_api.repository import SourceColumn
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES
+from gnnserve_api.files.repository import SourceColumn
+from gnnserve_api.http.protocol import RequestOverlay, TypedOverlay
+from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES, GraphTypes
 from gnnserve_worker.asking.edge_payload import EdgePayloads

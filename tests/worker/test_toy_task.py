@@ -26,8 +26,8 @@ from tests.support.steps import HeardSteps
 from tests.worker.test_serving_canary import FIRST, SECOND, STAYS, DirectCalls
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportFormat, ExportManifest
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.export import ExportFormat, ExportManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.html import build_page

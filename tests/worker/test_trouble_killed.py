@@ -24,9 +24,9 @@ from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, t
 from tests.support.repository import load_fake, publish, repository_in, tiny_graph
 from tests.support.small_disk import small_disk
 
-from gnnserve_api.batching import Batching
-from gnnserve_api.generation import decode_result
-from gnnserve_api.pods import PodExit
+from gnnserve_api.limits import Batching
+from gnnserve_api.pods.generation import decode_result
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository

@@ -30,7 +30,7 @@ from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, held, running
 from tests.support.updates import FakeUpdates
 
-from gnnserve_api.repository import SourceColumn
+from gnnserve_api.files.repository import SourceColumn
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason

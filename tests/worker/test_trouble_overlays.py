@@ -22,7 +22,7 @@ from tests.support.overlay_oracle import RULES, Oracle, publish
 from tests.support.overlay_readers import Form, read_arrays, read_json, read_message, read_tensors_of_json
 from tests.support.pods import WorkerPod, table_of, worker_pod
 
-from gnnserve_api.pods import GRPC_VARIABLE
+from gnnserve_api.pods.interface import GRPC_VARIABLE
 
 pytestmark = pytest.mark.campaign("served")
 

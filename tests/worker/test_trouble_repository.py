@@ -14,8 +14,8 @@ import pytest
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
 
-from gnnserve_api.pods import PodExit
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.pods.interface import PodExit
 
 THREE, FIVE = 3, 5
 ASKED = [0, 5]

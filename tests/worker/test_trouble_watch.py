@@ -27,9 +27,9 @@ from tests.support.repository import load_fake, publish, repository_in
 from tests.support.serving import FakeWorker, with_compute
 
 from gnnserve_api.errors import RepositoryError
+from gnnserve_api.files.repository import FileEntry
 from gnnserve_api.objective import Objective
-from gnnserve_api.repository import FileEntry
-from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable
 from gnnserve_cli import serving
 from gnnserve_worker.following import repository_watch
 from gnnserve_worker.following.repository_watch import RepositoryWatch

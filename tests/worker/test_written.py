@@ -10,7 +10,7 @@ import pytest
 from tests.support.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of, generated
 
 import gnnserve_worker.inference.written as written_module
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.written import WrittenSince
 

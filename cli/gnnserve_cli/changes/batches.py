@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnnserve_api.changes import ChangesRequest, NewNode, NodeLabel
 from gnnserve_api.errors import InputError
-from gnnserve_api.protocol import NodeFeatures
+from gnnserve_api.http.changes import ChangesRequest, NewNode, NodeLabel
+from gnnserve_api.http.protocol import NodeFeatures
 from gnnserve_cli.changes.rows import Change, Kind, Label
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")

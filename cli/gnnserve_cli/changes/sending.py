@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import msgspec
 
-from gnnserve_api.changes import ChangesAnswer
 from gnnserve_api.errors import InputError
+from gnnserve_api.http.changes import ChangesAnswer
 from gnnserve_cli.changes.batches import Batch, TextKinds, may_be_integers, request_of
 from gnnserve_client.address import Endpoint
 from gnnserve_client.asking import Asking

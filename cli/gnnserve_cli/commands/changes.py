@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from gnnserve_api.changes import MOST_CLIENT_CHARACTERS, MOST_WAIT_S, ChangeRecord
 from gnnserve_api.errors import GnnserveError, InputError
-from gnnserve_api.protocol import MAX_OFFSET
+from gnnserve_api.http.changes import MOST_CLIENT_CHARACTERS, MOST_WAIT_S, ChangeRecord
+from gnnserve_api.http.protocol import MAX_OFFSET
 from gnnserve_cli.client import fetch_changes, open_url, opened, read_access
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,

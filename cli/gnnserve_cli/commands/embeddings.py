@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import UNSET
 
-from gnnserve_api.embeddings import EmbeddingsManifest, Neighbours
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.protocol import MAX_SEED
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.embeddings import EmbeddingsManifest, Neighbours
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.protocol import MAX_SEED
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
 from gnnserve_cli.commands.predict import as_integers, parse_nodes
 from gnnserve_cli.out_files import writing

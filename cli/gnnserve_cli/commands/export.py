@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportFormat, ExportManifest
 from gnnserve_api.extras import EXPORT, GENERATE
+from gnnserve_api.files.export import ExportFormat, ExportManifest
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
 from gnnserve_cli.out_files import writing
 from gnnserve_cli.render import count, output, print_json, put

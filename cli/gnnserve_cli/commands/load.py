@@ -12,11 +12,11 @@ import msgspec
 import typer
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.protocol import VariantsAnswer
 from gnnserve_api.objective import Objective
-from gnnserve_api.profile import Profile
-from gnnserve_api.protocol import VariantsAnswer
-from gnnserve_api.repository import NodeIdKind
-from gnnserve_api.routing import Route
+from gnnserve_api.pods.routing import Route
 from gnnserve_cli.client import fetch_nodes, fetch_route, fetch_variants, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import (
     CaFile,

@@ -11,7 +11,7 @@ import typer
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
-from gnnserve_api.priority import DEFAULT_PRIORITY, HIGHEST_PRIORITY, LOWEST_PRIORITY
+from gnnserve_api.objective import DEFAULT_PRIORITY, HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 DEFAULT_REPOSITORY = Path(".gnnserve")
 _OBJECTIVE = "Objective of the request"

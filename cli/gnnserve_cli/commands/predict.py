@@ -14,9 +14,10 @@ from msgspec import UNSET
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.live_accuracy import TypedNodeId
-from gnnserve_api.pairs import PairOutput, PairsAnswer, PairsRequest
-from gnnserve_api.protocol import (
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.live_accuracy import TypedNodeId
+from gnnserve_api.http.pairs import PairOutput, PairsAnswer, PairsRequest
+from gnnserve_api.http.protocol import (
     MAX_OFFSET,
     MAX_SEED,
     Label,
@@ -26,7 +27,6 @@ from gnnserve_api.protocol import (
     RequestOverlay,
     TypedOverlay,
 )
-from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_nodes, fetch_pairs, fetch_prediction, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import (
     CaFile,

@@ -11,9 +11,9 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from gnnserve_api.embeddings import IndexMetric, IndexState
 from gnnserve_api.errors import InputError
-from gnnserve_api.recommend import (
+from gnnserve_api.files.embeddings import IndexMetric, IndexState
+from gnnserve_api.http.recommend import (
     MOST_RECOMMENDED,
     ColumnCondition,
     Exclude,

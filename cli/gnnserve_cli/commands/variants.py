@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from gnnserve_api.errors import OutdatedError
-from gnnserve_api.given_weights import says_assumed, says_misfits
-from gnnserve_api.protocol import RelationAnswer, VariantsAnswer
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.given_weights import says_assumed, says_misfits
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.protocol import RelationAnswer, VariantsAnswer
 from gnnserve_cli.client import fetch_variants, open_url, read_access
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile
 from gnnserve_cli.exits import ExitCode

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api.http.protocol import PredictRequest
 from gnnserve_api.objective import Objective
-from gnnserve_api.protocol import PredictRequest
 from gnnserve_client.address import Endpoint
 from gnnserve_client.timing import ALL_TIMES, TIMING_HEADER
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api.http.protocol import NodeFeatures, PredictRequest, RequestOverlay
 from gnnserve_api.objective import Objective
-from gnnserve_api.protocol import NodeFeatures, PredictRequest, RequestOverlay
 from gnnserve_cli.loadgen.requests import MOST_BODIES, Requests, encode_prediction, headers_of
 from gnnserve_client.address import Endpoint
 

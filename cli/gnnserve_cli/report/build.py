@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import point_of
-from gnnserve_api.given_weights import says_misfits, says_unchecked
+from gnnserve_api.files.given_weights import says_misfits, says_unchecked
+from gnnserve_api.files.profile import LatencyProfile, Metric, Profile
+from gnnserve_api.files.provenance import Provenance
+from gnnserve_api.files.training import says_rising, says_unlearnt
+from gnnserve_api.http.live_accuracy import ObservedShare
 from gnnserve_api.intervals import difference_interval, share_interval
-from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import LatencyProfile, Metric, Profile
-from gnnserve_api.provenance import Provenance
 from gnnserve_api.tiers import Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
-from gnnserve_api.training import says_rising, says_unlearnt
 from gnnserve_cli.render import format_bytes, metric_name
 from gnnserve_cli.report import captions
 from gnnserve_cli.report.data import (

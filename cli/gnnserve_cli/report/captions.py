@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnserve_api.families import point_of
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 from gnnserve_cli.report.data import VariantRow, at_size
 from gnnserve_cli.report.subject import Subject
 from gnnserve_cli.report.words import NO_LOSS_POINTS, ms, names, nodes, nodes_of, number, percent, ratio

@@ -11,10 +11,10 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.families import Family
-from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import BY_LABELS, CascadeProfile, Compute, Metric, NodeScores, TaskFigures
-from gnnserve_api.provenance import Provenance
-from gnnserve_api.stability import RankStability
+from gnnserve_api.files.profile import BY_LABELS, CascadeProfile, Compute, Metric, NodeScores, TaskFigures
+from gnnserve_api.files.provenance import Provenance
+from gnnserve_api.files.stability import RankStability
+from gnnserve_api.http.live_accuracy import ObservedShare
 from gnnserve_api.variants import Storage
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.intervals import difference_interval
-from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
 from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.subject import Subject

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gnnserve_api.given_weights import says_assumed
-from gnnserve_api.provenance import Provenance
-from gnnserve_api.repository import NOT_RANKED, AttentionManifest
+from gnnserve_api.files.given_weights import says_assumed
+from gnnserve_api.files.provenance import Provenance
+from gnnserve_api.files.repository import NOT_RANKED, AttentionManifest
+from gnnserve_api.files.training import TrainingManifest, TrainingRun, says_attempts, says_learnt, says_length
 from gnnserve_api.spec.model import column_blocks, reads_embeddings, says_hops
-from gnnserve_api.training import TrainingManifest, TrainingRun, says_attempts, says_learnt, says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
 

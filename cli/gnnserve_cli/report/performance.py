@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import ChannelAxis, point_of
+from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.operations import BatchShape, NetworkShape, effective_fanouts, operations
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import ModelFit, Prediction

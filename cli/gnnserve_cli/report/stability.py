@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import mean
 
-from gnnserve_api.repository import NOT_RANKED
+from gnnserve_api.files.repository import NOT_RANKED
 from gnnserve_cli.report.data import Stability
 from gnnserve_cli.report.subject import Subject
 from gnnserve_cli.report.words import percent

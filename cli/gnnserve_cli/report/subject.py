@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from gnnserve_api.errors import InputError, RepositoryError
-from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import Profile
-from gnnserve_api.protocol import VariantsAnswer
-from gnnserve_api.provenance import Provenance, provenance_of
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.provenance import Provenance, provenance_of
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.http.live_accuracy import ObservedShare
+from gnnserve_api.http.protocol import VariantsAnswer
 from gnnserve_cli.client import fetch_variants, open_url
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.revisions import ServiceRevisions, load_services

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from gnnserve_api.profile import Profile
+from gnnserve_api.files.profile import Profile
 from gnnserve_api.tiers import ROUNDING
 from gnnserve_api.wording import in_words
 from gnnserve_cli.render import metric_name

@@ -6,8 +6,8 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from gnnserve_api.pods.routing import Canary
 from gnnserve_api.quantity import is_more
-from gnnserve_api.routing import Canary
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, RevisionName
 from gnnserve_api.spec.rules import rule

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, with_defaults
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, OWN_PREFIX, Annotations, none_is_reserved, reserved_in

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, assert_never
 
-from gnnserve_api.edges import EdgeColumns
+from gnnserve_api.files.edges import EdgeColumns
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource

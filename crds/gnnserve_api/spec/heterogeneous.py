@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.edges import Duplicates, EdgeColumns
-from gnnserve_api.graph_schema import TYPE_PATTERN
+from gnnserve_api.files.edges import Duplicates, EdgeColumns
+from gnnserve_api.files.graph_schema import TYPE_PATTERN
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.paths import FolderPath, HeteroDataPath, TablePath
 from gnnserve_api.spec.rules import rule

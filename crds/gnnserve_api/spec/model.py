@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from gnnserve_api.repository import AttentionManifest, NetworkManifest
+from gnnserve_api.files.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, with_defaults
 from gnnserve_api.spec.paths import ScoresPath, TensorsPath
 from gnnserve_api.spec.program import MOST_PROGRAM_PERMILLE, DecoderWeights, Program

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, size_bytes
-from gnnserve_api.programs import (
+from gnnserve_api.files.programs import (
     MAX_HOPS,
     InputRole,
     ProgramInput,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.edges import Direction
+from gnnserve_api.files.edges import Direction
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, Sha256
 from gnnserve_api.spec.paths import MirrorPath

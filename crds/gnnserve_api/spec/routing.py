@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.routing import RoutingMode
+from gnnserve_api.pods.routing import RoutingMode
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.canary import CanarySpec
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults

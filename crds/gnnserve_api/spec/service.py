@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gnnserve_api.repository import NetworkManifest
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.files.repository import NetworkManifest
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec import canary, pooled
 from gnnserve_api.spec import program_rules as programs
 from gnnserve_api.spec import task as task_rules

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.edges import Direction, Duplicates, SelfLoops
+from gnnserve_api.files.edges import Direction, Duplicates, SelfLoops
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.paths import TablePath
 from gnnserve_api.spec.rules import rule

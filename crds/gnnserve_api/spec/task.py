@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.programs import ProgramManifest
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.heterogeneous import ReverseRelations

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.batching import Batching
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
+from gnnserve_api.limits import Batching
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, PoolName, text, with_defaults
 from gnnserve_api.spec.placement import TopologySpreadConstraints

@@ -7,7 +7,8 @@ Beside the revision they tell of
   revision answers;
 - the program that they run as the model, which touches no other condition either: one request may be what a program
   fails at, and the others are answered;
-- the accuracy of variants in service, by the labels that clients send (`gnnserve_api.live_accuracy`). Each worker tells
+- the accuracy of variants in service, by the labels that clients send (`gnnserve_api.http.live_accuracy`). Each worker
+tells
   of its own labels; one that finds a variant worse is enough, since the intervals of all of them hold together but for
   their stated chance;
 - the Secrets that the spec names. The operator reads none: workers that mount them report what cannot be used, ready
@@ -22,13 +23,21 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from gnnserve_api import pods
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS
-from gnnserve_api.live_accuracy import InputDrift, ObservedShare, VariantAccuracy
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import Canary, CredentialKind, CredentialState, ProgramState, Route, RoutingMode, RoutingTable
+from gnnserve_api.http.live_accuracy import InputDrift, ObservedShare, VariantAccuracy
+from gnnserve_api.pods import interface as pods
+from gnnserve_api.pods.change_log import URI_KEY
+from gnnserve_api.pods.routing import (
+    Canary,
+    CredentialKind,
+    CredentialState,
+    ProgramState,
+    Route,
+    RoutingMode,
+    RoutingTable,
+)
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.updates import URI_KEY
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.updates import MOST_BEHIND_S, is_behind
 from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD

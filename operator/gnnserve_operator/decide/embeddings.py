@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.pod_problem import (
     DEADLINE_EXCEEDED,
     describe_attempt,

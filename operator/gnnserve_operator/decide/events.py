@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnnserve_api.reasons import Reason
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.workers import NOT_YET_OR_NOT_WANTED

@@ -19,11 +19,11 @@ from enum import StrEnum
 from msgspec import UNSET
 
 from gnnserve_api.device import size_bytes
-from gnnserve_api.pods import PodExit
-from gnnserve_api.reasons import Reason
+from gnnserve_api.pods.change_log import UpdatesProblemKind, UpdatesState
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.pod_problem import (
     describe_attempt,
     explain_failure,

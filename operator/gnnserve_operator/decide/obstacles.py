@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import KIND
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.decide.repository import least_storage

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gnnserve_api.pods import PodExit
-from gnnserve_api.reasons import Reason
+from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.decide.published import ended_well
 from gnnserve_operator.desired.metadata import QUEUE_NAME, is_repository_claim, pool_claim_name

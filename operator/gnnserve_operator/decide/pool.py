@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from gnnserve_api.pool import PROCESS_BYTES, PoolService, PoolServices, counted_bytes, free_port
+from gnnserve_api.pods.pool import PROCESS_BYTES, PoolService, PoolServices, counted_bytes, free_port
 from gnnserve_api.quantity import parse_quantity
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.service_routing import ServiceRouting
 from gnnserve_operator.desired.pool import entry_of, max_delta_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.verdict import Verdict
 
 

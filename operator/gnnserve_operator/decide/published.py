@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from gnnserve_api.generation import GenerationResult, decode_result
-from gnnserve_api.reasons import Reason
+from gnnserve_api.pods.generation import GenerationResult, decode_result
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.repository import RepositoryDecision, is_of_lost_claim
 from gnnserve_operator.desired.metadata import SERVICE

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
 
-from gnnserve_api.generation import GenerationResult
+from gnnserve_api.pods.generation import GenerationResult
 from gnnserve_api.quantity import parse_quantity
-from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.repository import DeletionPolicy, RepositoryClaim, RepositoryPlace
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.belonging import Owner
 from gnnserve_operator.decide.problem import join_words
 from gnnserve_operator.desired.deployment import MountedClaim

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator import kinds
 from gnnserve_operator.decide.events import WARNING, EventNote
 from gnnserve_operator.decide.problem import join_words

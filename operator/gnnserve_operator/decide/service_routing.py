@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gnnserve_api.generation import GenerationResult
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import RoutingTable, VariantRoute
+from gnnserve_api.pods.generation import GenerationResult
+from gnnserve_api.pods.routing import RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.status import condition_in

@@ -22,9 +22,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from gnnserve_api.generation import GenerationResult, VariantSummary
-from gnnserve_api.reasons import Reason
-from gnnserve_api.status import (
+from gnnserve_api.pods.generation import GenerationResult, VariantSummary
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import (
     Condition,
     ConditionStatus,
     ConditionType,

@@ -1,7 +1,8 @@
 """Do workers follow the log of changes, and is it compacted?
 
-Each tells in `GET /v1/route` how far it is and what is wrong (`gnnserve_api.updates`). The operator reads no log and
-has no address of one. Requests are answered all the while, as of what a worker has applied, so Ready is not touched.
+Each tells in `GET /v1/route` how far it is and what is wrong (`gnnserve_api.pods.change_log`). The operator reads no
+log and has no address of one. Requests are answered all the while, as of what a worker has applied, so Ready is not
+touched.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.pods.change_log import UpdatesProblemKind, UpdatesState
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.status import UpdatesStatus
-from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import UpdatesStatus
 from gnnserve_operator.decide.generation import GenerationDecision
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict, sentence

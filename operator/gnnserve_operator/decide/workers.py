@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gnnserve_api.errors import NO_GPU
-from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import CredentialKind, Route
+from gnnserve_api.pods.routing import CredentialKind, Route
 from gnnserve_api.spec.worker import field_of_pods
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.answers import decide_base_variant, describe_waiting, repair_words
 from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem, remedy_of_refusal
 from gnnserve_operator.decide.problem import Problem, join_words

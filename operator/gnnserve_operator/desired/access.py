@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from gnnserve_api.pods import HTTP_PORT, MIRROR_VARIABLE
-from gnnserve_api.pool import FIRST_PORT, LAST_PORT, grpc_port
+from gnnserve_api.pods.interface import HTTP_PORT, MIRROR_VARIABLE
+from gnnserve_api.pods.pool import FIRST_PORT, LAST_PORT, grpc_port
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.endpoint import build_ingress_ports

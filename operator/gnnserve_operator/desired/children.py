@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from gnnserve_api.generation import GenerationResult
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.generation import GenerationResult
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator import kinds

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
-from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
+from gnnserve_api.pods import interface as pods
+from gnnserve_api.pods.tracing import ENDPOINT_VARIABLE, SAMPLER_ARGUMENT_VARIABLE, SAMPLER_VARIABLE, Sampler
 from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import RolloutSpec, Worker
-from gnnserve_api.tracing import ENDPOINT_VARIABLE, SAMPLER_ARGUMENT_VARIABLE, SAMPLER_VARIABLE, Sampler
 from gnnserve_operator.desired import endpoint, updates
 from gnnserve_operator.desired.metadata import (
     CLAIM_ANNOTATION,

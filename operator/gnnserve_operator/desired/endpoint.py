@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gnnserve_api import pods
-from gnnserve_api.pool import grpc_port
+from gnnserve_api.pods import interface as pods
+from gnnserve_api.pods.pool import grpc_port
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Component, Manifest, Parent, child_metadata, pool_selector, service_name

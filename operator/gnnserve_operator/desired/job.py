@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gnnserve_api import pods
+from gnnserve_api.pods import interface as pods
+from gnnserve_api.pods.change_log import URI_KEY
 from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.updates import URI_KEY
 from gnnserve_operator.desired import updates
 from gnnserve_operator.desired.metadata import (
     REPAIR_ANNOTATION,

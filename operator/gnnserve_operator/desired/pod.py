@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from gnnserve_api import pods
+from gnnserve_api.pods import interface as pods
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.placement import Toleration
 from gnnserve_api.spec.pods import Gpu, PodSettings, Resources

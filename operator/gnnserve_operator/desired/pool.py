@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnnserve_api import pods
 from gnnserve_api.device import size_bytes
-from gnnserve_api.pool import SERVICES_KEY, PoolService, PoolServices, encode_services
-from gnnserve_api.routing import CredentialKind
+from gnnserve_api.pods import interface as pods
+from gnnserve_api.pods.change_log import URI_KEY
+from gnnserve_api.pods.pool import SERVICES_KEY, PoolService, PoolServices, encode_services
+from gnnserve_api.pods.routing import CredentialKind
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.updates import URI_KEY
 from gnnserve_operator.desired.access import port_of_receiver
 from gnnserve_operator.desired.deployment import MountedClaim, WorkerProgram, pool_pods, template_of
 from gnnserve_operator.desired.metadata import (

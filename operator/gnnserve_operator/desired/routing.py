@@ -13,8 +13,8 @@ from datetime import datetime
 import msgspec
 
 from gnnserve_api import decoding
-from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_result
-from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
+from gnnserve_api.pods.generation import GENERATION_KEY, GenerationResult, encode_result
+from gnnserve_api.pods.routing import ROUTING_KEY, RoutingTable, encode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import (
     CLAIM_ANNOTATION,

@@ -7,11 +7,11 @@ so that an upgraded operator restarts no workers.
 
 from __future__ import annotations
 
-from gnnserve_api import pods
 from gnnserve_api.device import size_bytes
+from gnnserve_api.pods import interface as pods
+from gnnserve_api.pods.change_log import URI_KEY, logs_folder, sqlite_file
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_api.updates import URI_KEY, logs_folder, sqlite_file
 from gnnserve_operator.desired.metadata import Manifest, Parent
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME, secret_volume
 

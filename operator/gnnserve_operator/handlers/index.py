@@ -20,7 +20,7 @@ from typing import Self
 
 import msgspec
 
-from gnnserve_api.status import ConditionType
+from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.belonging import needed_managed_fields
 from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, find_writers
 from gnnserve_operator.desired.metadata import POOL, SERVICE

@@ -35,7 +35,7 @@ from tests.changes.campaign.history import (
 from tests.changes.campaign.revision import NODES, VALUES, from_json, to_binary, to_json
 from tests.support.waiting import Patience, until
 
-from gnnserve_api.changes import CHANGES_TYPE, CLIENT_HEADER, SEQUENCE_HEADER
+from gnnserve_api.http.changes import CHANGES_TYPE, CLIENT_HEADER, SEQUENCE_HEADER
 
 CONTESTED = tuple(range(900, 904))
 """Nodes that every writer adds, changes and removes: batches about them may be refused, before they are in the log or

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.support import fork_server
 
-from gnnserve_api.generation import GenerationResult, decode_result
-from gnnserve_api.pods import COMPACT_VARIABLE
+from gnnserve_api.pods.generation import GenerationResult, decode_result
+from gnnserve_api.pods.interface import COMPACT_VARIABLE
 
 _MODULE = "gnnserve_worker.pods.generate"
 _MESSAGE_VARIABLE = "GNNSERVE_TERMINATION_MESSAGE"

@@ -27,8 +27,8 @@ from tests.support.partition import Partition
 from tests.support.pods import WorkerPod, worker_pod
 from tests.support.postgres import PostgresServer
 
-from gnnserve_api.generation import GenerationResult
-from gnnserve_api.pods import (
+from gnnserve_api.pods.generation import GenerationResult
+from gnnserve_api.pods.interface import (
     MANIFEST_VARIABLE,
     MAX_DELTA_VARIABLE,
     POSTGRES_LOG_VARIABLE,
@@ -36,7 +36,7 @@ from gnnserve_api.pods import (
     SERVICE_UID_VARIABLE,
     WRITE_TOKENS_VARIABLE,
 )
-from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable
 
 _MAX_DELTA_BYTES = 1 << 26
 

@@ -18,7 +18,7 @@ from tests.cluster.harness.installation import MIRROR, Installation, installed_o
 from tests.cluster.harness.session import running_cluster, why_not
 from tests.support.lacks import lacks_root
 
-from gnnserve_api.pods import MIRROR_VARIABLE
+from gnnserve_api.pods.interface import MIRROR_VARIABLE
 
 TIMEOUT_S = 2400
 """Longest time of one test: the first may wait until Kubernetes is compiled."""

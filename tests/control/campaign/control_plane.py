@@ -16,10 +16,10 @@ from tests.support import garbage_collector
 from tests.support.control_plane import VARIANT_ROUTES, VARIANTS
 from tests.support.fake_cluster import FakeCluster
 
-from gnnserve_api.generation import GenerationResult, encode_result
-from gnnserve_api.pods import COMPACT_VARIABLE, MANIFEST_VARIABLE, MAX_DELTA_VARIABLE, PodExit
-from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
-from gnnserve_api.updates import UpdatesState
+from gnnserve_api.pods.change_log import UpdatesState
+from gnnserve_api.pods.generation import GenerationResult, encode_result
+from gnnserve_api.pods.interface import COMPACT_VARIABLE, MANIFEST_VARIABLE, MAX_DELTA_VARIABLE, PodExit
+from gnnserve_api.pods.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_operator.desired.metadata import (
     CLAIM_ANNOTATION,
     COMPONENT,

@@ -17,7 +17,7 @@ from tests.control.campaign.control_plane import ControlPlane, revision_of
 from tests.support.api_server import Request
 from tests.support.fake_cluster import FakeCluster
 
-from gnnserve_api.routing import ROUTING_KEY, Route, RoutingMode
+from gnnserve_api.pods.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.belonging import owner_of
 from gnnserve_operator.decide.reverts import REVERTED

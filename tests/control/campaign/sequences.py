@@ -19,7 +19,7 @@ from tests.control.campaign.scenarios import delete_child, delete_claim, lose_cl
 from tests.control.campaign.trouble import CRASHES, FAULTS, PEACE, VIEWS, Point, Trouble
 from tests.control.campaign.world import Hung, World
 
-from gnnserve_api.routing import ROUTING_KEY
+from gnnserve_api.pods.routing import ROUTING_KEY
 from gnnserve_operator.decide.published import MOST_REPAIRS
 from gnnserve_operator.desired.metadata import CLAIM_ANNOTATION, DIGEST_ANNOTATION, RECIPE, REPAIR_ANNOTATION
 

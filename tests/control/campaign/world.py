@@ -22,7 +22,7 @@ from tests.support.api_server import ApiServer, Request, Response
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator import gnnservice
 
-from gnnserve_api.reasons import Reason
+from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.desired.metadata import TERM_ANNOTATION
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.settings import Settings

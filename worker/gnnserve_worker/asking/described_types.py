@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
-from gnnserve_api.protocol import NodesAnswer
+from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest, TypeManifest
+from gnnserve_api.http.protocol import NodesAnswer
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.naming import NodeNaming
 from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists, OneList, RelationLists

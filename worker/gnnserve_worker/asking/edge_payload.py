@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.graph_schema import WITHOUT_NAMES, PayloadManifest, RelationManifest, SchemaNames, one_type
+from gnnserve_api.files.graph_schema import WITHOUT_NAMES, PayloadManifest, RelationManifest, SchemaNames, one_type
 from gnnserve_worker.asking.features import RANGE_REMEDY, places_by_kind
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, cut, shown_value
 from gnnserve_worker.graph.overlay import EdgeRows

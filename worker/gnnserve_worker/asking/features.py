@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.protocol import NodeFeatures, TypedNodeFeatures
+from gnnserve_api.http.protocol import NodeFeatures, TypedNodeFeatures
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, cut, shown_value
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 

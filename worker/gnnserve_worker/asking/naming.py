@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.live_accuracy import TypedNodeId
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.live_accuracy import TypedNodeId
 from gnnserve_worker.asking.id_schemas import IdSchemas, IdsOfTarget, PlainIds, TextsWithTypes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.type_ids import LivingNames, QualifiedIds, as_text

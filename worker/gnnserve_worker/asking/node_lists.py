@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.explain import ReadRelation
-from gnnserve_api.graph_schema import RelationManifest
+from gnnserve_api.files.graph_schema import RelationManifest
+from gnnserve_api.http.explain import ReadRelation
 
 ListsByRelation = Callable[[int], Sequence[tuple[int, np.ndarray]]]
 """By the number of a node, the relations of its type, each by its place, and numbers of the nodes that it reads."""

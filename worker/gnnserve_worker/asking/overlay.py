@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import RequestOverlay, TypedOverlay
+from gnnserve_api.http.protocol import RequestOverlay, TypedOverlay
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads
 from gnnserve_worker.asking.features import StoredFeatures, TypeFeatures, runs_of

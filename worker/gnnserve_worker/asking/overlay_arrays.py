@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.edge_payload import EdgePayloads, PayloadArrays, PayloadFields
 from gnnserve_worker.asking.features import TypeFeatures, places_by_kind
 from gnnserve_worker.asking.overlay_checks import check_edge_bytes, check_finite, check_sizes

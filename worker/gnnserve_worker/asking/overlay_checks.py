@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 
 MOST_FEATURE_BYTES = 16 * 1024 * 1024

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema, RelationManifest
-from gnnserve_api.protocol import RequestOverlay, TypedOverlay
+from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest
+from gnnserve_api.http.protocol import RequestOverlay, TypedOverlay
 from gnnserve_worker.asking.features import places_by_kind
 from gnnserve_worker.asking.naming import NodeNaming, naming_of
 from gnnserve_worker.asking.overlay_parts import Counts, OverlayParts, kinds_of, parts_of_one_type, read_parts

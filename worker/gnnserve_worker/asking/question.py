@@ -23,11 +23,10 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.changes import MIN_OFFSET_HEADER
 from gnnserve_api.errors import InputError
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
+from gnnserve_api.http.changes import MIN_OFFSET_HEADER
+from gnnserve_api.http.protocol import MAX_OFFSET, MAX_SEED
+from gnnserve_api.objective import DEFAULT_PRIORITY, LOWEST_PRIORITY, NO_OBJECTIVE, Objective
 from gnnserve_worker.graph.overlay import Overlay
 
 PREDICT_PATH = "/v1/predict"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema, one_type
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.graph_schema import GraphSchema, one_type
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES, AskedNodes, GraphTypes
 from gnnserve_worker.asking.described_types import DescribedTypes
 from gnnserve_worker.asking.naming import NodeNaming

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema, TypeManifest
-from gnnserve_api.live_accuracy import TypedNodeId
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.graph_schema import GraphSchema, TypeManifest
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.live_accuracy import TypedNodeId
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds

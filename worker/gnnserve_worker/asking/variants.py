@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gnnserve_api.families import Capabilities, point_of
-from gnnserve_api.repository import NetworkKind, RevisionManifest
+from gnnserve_api.files.repository import NetworkKind, RevisionManifest
 
 
 def capabilities_of(manifest: RevisionManifest) -> Mapping[str, Capabilities]:

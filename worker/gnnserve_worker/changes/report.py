@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from gnnserve_api.updates import UpdatesProblem, UpdatesProblemKind, UpdatesState
+from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesProblemKind, UpdatesState
 from gnnserve_worker.changes.follower import NoRoomError
 from gnnserve_worker.changes.log import LogConflictError, LogError
 from gnnserve_worker.changes.updates import Updates

@@ -7,7 +7,7 @@ itself. Where changes were compacted since, it is the revision with the same wei
 from __future__ import annotations
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.repository.repository import Repository
 

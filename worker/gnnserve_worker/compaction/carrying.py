@@ -13,11 +13,11 @@ import msgspec
 import safetensors.numpy
 from msgspec import UNSET
 
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import point_of
-from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.profile import Profile, VariantProfile
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.compaction.folding import Folded
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
 from gnnserve_worker.models.folding import SHARES

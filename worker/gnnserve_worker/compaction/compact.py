@@ -12,7 +12,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.changes.options import UpdatesOptions

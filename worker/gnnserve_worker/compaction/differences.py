@@ -18,8 +18,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import RepositoryError
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.compaction.kept_nodes import KeptNodes
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.ids import NodeIds

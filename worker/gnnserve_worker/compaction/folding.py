@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnserve_api.repository import ChangedSource
+from gnnserve_api.files.repository import ChangedSource
 from gnnserve_worker.changes.follower import NoRoomError, Said, catch_up
 from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.compaction.kept_nodes import KeptNodes

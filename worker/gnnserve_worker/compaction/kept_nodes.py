@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import TableManifest
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.repository import TableManifest
 from gnnserve_worker.opening.spread_tables import laid_out, own_types
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnserve_api.errors import InputError, RepositoryError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.compaction import differences
 from gnnserve_worker.compaction.answering import find_answering, newest_graph, require_named

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from gnnserve_api.classes import Classes
+from gnnserve_api.files.graph_schema import Classes
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.store import Features, Splits

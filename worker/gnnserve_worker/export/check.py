@@ -13,7 +13,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from gnnserve_api.export import ExportCheck, ExportFormat
+from gnnserve_api.files.export import ExportCheck, ExportFormat
 from gnnserve_worker.export.inputs import Inputs, draw_inputs, join_inputs, pad_inputs, shuffle_edges
 from gnnserve_worker.export.programs import Program
 from gnnserve_worker.inference.batch import infer_batch

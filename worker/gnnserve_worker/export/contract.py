@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gnnserve_api.export import ExportedArray
+from gnnserve_api.files.export import ExportedArray
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.opening.loaded import LoadedVariant
 from gnnserve_worker.programs.layered import (

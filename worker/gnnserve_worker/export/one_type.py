@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from torch import nn
 
-from gnnserve_api.export import ExportCheck, ExportedArray, ExportedRows, ExportFormat
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.export import ExportCheck, ExportedArray, ExportedRows, ExportFormat
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import check_program, spread_nodes
 from gnnserve_worker.export.contract import inputs_of, outputs_of
 from gnnserve_worker.export.inputs import draw_inputs

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from gnnserve_api.export import ExportedArray, ExportFormat
+from gnnserve_api.files.export import ExportedArray, ExportFormat
 from gnnserve_worker.export.inputs import Inputs
 from gnnserve_worker.programs.layered import SCORES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
+from gnnserve_api.files.export import ExportedArray, ExportFormat, ExportManifest
 
 _PROGRAMS: Mapping[ExportFormat, str] = {
     ExportFormat.TORCH: """\

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_worker.export.modules import segment_sum, weighted_segment_sum
 from gnnserve_worker.models.architecture import Heads, RelationalLayer
 from gnnserve_worker.models.feature_products import Scaling

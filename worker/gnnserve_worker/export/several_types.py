@@ -19,10 +19,10 @@ import safetensors.numpy
 from torch import nn
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportCheck, ExportedArray, ExportFormat
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.export import ExportCheck, ExportedArray, ExportFormat
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import LARGE_BATCHES, Question, compare, require_within, spread_nodes
 from gnnserve_worker.export.programs import FORMATS, Program
 from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork

@@ -18,7 +18,8 @@ from msgspec import UnsetType
 from torch import nn
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import (
+from gnnserve_api.families import point_of
+from gnnserve_api.files.export import (
     EXPORT_SCHEMA_VERSION,
     ExportCheck,
     ExportedArray,
@@ -26,10 +27,9 @@ from gnnserve_api.export import (
     ExportFormat,
     ExportManifest,
 )
-from gnnserve_api.families import point_of
-from gnnserve_api.profile import Compute
-from gnnserve_api.programs import ProgramManifest
-from gnnserve_api.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
+from gnnserve_api.files.profile import Compute
+from gnnserve_api.files.programs import ProgramManifest
+from gnnserve_api.files.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import TOLERANCE
 from gnnserve_worker.export.one_type import LayeredExport
 from gnnserve_worker.export.programs import FORMATS, Program, trace

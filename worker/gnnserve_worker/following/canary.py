@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from gnnserve_api.routing import Canary, RoutingMode, RoutingTable
+from gnnserve_api.pods.routing import Canary, RoutingMode, RoutingTable
 from gnnserve_worker.following.loader import Loader, Server
 from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.inference.served import ServedRevision

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, assert_never
 
-from gnnserve_api.routing import Damage, RoutingTable
+from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_worker.following.delay import Delay
 from gnnserve_worker.following.state import (
     Answering,

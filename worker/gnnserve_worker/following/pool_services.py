@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gnnserve_api.pool import MOST_SERVICES, PoolService, PoolServices, decode_services
+from gnnserve_api.pods.pool import MOST_SERVICES, PoolService, PoolServices, decode_services
 from gnnserve_worker.following.routing import MountedText
 
 _MOST_SHARE = 1000

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from gnnserve_api.routing import RoutingMode, RoutingTable, decode_routing
+from gnnserve_api.pods.routing import RoutingMode, RoutingTable, decode_routing
 from gnnserve_api.spec.endpoint import EndpointOverlay
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.routing import MOST_SHADOW_PERMILLE

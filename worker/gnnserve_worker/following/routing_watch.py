@@ -24,8 +24,8 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import ResourceError
-from gnnserve_api.pool import SERVICES_KEY, PoolServices
-from gnnserve_api.routing import ROUTING_KEY, RoutingTable
+from gnnserve_api.pods.pool import SERVICES_KEY, PoolServices
+from gnnserve_api.pods.routing import ROUTING_KEY, RoutingTable
 from gnnserve_worker.following.pool_services import parse_services
 from gnnserve_worker.following.routing import parse_routing
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gnnserve_api.routing import Damage, RoutingTable
+from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_worker.following.delay import Delay
 from gnnserve_worker.inference.served import ServedRevision
 

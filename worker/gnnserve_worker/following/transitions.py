@@ -14,7 +14,7 @@ from typing import Any, assert_never
 import msgspec
 
 from gnnserve_api.errors import DamagedError, GnnserveError
-from gnnserve_api.routing import Damage, RoutingTable
+from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_worker.following.state import (
     Answering,
     CouldGrow,

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api.files.training import TrainedBy
 from gnnserve_api.spec.model import Batches, Model
-from gnnserve_api.training import TrainedBy
 from gnnserve_worker.generation.batches import steps_of_epoch
 from gnnserve_worker.generation.families.relations import fanouts_by_relation
 from gnnserve_worker.generation.layers import CPU, Block, BlockLayer, Lists, Rows, lists_of, rows_of

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.cascade import unknown_stages
 from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import LassoSettings
 from gnnserve_worker.generation.hidden import hidden_states

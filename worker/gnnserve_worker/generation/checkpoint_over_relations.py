@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gnnserve_api.repository import AttentionManifest
+from gnnserve_api.files.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.generation.checkpoint_description import (
     Description,

@@ -27,8 +27,8 @@ from typing import Literal, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from gnnserve_api.files.training import Majority, TrainingAttempt, TrainingManifest, TrainingRun
 from gnnserve_api.spec.model import AUTO, Training
-from gnnserve_api.training import Majority, TrainingAttempt, TrainingManifest, TrainingRun
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tasks.generated import Batch, Course, Visible
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.training import TrainingRun
 from gnnserve_api.spec.model import Model
-from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments, refit, sample_nodes
 from gnnserve_worker.generation.training_set import TrainingSet, keep_columns, visible_nodes

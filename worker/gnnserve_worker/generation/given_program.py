@@ -20,17 +20,17 @@ from safetensors import SafetensorError
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportManifest
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.manifest_problems import describe
-from gnnserve_api.manifest_yaml import read_yaml
-from gnnserve_api.programs import (
+from gnnserve_api.files.export import ExportManifest
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.programs import (
     InputRole,
     ProgramInput,
     ProgramManifest,
     RelationKey,
     contract_problems,
 )
+from gnnserve_api.manifest_problems import describe
+from gnnserve_api.manifest_yaml import read_yaml
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
 from gnnserve_api.spec.program import DecoderWeights, Program
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.network import Activations, Layer, finish_aggregation, linear_part

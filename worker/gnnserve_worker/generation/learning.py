@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import DamagedError, StorageError
-from gnnserve_api.repository import FileEntry, checksum_of
-from gnnserve_api.training import TrainingRun
+from gnnserve_api.files.repository import FileEntry, checksum_of
+from gnnserve_api.files.training import TrainingRun
 from gnnserve_worker.generation.lessons import Models, TensorsAndRuns
 from gnnserve_worker.models.registry import Tensors, with_decoder, without_decoder
 from gnnserve_worker.progress import Progress, ProgressListener

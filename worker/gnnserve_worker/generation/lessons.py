@@ -14,15 +14,15 @@ from typing import Protocol
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.factors import ChosenFactors
-from gnnserve_api.repository import RankingRun
+from gnnserve_api.files.factors import ChosenFactors
+from gnnserve_api.files.repository import RankingRun
+from gnnserve_api.files.training import TrainingRun
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Projection, Variants
-from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import columns_of, one_row_name, variant_name
 from gnnserve_api.wording import in_words
 from gnnserve_worker.generation.estimates import (

@@ -34,9 +34,9 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
+from gnnserve_api.files.training import TrainingRun
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
-from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.epochs import History, schedule_of
 from gnnserve_worker.generation.learning import Resumption
 from gnnserve_worker.generation.lessons import (

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.generation.layers import (
     Block,

@@ -17,9 +17,9 @@ import numpy as np
 
 from gnnserve_api.domination import says_expected
 from gnnserve_api.errors import InputError
-from gnnserve_api.factors import ChosenFactors, ColumnsTrial
-from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.repository import NOT_RANKED, NetworkManifest, RankingManifest
+from gnnserve_api.files.factors import ChosenFactors, ColumnsTrial
+from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.repository import NOT_RANKED, NetworkManifest, RankingManifest
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS
 from gnnserve_api.spec.searched import SearchSpace

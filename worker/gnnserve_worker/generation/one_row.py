@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 import torch
 
+from gnnserve_api.files.training import Source, TrainingRun
 from gnnserve_api.spec.model import Model
-from gnnserve_api.training import Source, TrainingRun
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.learning import Resumption, digest_of
 from gnnserve_worker.generation.lessons import Teacher, TensorsAndRuns

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from gnnserve_api.edges import Direction
 from gnnserve_api.extras import GENERATE
-from gnnserve_api.repository import GraphManifest, RevisionManifest
+from gnnserve_api.files.edges import Direction
+from gnnserve_api.files.repository import GraphManifest, RevisionManifest
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec

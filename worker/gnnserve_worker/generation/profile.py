@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.domination import beats
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import point_of
-from gnnserve_api.profile import CascadeProfile, LatencyProfile, NewNodesLatency, Profile, VariantProfile
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.profile import CascadeProfile, LatencyProfile, NewNodesLatency, Profile, VariantProfile
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.inference.batch import Infer, PairsOf, infer_batch, infer_each, warm_up, with_cascades
 from gnnserve_worker.inference.latency import measure_latencies, measure_new_nodes, measured_with_new_nodes
 from gnnserve_worker.models.network import decisive_scores

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.repository import NOT_RANKED, RankingManifest
+from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.repository import NOT_RANKED, RankingManifest
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import ComparedScores, says_assumed
-from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import RankingManifest, RevisionManifest, RowSource, VariantManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.given_weights import ComparedScores, says_assumed
+from gnnserve_api.files.profile import Profile, VariantProfile
+from gnnserve_api.files.repository import RankingManifest, RevisionManifest, RowSource, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.cascades import check_stages, fit_cascades
 from gnnserve_worker.generation.epochs import training_of

@@ -19,8 +19,8 @@ import torch
 from msgspec import UNSET, UnsetType
 from torch import nn
 
+from gnnserve_api.files.training import TrainedBy, TrainingRun
 from gnnserve_api.spec.model import Model, Training
-from gnnserve_api.training import TrainedBy, TrainingRun
 from gnnserve_worker.generation.batches import batches_of, report_batches
 from gnnserve_worker.generation.blocks import blocks_of, blocks_over_rows
 from gnnserve_worker.generation.channels import narrow_aloud

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope, column_blocks
 from gnnserve_api.spec.service import GNNServiceSpec

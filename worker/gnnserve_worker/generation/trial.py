@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.factors import ColumnsTrial
+from gnnserve_api.files.factors import ColumnsTrial
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope

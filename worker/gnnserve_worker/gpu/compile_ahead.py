@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gnnserve_api.device import CachePolicy
-from gnnserve_api.profile import Compute
+from gnnserve_api.files.profile import Compute
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.accelerator import RowsToWrite, Runner

@@ -20,7 +20,7 @@ import numpy as np
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError, DeviceLostError
-from gnnserve_api.profile import LatencyProfile, NewNodesLatency, Profile
+from gnnserve_api.files.profile import LatencyProfile, NewNodesLatency, Profile
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.cuda import use_first_gpu

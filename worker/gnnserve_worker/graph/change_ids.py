@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import msgspec
 import numpy as np
 
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph.ids import lay_out, texts_of
 
 _UNIT = 8

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, SelfLoops
+from gnnserve_api.files.edges import Direction, Duplicates, SelfLoops
 from gnnserve_worker.graph.counting_sorts import (
     Lists,
     Rows,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.repository import SourceColumn
+from gnnserve_api.files.repository import SourceColumn
 
 _MOST_DIGITS = 9
 _MOST_NUMBERED = 65_536

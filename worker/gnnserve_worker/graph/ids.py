@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph.words import equal_texts, hash_text, mixed
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.primitives import prefetch

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import EdgeRules
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph.edges import row_blocks
 from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.graph.suspicion import suspicious_columns

@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids

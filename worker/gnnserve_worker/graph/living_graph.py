@@ -17,8 +17,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Duplicates, SelfLoops
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.edges import Duplicates, SelfLoops
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.change_ids import BatchForm, ChangeIds
 from gnnserve_worker.graph.change_run import ChangeRun, NamedIds, fold_rows, place_ids

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph.change_ids import FORM_OF_KIND, ChangeIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids, texts_of
 from gnnserve_worker.growth import GrowingArray

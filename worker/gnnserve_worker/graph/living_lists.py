@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules, SelfLoops
+from gnnserve_api.files.edges import Direction, EdgeRules, SelfLoops
 from gnnserve_worker.graph.edges import row_blocks
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, BatchForm, ChangeIds, TextIds
 from gnnserve_worker.graph.change_run import ChangeRun, NamedIds

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_worker.graph.relation_lists import TypePlaces
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined

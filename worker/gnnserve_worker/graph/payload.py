@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.graph_schema import PayloadManifest
+from gnnserve_api.files.graph_schema import PayloadManifest
 
 
 @dataclass(frozen=True, slots=True)

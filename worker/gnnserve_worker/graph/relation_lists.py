@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.graph_schema import GraphSchema, one_type
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.graph_schema import GraphSchema, one_type
 from gnnserve_worker.graph.payload import without_unused_rows
 from gnnserve_worker.graph.store import Graph, GraphData, Relation
 from gnnserve_worker.kernels.layout import pack_layout

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.graph_schema import AS_LISTED, GraphSchema, TypeManifest, one_type, relation_manifest
-from gnnserve_api.repository import ChangedSource
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.graph_schema import AS_LISTED, Classes, GraphSchema, TypeManifest, one_type, relation_manifest
+from gnnserve_api.files.repository import ChangedSource
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.kernels.layout import pack_layout

@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
+from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.overlay import Overlay, number_overlay, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from gnnserve_api.embeddings import IndexManifest, IndexState
-from gnnserve_api.repository import NetworkKind
+from gnnserve_api.files.embeddings import IndexManifest, IndexState
+from gnnserve_api.files.repository import NetworkKind
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 import msgspec
 import numpy as np
 
-from gnnserve_api.profile import LatencyProfile, NewNodesLatency
+from gnnserve_api.files.profile import LatencyProfile, NewNodesLatency
 from gnnserve_worker.graph.overlay import Overlay, OverlayArranger, overlay_arranger
 from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.inference.batch import Infer, Inference

@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.families import PROJECTED, PRUNED, STORED
-from gnnserve_api.graph_schema import GraphSchema, RowsByRelation, TypeRows
-from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import (
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation, TypeRows
+from gnnserve_api.files.profile import Compute, LatencyProfile, Profile, VariantProfile
+from gnnserve_api.files.repository import (
     NOT_RANKED,
     CorrectionManifest,
     NetworkManifest,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from gnnserve_api.programs import ProgramLimits
-from gnnserve_api.provenance import provenance_of
+from gnnserve_api.files.programs import ProgramLimits
+from gnnserve_api.files.provenance import provenance_of
 from gnnserve_worker.asking.asked_nodes import AskedNodes, GraphTypes
 from gnnserve_worker.asking.changed_features import ChangedFeatures
 from gnnserve_worker.asking.served_graph import ServedGraph

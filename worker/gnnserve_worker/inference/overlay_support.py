@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gnnserve_api.families import Capabilities, point_of
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.changed_features import ChangedFeatures, KnownFeatures, UnknownFeatures
 from gnnserve_worker.asking.edge_payload import EdgePayloads

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS, Architecture, Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
-from gnnserve_api.programs import ProgramLimits
-from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.programs import ProgramLimits
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.asking.overlay import Overlays

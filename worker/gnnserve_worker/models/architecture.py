@@ -32,9 +32,9 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema, RelationManifest
-from gnnserve_api.profile import Compute
-from gnnserve_api.repository import AttentionManifest, NetworkManifest
+from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest
+from gnnserve_api.files.profile import Compute
+from gnnserve_api.files.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.layer_kind import LayerKind

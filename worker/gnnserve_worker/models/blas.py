@@ -23,7 +23,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
-from gnnserve_api.profile import Compute
+from gnnserve_api.files.profile import Compute
 from gnnserve_api.variants import Storage
 from gnnserve_worker.tables.formats import BFLOAT16
 

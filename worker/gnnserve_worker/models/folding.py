@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_worker.models.network import take
 
 EIGENVALUES, SHARES = "eigenvalues", "shares"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gnnserve_api.profile import Compute
+from gnnserve_api.files.profile import Compute
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import LayerKey, LayerWeights
 from gnnserve_worker.models.network import Layer

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from gnnserve_api.profile import Compute
+from gnnserve_api.files.profile import Compute
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.primitives import scratch_for
 from gnnserve_worker.models.blas import call_library, pack_weights

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import ProgramManifest
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.programs.answers import run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.layout import unpack_layout

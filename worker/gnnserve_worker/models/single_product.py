@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gnnserve_api.profile import Compute
-from gnnserve_api.repository import AttentionManifest
+from gnnserve_api.files.profile import Compute
+from gnnserve_api.files.repository import AttentionManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import Axis, FirstLayer, LayerWeights, OneTypeSpec, key_of
 from gnnserve_worker.models.blas import preferred_compute

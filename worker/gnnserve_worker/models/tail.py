@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.repository import NetworkManifest
 
 _LAYER = re.compile(r"^convs\.(?P<layer>\d+)\.(?P<weight>.+)$")
 

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.embeddings import COLUMNS_SCHEMA_VERSION, ColumnsManifest
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import FileEntry
+from gnnserve_api.files.embeddings import COLUMNS_SCHEMA_VERSION, ColumnsManifest
+from gnnserve_api.files.repository import FileEntry
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.nearest.parts import IndexPart

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.recommend import ColumnCondition
+from gnnserve_api.http.recommend import ColumnCondition
 
 _LARGEST = float(np.finfo(np.float32).max)
 _COMPARED: Mapping[str, Callable[[Any, Any], np.ndarray]] = {

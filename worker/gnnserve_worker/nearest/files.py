@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
 from gnnserve_api.errors import DamagedError
+from gnnserve_api.files.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
 from gnnserve_worker.nearest.parts import INDEX_FOLDER
 from gnnserve_worker.nearest.search import ExactIndex, NearestIndex, open_lists
 from gnnserve_worker.repository import files

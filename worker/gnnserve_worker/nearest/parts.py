@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gnnserve_api.embeddings import IndexMetric
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.embeddings import IndexMetric
+from gnnserve_api.files.graph_schema import GraphSchema
 
 INDEX_FOLDER = "index"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from gnnserve_api.embeddings import IndexManifest, IndexState
 from gnnserve_api.errors import GnnserveError
+from gnnserve_api.files.embeddings import IndexManifest, IndexState
 from gnnserve_worker.nearest.columns import NodeColumns, columns_folder, open_columns
 from gnnserve_worker.nearest.columns import read_manifest as read_columns
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison

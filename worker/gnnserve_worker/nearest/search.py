@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.embeddings import IndexKind
+from gnnserve_api.files.embeddings import IndexKind
 from gnnserve_worker.models.pair_queries import PairQueries
 
 MOST_EXACT_BYTES = 16 * 1024 * 1024

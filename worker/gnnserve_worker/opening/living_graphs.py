@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Direction
-from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
-from gnnserve_api.repository import TableManifest
+from gnnserve_api.files.edges import Direction
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
+from gnnserve_api.files.repository import TableManifest
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph, Names
 from gnnserve_worker.graph.living_ids import LivingIds

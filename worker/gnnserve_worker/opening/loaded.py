@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.profile import Compute
-from gnnserve_api.repository import ChangedSource, NetworkManifest, RevisionManifest
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.profile import Compute
+from gnnserve_api.files.repository import ChangedSource, NetworkManifest, RevisionManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_payload import LivingPayload

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnserve_api.families import point_of
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import CorrectionManifest, FollowedManifest, NetworkKind, VariantManifest
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.repository import CorrectionManifest, FollowedManifest, NetworkKind, VariantManifest
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.network import Layer, Linear, Network, VariantNetwork
 from gnnserve_worker.models.registry import spec_of

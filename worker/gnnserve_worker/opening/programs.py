@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import contract_problems
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.programs import contract_problems
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.programs.runner import ProgramRunner

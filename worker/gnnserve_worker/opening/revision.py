@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.families import point_of
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, GraphIds, Splits
 from gnnserve_worker.models.network import VariantNetwork

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.relation_lists import places_of

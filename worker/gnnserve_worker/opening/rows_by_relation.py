@@ -14,7 +14,7 @@ from msgspec import UNSET
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import FollowedManifest, NetworkManifest, TableManifest, VariantManifest
+from gnnserve_api.files.repository import FollowedManifest, NetworkManifest, TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, default_key, layer_of

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import FOLDED, point_of
-from gnnserve_api.repository import NetworkKind, VariantManifest
+from gnnserve_api.files.repository import NetworkKind, VariantManifest
 from gnnserve_worker.models.architecture import default_key
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
 from gnnserve_worker.models.folding import build_folding

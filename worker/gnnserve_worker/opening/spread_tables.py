@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
+from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_worker.tables.growing import empty_growing, read_only
 from gnnserve_worker.tables.table import Rows, Table, WritableRows
 

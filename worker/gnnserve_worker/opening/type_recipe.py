@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import RowSource
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.repository import RowSource
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.models.architecture import moment_key

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import NO_GPU, DeviceError, InputError, RepositoryError
 from gnnserve_api.extras import GPU
-from gnnserve_api.pods import CACHE_VARIABLE, DEVICE_VARIABLE, GPU_MEMORY_VARIABLE
+from gnnserve_api.pods.interface import CACHE_VARIABLE, DEVICE_VARIABLE, GPU_MEMORY_VARIABLE
 from gnnserve_worker.inference.device_stats import DeviceStats
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.pods import (
+from gnnserve_api.pods.change_log import URI_KEY
+from gnnserve_api.pods.interface import (
     DATA_VARIABLE,
     EMBEDDED_REVISION_VARIABLE,
     EMBEDDINGS_PATH,
@@ -25,7 +26,6 @@ from gnnserve_api.pods import (
     SOURCE_VARIABLE,
     PodExit,
 )
-from gnnserve_api.updates import URI_KEY
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.generate import leave_message, sentence_of, stop_in_order
 

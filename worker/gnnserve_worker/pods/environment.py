@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gnnserve_api.errors import DeviceLostError, InputError, RepositoryError, ResourceError, lack_of_memory
 from gnnserve_api.extras import lack_of_package
-from gnnserve_api.pods import PodExit
+from gnnserve_api.pods.interface import PodExit
 
 
 def required(environ: Mapping[str, str], variable: str) -> str:

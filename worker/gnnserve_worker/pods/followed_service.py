@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import DeviceLostError
-from gnnserve_api.pods import TLS_CERTIFICATE_KEY, TLS_PRIVATE_KEY_KEY
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.interface import TLS_CERTIFICATE_KEY, TLS_PRIVATE_KEY_KEY
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.changes.options import PostgresAddress, UpdatesOptions
 from gnnserve_worker.following.canary import CanaryFollower
 from gnnserve_worker.following.loader import Loader

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import DamagedError, GnnserveError, InputError, lack_of_memory, words_in_cluster
 from gnnserve_api.extras import lack_of_package
-from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_message
-from gnnserve_api.given_weights import says_misfits
-from gnnserve_api.pods import (
+from gnnserve_api.files.given_weights import says_misfits
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.files.training import says_rising, says_unlearnt
+from gnnserve_api.pods.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_message
+from gnnserve_api.pods.interface import (
     COMPACT_VARIABLE,
     DATA_VARIABLE,
     MANIFEST_VARIABLE,
@@ -31,9 +33,7 @@ from gnnserve_api.pods import (
     TERMINATION_MESSAGE_PATH,
     PodExit,
 )
-from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.tiers import points_of, stated_tiers
-from gnnserve_api.training import says_rising, says_unlearnt
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.updates import read_updates
 

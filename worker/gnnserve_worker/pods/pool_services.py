@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gnnserve_api import pods
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.pool import PoolService, PoolServices, grpc_port
-from gnnserve_api.routing import CredentialKind
-from gnnserve_api.updates import URI_KEY
+from gnnserve_api.pods import interface as pods
+from gnnserve_api.pods.change_log import URI_KEY
+from gnnserve_api.pods.pool import PoolService, PoolServices, grpc_port
+from gnnserve_api.pods.routing import CredentialKind
 from gnnserve_worker.changes.options import PostgresAddress, UpdatesOptions
 from gnnserve_worker.following.pool_services import difference
 from gnnserve_worker.following.routing_watch import ApiServer

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from gnnserve_api.errors import GnnserveError, InputError
-from gnnserve_api.pods import (
+from gnnserve_api.pods.interface import (
     GRPC_VARIABLE,
     HTTP_PORT,
     LAME_DUCK_VARIABLE,
@@ -34,7 +34,7 @@ from gnnserve_api.pods import (
     WRITE_TOKENS_VARIABLE,
     PodExit,
 )
-from gnnserve_api.routing import ROUTING_KEY
+from gnnserve_api.pods.routing import ROUTING_KEY
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods.device import DeviceSettings

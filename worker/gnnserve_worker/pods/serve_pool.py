@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gnnserve_api.device import Device
-from gnnserve_api.pods import (
+from gnnserve_api.pods.interface import (
     HTTP_PORT,
     LAME_DUCK_VARIABLE,
     NAMESPACE_VARIABLE,
@@ -28,7 +28,7 @@ from gnnserve_api.pods import (
     SERVICES_VARIABLE,
     PodExit,
 )
-from gnnserve_api.pool import SERVICES_KEY
+from gnnserve_api.pods.pool import SERVICES_KEY
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.environment import required

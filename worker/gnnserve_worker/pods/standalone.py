@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import GnnserveError, RepositoryError
 from gnnserve_api.objective import Objective
-from gnnserve_api.pods import HTTP_PORT, PodExit
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.interface import HTTP_PORT, PodExit
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.pods.logs import log_as_json
 
 if TYPE_CHECKING:
-    from gnnserve_api.repository import RevisionManifest
+    from gnnserve_api.files.repository import RevisionManifest
     from gnnserve_worker.repository.repository import Repository
 
 _log = logging.getLogger(__name__)

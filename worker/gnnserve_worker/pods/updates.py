@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.pods import (
+from gnnserve_api.pods.interface import (
     MAX_DELTA_VARIABLE,
     POSTGRES_LOG_VARIABLE,
     SERVICE_UID_VARIABLE,

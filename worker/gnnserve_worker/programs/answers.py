@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import ProgramManifest, ProgramOutput
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.programs import ProgramManifest, ProgramOutput
 from gnnserve_worker.programs.contract import LaidOut
 from gnnserve_worker.programs.runner import ProgramRunner
 

@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, RelationKey
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, RelationKey
 from gnnserve_worker.programs.layered import counted_edges, edges_of_layer, nodes_and_leaves, targets_of_layer
 from gnnserve_worker.programs.numbering import (
     NumberedSample,

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
-from gnnserve_api.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
+from gnnserve_api.files.export import ExportedArray, ExportFormat, ExportManifest
+from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.programs.layered import (
     EDGE_WEIGHTS,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import ProgramInput, ProgramManifest, ProgramOutput
+from gnnserve_api.files.programs import ProgramInput, ProgramManifest, ProgramOutput
 
 FIELD = "spec.model.program"
 DYNAMO = "torch.onnx.export(model, args, dynamo=True, dynamic_shapes=…)"

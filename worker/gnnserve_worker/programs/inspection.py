@@ -14,7 +14,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import ProgramLimits
+from gnnserve_api.files.programs import ProgramLimits
 from gnnserve_worker.programs.allowed import check_size, facts_of, import_onnx
 from gnnserve_worker.programs.facts import FIELD, ProgramFacts
 from gnnserve_worker.programs.forking import ForkServer, fork_server

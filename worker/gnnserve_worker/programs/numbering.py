@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.kernels.primitives import slot_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import ProgramOutput
+from gnnserve_api.files.programs import ProgramOutput
 from gnnserve_worker.programs.runner import ProgramRunner
 
 RUNS, LEAST_ROWS = 20, 2000

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.programs import ProgramLimits, ProgramOutput
+from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer, fork_server
 from gnnserve_worker.programs.messages import NotReadError

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.programs import ProgramLimits, ProgramOutput
+from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.kernels.primitives import room_for
 from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
 from gnnserve_worker.programs.forking import ForkServer

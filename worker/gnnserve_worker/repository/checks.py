@@ -20,10 +20,10 @@ import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api import decoding
-from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
-from gnnserve_api.profile import Profile
-from gnnserve_api.repository import (
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.repository import (
     PAIRS_SCHEMA_VERSION,
     PAYLOAD_SCHEMA_VERSION,
     SCHEMA_VERSION,
@@ -35,7 +35,7 @@ from gnnserve_api.repository import (
     VariantManifest,
     checksum_of,
 )
-from gnnserve_api.repository_schema3 import RevisionManifest3
+from gnnserve_api.files.repository_schema3 import RevisionManifest3
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.positions import NO_POSITIONS, Positions, PositionSurvey

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import GnnserveError, StorageError, remedy_of
-from gnnserve_api.repository import FileEntry
+from gnnserve_api.files.repository import FileEntry
 
 _CHUNK_BYTES = 16 * 1024 * 1024
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type
-from gnnserve_api.repository import (
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.files.graph_schema import GraphSchema, TypeManifest, one_type
+from gnnserve_api.files.repository import (
     CHANGED_GRAPH_SCHEMA_VERSION,
     GRAPH_SCHEMA_VERSION,
     PAYLOAD_SCHEMA_VERSION,

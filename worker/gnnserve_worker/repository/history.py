@@ -16,7 +16,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.repository import files
 from gnnserve_worker.repository.paths import ServicePaths
 from gnnserve_worker.repository.repository import Repository

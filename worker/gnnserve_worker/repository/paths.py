@@ -36,9 +36,9 @@ from types import MappingProxyType
 
 from msgspec import UNSET
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import NodeIdKind
-from gnnserve_api.updates import sqlite_file
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.pods.change_log import sqlite_file
 
 DOWNLOADS = ".downloads"
 """Folder of downloads. No namespace can have this name."""
@@ -232,7 +232,7 @@ class ServicePaths:
 
     @property
     def updates(self) -> Path:
-        """The folder of logs: `gnnserve_api.updates.logs_folder` of the same service."""
+        """The folder of logs: `gnnserve_api.pods.change_log.logs_folder` of the same service."""
         return self.folder / "updates"
 
     def log(self, uid: str) -> Path:

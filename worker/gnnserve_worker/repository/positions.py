@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.repository import GraphManifest, NodeIdKind
+from gnnserve_api.files.repository import GraphManifest, NodeIdKind
 from gnnserve_worker.repository import paths
 
 

@@ -31,7 +31,7 @@ from typing import NoReturn
 from msgspec import UNSET
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
-from gnnserve_api.repository import (
+from gnnserve_api.files.repository import (
     ChangedSource,
     GraphManifest,
     RevisionManifest,

@@ -20,13 +20,13 @@ import numpy as np
 import safetensors.numpy
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.edges import EdgeRules
-from gnnserve_api.given_weights import ComparedScores, LabelMisfit
-from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
-from gnnserve_api.profile import Profile
-from gnnserve_api.programs import ProgramManifest
-from gnnserve_api.repository import (
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.files.given_weights import ComparedScores, LabelMisfit
+from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation
+from gnnserve_api.files.profile import Profile
+from gnnserve_api.files.programs import ProgramManifest
+from gnnserve_api.files.repository import (
     PAIRS_SCHEMA_VERSION,
     PROGRAM_SCHEMA_VERSION,
     SCHEMA_VERSION,
@@ -45,8 +45,8 @@ from gnnserve_api.repository import (
     model_digest,
     sealed,
 )
+from gnnserve_api.files.training import TrainingManifest
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.repository import checks, files, paths
 from gnnserve_worker.repository.room import GraphRoom

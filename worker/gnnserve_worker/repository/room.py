@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnnserve_api.repository import TableManifest
+from gnnserve_api.files.repository import TableManifest
 from gnnserve_worker.graph.change_batch import MOST_ITEMS
 from gnnserve_worker.tables.formats import FORMATS
 

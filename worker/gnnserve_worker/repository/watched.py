@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from gnnserve_api.repository import FileEntry
+from gnnserve_api.files.repository import FileEntry
 from gnnserve_worker.repository import checks
 
 _READ_BYTES = 4 * 1024 * 1024

@@ -23,9 +23,8 @@ import math
 import msgspec
 
 from gnnserve_api.families import STORED_GRAPH
-from gnnserve_api.objective import Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.objective import DEFAULT_PRIORITY, Objective
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins
 from gnnserve_worker.scheduling.cost_terms import NO_OVERLAYS, OverlayWork, load_of, overlay_part
 from gnnserve_worker.scheduling.decision import BatchPlan, Decider, expects_late, sums_of

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import Route, RoutingMode, RoutingTable, VariantRoute
+from gnnserve_api.pods.routing import Route, RoutingMode, RoutingTable, VariantRoute
 from gnnserve_worker.scheduling.cost_terms import kind_of
 from gnnserve_worker.scheduling.variants import VariantChooser
 

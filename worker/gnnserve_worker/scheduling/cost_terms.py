@@ -34,8 +34,8 @@ from itertools import pairwise
 import msgspec
 
 from gnnserve_api.families import Capabilities
-from gnnserve_api.profile import NewNodesLatency, VariantProfile
-from gnnserve_api.routing import AffineCost
+from gnnserve_api.files.profile import NewNodesLatency, VariantProfile
+from gnnserve_api.pods.routing import AffineCost
 
 # Measured with projected variants, whose rows are dearest to make: GraphSAGE, 256 hidden columns, fan-outs 25 and 10,
 # float32, processor time of two threads. In full batches a seed took 35 to 43 µs; a drawn row with 16, 128 and 602

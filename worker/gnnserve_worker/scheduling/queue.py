@@ -17,8 +17,7 @@ from itertools import islice
 import msgspec
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
-from gnnserve_api.objective import Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY
+from gnnserve_api.objective import DEFAULT_PRIORITY, Objective
 from gnnserve_worker.scheduling.cost_terms import BatchKind
 from gnnserve_worker.scheduling.variants import VariantChooser
 
@@ -67,7 +66,7 @@ class Request(msgspec.Struct, eq=False):
     """The variant that the request names (an index), which must be able to answer it; None: the choice is the
     scheduler's."""
     priority: int = DEFAULT_PRIORITY
-    """1 is the highest (`gnnserve_api/priority.py`)."""
+    """1 is the highest (`gnnserve_api/objective.py`)."""
     # While it is queued, what admission and the batches with its pieces make of it
     remaining: int = 0
     """Seeds that were not in a batch yet."""

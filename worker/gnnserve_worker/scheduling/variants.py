@@ -35,8 +35,8 @@ from functools import reduce
 from statistics import median
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities, point_of
-from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.routing import AffineCost
+from gnnserve_api.files.profile import Profile, VariantProfile
+from gnnserve_api.pods.routing import AffineCost
 from gnnserve_worker.scheduling.cost_terms import (
     LARGEST_STEP,
     LEAST_MS,

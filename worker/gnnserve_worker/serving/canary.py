@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET
 
-from gnnserve_api.routing import CanaryRoute, Damage, RoutingTable
+from gnnserve_api.pods.routing import CanaryRoute, Damage, RoutingTable
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from msgspec import UNSET
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from gnnserve_api.routing import CanaryRoute
-from gnnserve_api.updates import UpdatesState
+from gnnserve_api.pods.change_log import UpdatesState
+from gnnserve_api.pods.routing import CanaryRoute
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import add_share
 from gnnserve_worker.serving.counters import RequestCounters, add_histogram

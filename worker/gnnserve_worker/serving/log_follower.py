@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gnnserve_api.updates import UpdatesState
+from gnnserve_api.pods.change_log import UpdatesState
 from gnnserve_worker.changes.report import state_of
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision

@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.routing import CredentialState
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.pods.routing import CredentialState
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.nearest.revision_index import RevisionIndex

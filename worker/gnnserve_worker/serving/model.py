@@ -20,7 +20,7 @@ import numpy as np
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE
-from gnnserve_api.routing import Damage, Route, RoutingTable
+from gnnserve_api.pods.routing import Damage, Route, RoutingTable
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.batcher import Batch

@@ -22,11 +22,10 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.batching import Batching
+from gnnserve_api.http.protocol import ErrorDetail
+from gnnserve_api.limits import Batching, OverlayLimits
 from gnnserve_api.objective import Objective
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorDetail
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.asking.question import IN_BODY, NO_WISHES, Question, Wishes
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import Infer, Inference, StageTimes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS
-from gnnserve_api.routing import Damage, Route, RoutingTable
+from gnnserve_api.pods.routing import Damage, Route, RoutingTable
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.canary import ServedCanary

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET, UnsetType
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gnnserve_api.routing import ProgramState, Route, RoutingTable
+from gnnserve_api.pods.routing import ProgramState, Route, RoutingTable
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.failure import Failure

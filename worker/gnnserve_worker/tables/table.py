@@ -26,7 +26,7 @@ from typing import BinaryIO, NamedTuple, Protocol, assert_never
 
 import numpy as np
 
-from gnnserve_api.repository import TableKind
+from gnnserve_api.files.repository import TableKind
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.kernel_cache import kernel

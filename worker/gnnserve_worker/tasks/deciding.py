@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
+from gnnserve_api.files.cascades import CascadeManifest
 
 
 class SeedPairs(msgspec.Struct, frozen=True):

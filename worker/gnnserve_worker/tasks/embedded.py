@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.nearest.comparison import Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 

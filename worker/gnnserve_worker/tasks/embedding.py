@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.tasks.embedded import EmbeddedTask
 
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.given_weights import LabelMisfit
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.profile import Metric, TaskFigures, VariantProfile
-from gnnserve_api.repository import TaskSection, VariantManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.given_weights import LabelMisfit
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.profile import Metric, TaskFigures, VariantProfile
+from gnnserve_api.files.repository import TaskSection, VariantManifest
+from gnnserve_api.files.training import Majority, Source
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
-from gnnserve_api.training import Majority, Source
 from gnnserve_worker.graph.links import LinkSet, Pairs
 from gnnserve_worker.graph.store import Finding, Graph, GraphData, Relation
 from gnnserve_worker.models.decoder import LinkDecoder

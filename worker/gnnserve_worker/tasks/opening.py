@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.provenance import Provenance
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.provenance import Provenance
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph

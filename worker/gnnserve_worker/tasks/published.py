@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.nearest.parts import IndexPart
 
 

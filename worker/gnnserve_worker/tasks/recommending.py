@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import Output
-from gnnserve_api.recommend import RecommendedNode
+from gnnserve_api.http.protocol import Output
+from gnnserve_api.http.recommend import RecommendedNode
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError
 from gnnserve_worker.nearest.comparison import Comparison
 from gnnserve_worker.nearest.parts import IndexPart

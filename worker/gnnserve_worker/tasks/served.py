@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.protocol import Label
-from gnnserve_api.provenance import Provenance
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.provenance import Provenance
+from gnnserve_api.http.protocol import Label
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.question import Question, RequestError

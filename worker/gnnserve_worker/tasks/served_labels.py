@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.live_accuracy import LabelProblem
-from gnnserve_api.profile import Metric, Profile, VariantProfile
+from gnnserve_api.files.profile import Metric, Profile, VariantProfile
+from gnnserve_api.http.live_accuracy import LabelProblem
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.naming import AnyId
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.tasks.classify_nodes.description import UNSERVED as NODES_UNSERVED
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.opening import TaskOpener

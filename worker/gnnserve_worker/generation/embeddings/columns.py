@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from gnnserve_api.embeddings import COLUMNS_SCHEMA_VERSION, ColumnsManifest
 from gnnserve_api.errors import InputError, ResourceError
-from gnnserve_api.repository import RevisionManifest, SourceColumn
+from gnnserve_api.files.embeddings import COLUMNS_SCHEMA_VERSION, ColumnsManifest
+from gnnserve_api.files.repository import RevisionManifest, SourceColumn
 from gnnserve_worker.graph.store import NodeType
 from gnnserve_worker.nearest.columns import COMMIT, columns_folder, read_manifest, write_columns
 from gnnserve_worker.nearest.parts import IndexPart

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.embeddings import Neighbours
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.inference.batch import infer_batch

@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import UNSET
 
-from gnnserve_api.embeddings import (
+from gnnserve_api.errors import InputError
+from gnnserve_api.files.embeddings import (
     EMBEDDINGS_SCHEMA_VERSION,
     EmbeddingsFormat,
     EmbeddingsManifest,
     Neighbours,
     WrittenFile,
 )
-from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import EmbeddedNodes
 from gnnserve_worker.generation.embeddings.sink import Ids

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, RECALL_AT, IndexKind, IndexManifest, IndexMetric
-from gnnserve_api.repository import FileEntry
+from gnnserve_api.files.embeddings import INDEX_SCHEMA_VERSION, RECALL_AT, IndexKind, IndexManifest, IndexMetric
+from gnnserve_api.files.repository import FileEntry
 from gnnserve_worker.models.pair_queries import PairQueries
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.files import LISTS, VECTORS, write_manifest

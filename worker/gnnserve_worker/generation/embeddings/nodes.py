@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.generation.embeddings.sink import Ids
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.opening.loaded import LoadedRevision

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.embeddings import IndexManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
+from gnnserve_api.files.embeddings import IndexManifest
+from gnnserve_api.files.repository import NodeIdKind, RevisionManifest, VariantManifest
 from gnnserve_worker.asking.variants import missing_embeddings
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.columns import TypesOf, keep_columns

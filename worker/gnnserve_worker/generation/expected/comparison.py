@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.spec.model import ScoreKind
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores

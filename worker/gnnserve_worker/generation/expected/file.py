@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.generation.expected.listed import ListedScores
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.sources import archive

@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.edges import Direction
-from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.files.edges import Direction
+from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzDirection
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.files.given_weights import ComparedScores
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT, single_readings
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed

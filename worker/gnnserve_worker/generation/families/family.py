@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api.families import VariantPoint
-from gnnserve_api.graph_schema import RowsByRelation
-from gnnserve_api.profile import Compute
-from gnnserve_api.programs import ProgramManifest
-from gnnserve_api.repository import NetworkManifest, StoredManifest, TableKind, VariantManifest
+from gnnserve_api.files.graph_schema import RowsByRelation
+from gnnserve_api.files.profile import Compute
+from gnnserve_api.files.programs import ProgramManifest
+from gnnserve_api.files.repository import NetworkManifest, StoredManifest, TableKind, VariantManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.families import GIVEN, PROGRAM, PRUNED, point_of
-from gnnserve_api.programs import ProgramManifest
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.files.programs import ProgramManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, stored_name, variant_name
 from gnnserve_worker.generation.families.family import (

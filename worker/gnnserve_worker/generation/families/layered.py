@@ -29,7 +29,7 @@ import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api.families import FOLDED, ONE_ROW, PROJECTED, PRUNED, STORED, ChannelAxis, FollowAxis, VariantPoint
-from gnnserve_api.repository import (
+from gnnserve_api.files.repository import (
     CorrectionManifest,
     FollowedManifest,
     LayerTables,

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
+from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import MadeBy, PlannedTable
 from gnnserve_worker.graph.store import Features, GraphData

@@ -18,8 +18,8 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import GIVEN_PRODUCTS, PROJECTED, STORED, ChannelAxis, FollowAxis, VariantPoint
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest
 from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Model
 from gnnserve_api.spec.service import GNNServiceSpec

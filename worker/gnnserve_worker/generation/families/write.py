@@ -12,8 +12,8 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import point_of
-from gnnserve_api.graph_schema import TypeRows
-from gnnserve_api.repository import RowSource, SourceColumn, StoredManifest, VariantManifest
+from gnnserve_api.files.graph_schema import TypeRows
+from gnnserve_api.files.repository import RowSource, SourceColumn, StoredManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable, PlannedVariant
 from gnnserve_worker.generation.families.relation_tables import States

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.programs import InputRole, ProgramManifest, contract_problems
+from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.programs import InputRole, ProgramManifest, contract_problems
 from gnnserve_api.spec.graph import GraphSource, Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.programs import ProgramManifest
-from gnnserve_api.repository import NOT_RANKED, RankingManifest, program_network
+from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.programs import ProgramManifest
+from gnnserve_api.files.repository import NOT_RANKED, RankingManifest, program_network
 from gnnserve_api.spec.made_variants import search_space, variants_of_program
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.searched import SearchSpace

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.programs import InputRole, ProgramManifest
+from gnnserve_api.files.programs import InputRole, ProgramManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.files.repository import NetworkManifest, VariantManifest
+from gnnserve_api.files.training import TrainingRun
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork
 from gnnserve_worker.generation.families.registry import plan_families

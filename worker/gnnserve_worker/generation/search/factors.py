@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gnnserve_api.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.families import point_of
+from gnnserve_api.files.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.variants import columns_of, variant_name

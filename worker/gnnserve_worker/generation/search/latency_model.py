@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from scipy.optimize import nnls
 
+from gnnserve_api.files.repository import NetworkKind, NetworkManifest, VariantManifest
 from gnnserve_api.operations import BatchShape, NetworkShape, operations, read_rows
-from gnnserve_api.repository import NetworkKind, NetworkManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.relation_lists import parted_lists

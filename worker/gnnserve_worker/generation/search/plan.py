@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from gnnserve_api.families import Family, cascade_of
-from gnnserve_api.profile import LatencyCurve
+from gnnserve_api.files.profile import LatencyCurve
 from gnnserve_api.spec.cascade import Cascade
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.searched import Round

@@ -16,7 +16,7 @@ import msgspec
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import POINTS
-from gnnserve_api.search import SearchRecord
+from gnnserve_api.files.search import SearchRecord
 from gnnserve_api.spec.searched import Round, SearchSpace
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.estimates import GraphSizes

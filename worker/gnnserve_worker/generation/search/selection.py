@@ -25,9 +25,9 @@ import numpy as np
 
 from gnnserve_api.domination import beats
 from gnnserve_api.families import Capabilities, OfFamily, point_of
+from gnnserve_api.files.profile import VariantProfile
+from gnnserve_api.files.search import SearchedVariant
 from gnnserve_api.intervals import are_told_apart, is_mean_told
-from gnnserve_api.profile import VariantProfile
-from gnnserve_api.search import SearchedVariant
 
 _LEAST_POINTS = 0.005
 """Least difference of accuracies that is said: two decimals show no less."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import NetworkKind
+from gnnserve_api.files.profile import Profile, VariantProfile
+from gnnserve_api.files.repository import NetworkKind
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.search.candidates import Candidate
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, work_of

@@ -12,9 +12,9 @@ from itertools import starmap
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import AS_LISTED
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.graph_schema import AS_LISTED
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource, ReverseRelations
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload

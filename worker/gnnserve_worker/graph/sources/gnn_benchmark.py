@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, SelfLoops
+from gnnserve_api.files.edges import Direction, SelfLoops
 from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, read_members, unexpected, whole_numbers
 
 _MEMBERS = (

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.edges import Direction
+from gnnserve_api.files.edges import Direction
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, float32, read_members, unexpected, unlabelled
 from gnnserve_worker.progress import Progress, ProgressListener

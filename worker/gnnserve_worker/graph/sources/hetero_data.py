@@ -15,8 +15,8 @@ import numpy as np
 import safetensors
 
 from gnnserve_api import decoding
-from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.edges import EdgeColumns
 from gnnserve_api.spec.heterogeneous import HeteroDataFile, HeterogeneousSource
 from gnnserve_worker.graph.sources.archive import Header
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble

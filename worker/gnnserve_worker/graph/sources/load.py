@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
 from gnnserve_api.spec.heterogeneous import CsvByType, HeteroDataFile, HeterogeneousSource, NpzFolder, ParquetByType
 from gnnserve_api.spec.paths import NamedPath, paths_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeColumns, EdgeRules
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeColumns, EdgeRules
 from gnnserve_api.spec.graph import NpzDirection, NpzSource
 from gnnserve_worker.graph.edges import BothDirections, EdgeList
 from gnnserve_worker.graph.payload import EdgePayload

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.errors import InputError
-from gnnserve_api.graph_schema import TYPE_PATTERN
+from gnnserve_api.files.edges import EdgeColumns
+from gnnserve_api.files.graph_schema import TYPE_PATTERN
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource, NpzFolder
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble

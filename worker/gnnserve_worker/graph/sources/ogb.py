@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from gnnserve_api.edges import Direction
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.edges import Direction
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.sources.catalogue import OGB_EDGE, OGB_EDGES, OGB_FEATURES, OGB_LABEL, OGB_NODES, Ogb
 from gnnserve_worker.graph.sources.checks import check_node_count

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.edges import Direction, SelfLoops
+from gnnserve_api.files.edges import Direction, SelfLoops
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.sources.pickled import RefusedPickleError, read_matrix, read_neighbours
 from gnnserve_worker.graph.sources.raw import RawGraph, check_columns, float32, unexpected, unlabelled

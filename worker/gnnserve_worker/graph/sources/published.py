@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import numpy as np
 
-from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError, ResourceError
-from gnnserve_api.pods import MIRROR_VARIABLE
+from gnnserve_api.files.edges import EdgeRules
+from gnnserve_api.pods.interface import MIRROR_VARIABLE
 from gnnserve_api.spec.paths import DataPath
 from gnnserve_api.spec.published import OgbSource, PublishedSource, PygSource
 from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid

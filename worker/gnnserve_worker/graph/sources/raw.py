@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.edges import Direction, SelfLoops
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.edges import Direction, SelfLoops
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList, row_blocks
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checks import MAX_COLUMNS

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_worker.graph.ids import DuplicateIdError, NodeIds, integer_ids, string_ids
 from gnnserve_worker.graph.sources.table_columns import (
     integers_of,

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.graph_schema import Classes
 from gnnserve_worker.graph.sources.checks import RANGES, REGRESSION, check_classes, check_splits, listed
 from gnnserve_worker.graph.sources.table_columns import (
     NotANumberError,

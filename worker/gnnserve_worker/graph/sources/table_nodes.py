@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.spec.tables import NodeColumns
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.table_features import chosen_columns, feature_columns, is_pattern

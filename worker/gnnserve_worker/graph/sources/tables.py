@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from gnnserve_api.edges import EdgeRules
+from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.spec.tables import CsvSource, EdgeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload, without_unused_rows

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.spec.heterogeneous import CsvByType, HeterogeneousSource, ParquetByType, RelationEdgeTable
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.table_edges import End, EndPairs, payload_columns, read_ends, unread_columns

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from gnnserve_api.live_accuracy import InputDrift
+from gnnserve_api.http.live_accuracy import InputDrift
 from gnnserve_worker.asking.features import StoredFeatures
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gnnserve_api.live_accuracy import ObservedShare
+from gnnserve_api.http.live_accuracy import ObservedShare
 from gnnserve_worker.serving.accuracy.watch import ACCEPTED, AccuracyWatch
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from gnnserve_api.confidence_sequence import CHANCE, Promise, SlidingMean
-from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
-from gnnserve_api.profile import Metric, Profile, VariantProfile
+from gnnserve_api.files.profile import Metric, Profile, VariantProfile
+from gnnserve_api.http.live_accuracy import ObservedShare, VariantAccuracy
 from gnnserve_worker.tasks.served_labels import Measure
 
 

@@ -23,7 +23,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from gnnserve_api.families import point_of
-from gnnserve_api.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
+from gnnserve_api.http.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision

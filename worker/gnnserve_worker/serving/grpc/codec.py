@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorDetail
+from gnnserve_api.http.protocol import ErrorDetail
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, counted
 from gnnserve_worker.asking.tensors import (
     AsBytes,

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gnnserve_api.graph_schema import RelationManifest
-from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
-from gnnserve_api.routing import CanaryRoute, CredentialState, Route
+from gnnserve_api.files.graph_schema import RelationManifest
+from gnnserve_api.http.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
+from gnnserve_api.pods.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
 from gnnserve_worker.changes.updates import Updates

@@ -21,9 +21,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
-from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
-from gnnserve_api.routing import CredentialState, Damage, Route
+from gnnserve_api.http.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
+from gnnserve_api.http.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
+from gnnserve_api.pods.routing import CredentialState, Damage, Route
 from gnnserve_worker.asking.overlay import NoOverlays
 from gnnserve_worker.asking.question import ErrorCode, RequestError, unauthorized
 from gnnserve_worker.changes.updates import Updates

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gnnserve_api.confidence_sequence import WINDOW_VALUES
-from gnnserve_api.live_accuracy import (
+from gnnserve_api.http.live_accuracy import (
     MOST_TOLD,
     AccuracyAnswer,
     LabelProblem,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl
 
-from gnnserve_api.graph_schema import TypeManifest
-from gnnserve_api.protocol import NodesAnswer
+from gnnserve_api.files.graph_schema import TypeManifest
+from gnnserve_api.http.protocol import NodesAnswer
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
 from gnnserve_worker.inference.served import ServedRevision
 

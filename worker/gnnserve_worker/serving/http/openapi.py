@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnserve_api.changes import OFFSET_HEADER
+from gnnserve_api.http.changes import OFFSET_HEADER
 from gnnserve_worker.asking.question import (
     LATENCY_BOUNDS,
     LATENCY_HEADER,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_api.protocol import ErrorAnswer
+from gnnserve_api.http.protocol import ErrorAnswer
 
 REFERENCE = "#/components/schemas/{name}"
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}}

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_api.changes import ChangesAnswer, ChangesPage, ChangesRequest, TypedChangesRequest
-from gnnserve_api.explain import ExplainAnswer, ExplainRequest
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
-from gnnserve_api.protocol import ErrorAnswer, NodesAnswer, TypedOverlay, VariantsAnswer
-from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
-from gnnserve_api.routing import Route
+from gnnserve_api.http.changes import ChangesAnswer, ChangesPage, ChangesRequest, TypedChangesRequest
+from gnnserve_api.http.explain import ExplainAnswer, ExplainRequest
+from gnnserve_api.http.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
+from gnnserve_api.http.protocol import ErrorAnswer, NodesAnswer, TypedOverlay, VariantsAnswer
+from gnnserve_api.http.recommend import RecommendAnswer, RecommendRequest
+from gnnserve_api.pods.routing import Route
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.id_schemas import AnyIds, IdSchemas
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas

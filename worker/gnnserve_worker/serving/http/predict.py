@@ -19,9 +19,8 @@ from typing import Any, assert_never
 import numpy as np
 
 from gnnserve_api.families import Capabilities
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.priority import DEFAULT_PRIORITY
+from gnnserve_api.limits import OverlayLimits
+from gnnserve_api.objective import DEFAULT_PRIORITY, NO_OBJECTIVE, Objective
 from gnnserve_worker.asking.question import (
     IN_HEAD,
     MIN_OFFSET,

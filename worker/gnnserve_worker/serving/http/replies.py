@@ -5,7 +5,7 @@ Which error it is does not depend on the protocol: a form writes the same senten
 
 from __future__ import annotations
 
-from gnnserve_api.protocol import ErrorDetail
+from gnnserve_api.http.protocol import ErrorDetail
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http.codecs.json import encode_json_error

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gnnserve_api.errors import GnnserveError, ResourceError
-from gnnserve_api.routing import CredentialKind, CredentialState
-from gnnserve_api.tokens import read_tokens
+from gnnserve_api.http.tokens import read_tokens
+from gnnserve_api.pods.routing import CredentialKind, CredentialState
 from gnnserve_worker.changes.address import read_address
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.extras import TRACING, is_missing
-from gnnserve_api.tracing import (
+from gnnserve_api.pods.tracing import (
     DEFAULT_SAMPLED_PERMILLE,
     ENDPOINT_VARIABLE,
     SAMPLER_ARGUMENT_VARIABLE,

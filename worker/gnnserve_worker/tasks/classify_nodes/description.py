@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gnnserve_api.protocol import PredictAnswer, PredictRequest
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.files.repository import NodeIdKind
+from gnnserve_api.http.protocol import PredictAnswer, PredictRequest
 from gnnserve_worker.asking.body_form import FIELDS, IDS, MEMBERS, REMEDIES, BodyForm
 from gnnserve_worker.asking.question import shown_value
 from gnnserve_worker.tasks.description import TaskDescription

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.families import point_of
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes

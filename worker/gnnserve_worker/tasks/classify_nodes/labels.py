@@ -27,19 +27,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.given_weights import LabelMisfit
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.given_weights import LabelMisfit
+from gnnserve_api.files.graph_schema import Classes, GraphSchema
+from gnnserve_api.files.profile import Metric, VariantProfile
+from gnnserve_api.files.repository import TaskSection, VariantManifest
+from gnnserve_api.files.training import Majority, Source
 from gnnserve_api.intervals import share_interval
-from gnnserve_api.profile import Metric, VariantProfile
-from gnnserve_api.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
-from gnnserve_api.training import Majority, Source
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import ProgressListener

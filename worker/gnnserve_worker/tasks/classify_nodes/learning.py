@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.profile import Metric
-from gnnserve_api.training import Source
+from gnnserve_api.files.profile import Metric
+from gnnserve_api.files.training import Source
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Visible

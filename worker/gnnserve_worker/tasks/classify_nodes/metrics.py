@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import Metric
+from gnnserve_api.files.profile import Metric
+from gnnserve_api.files.training import Majority
 from gnnserve_api.spec.scoring import MetricChoice
-from gnnserve_api.training import Majority
 from gnnserve_worker.graph.store import Splits
 
 _FIELD = "spec.variants.metric"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import Output
-from gnnserve_api.recommend import RecommendedNode
+from gnnserve_api.http.protocol import Output
+from gnnserve_api.http.recommend import RecommendedNode
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison

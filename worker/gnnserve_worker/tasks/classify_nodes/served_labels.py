@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.classes import Classes
-from gnnserve_api.live_accuracy import MOST_LABELS, LabelProblem, LabelsRequest
-from gnnserve_api.profile import Metric, Profile, VariantProfile
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.profile import Metric, Profile, VariantProfile
+from gnnserve_api.http.live_accuracy import MOST_LABELS, LabelProblem, LabelsRequest
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph

@@ -13,10 +13,10 @@ import numpy as np
 import orjson
 
 from gnnserve_api import decoding
-from gnnserve_api.classes import Classes
-from gnnserve_api.protocol import Label, PredictAnswer, PredictRequest, TypedPredictRequest
-from gnnserve_api.provenance import Provenance
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.provenance import Provenance
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.http.protocol import Label, PredictAnswer, PredictRequest, TypedPredictRequest
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from gnnserve_api.classes import Classes
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.asking.question import Question, check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.asking.variants import capabilities_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.links import LinkCalibration
+from gnnserve_api.files.links import LinkCalibration
 
 _STEPS = 100
 _TOLERANCE = 1e-10

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnserve_api.files.training import Source
 from gnnserve_api.spec.task import ComparedWith, Links
-from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet, Pairs
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.decoder import build_decoder

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnserve_api.files.training import Source
 from gnnserve_api.spec.task import Links
-from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Taught, Visible
 from gnnserve_worker.tasks.score_links.decoders import TrainedDecoder, make_decoder

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.links import LinkCalibration
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.links import LinkCalibration
 from gnnserve_worker.models.decoder import LinkDecoder, score_all
 from gnnserve_worker.tasks.deciding import SeedPairs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnserve_api.pairs import PairsAnswer, PairsRequest
+from gnnserve_api.http.pairs import PairsAnswer, PairsRequest
 from gnnserve_worker.tasks.description import TaskDescription
 
 OUTPUTS = ("scores", "probabilities")

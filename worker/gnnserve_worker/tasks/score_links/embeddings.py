@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.families import point_of
-from gnnserve_api.links import LinksManifest
-from gnnserve_api.repository import NetworkKind, RevisionManifest, VariantManifest
+from gnnserve_api.files.links import LinksManifest
+from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.comparison import ByScore, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.links import LinksManifest
+from gnnserve_api.files.links import LinksManifest
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.overlay import Overlay

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.graph_schema import GraphSchema
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import TypedOverlay
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.http.protocol import TypedOverlay
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay_checks import check_sizes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph

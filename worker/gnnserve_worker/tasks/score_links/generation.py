@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.training import Source
 from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_products
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, Links
-from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import GraphOfLinks, links_digest
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from gnnserve_api.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
-from gnnserve_api.profile import Metric
+from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, WITHOUT_NAMES, GraphSchema, SchemaNames
+from gnnserve_api.files.profile import Metric
 from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows, reads_products
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.given_weights import LabelMisfit
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.profile import Metric, VariantProfile
-from gnnserve_api.repository import TaskSection, VariantManifest
+from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.given_weights import LabelMisfit
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.files.profile import Metric, VariantProfile
+from gnnserve_api.files.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import End, LinkSet, Pairs

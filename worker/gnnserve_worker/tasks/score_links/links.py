@@ -11,8 +11,8 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.links import LinkCalibration, LinksManifest
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.links import LinkCalibration, LinksManifest
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder, probabilities
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.tasks.score_links.deciding import LOG_ODDS, NO_CASCADES, ByPair, CascadeScorer

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_api.profile import LinkScores, Metric
+from gnnserve_api.files.profile import LinkScores, Metric
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_worker.graph.links import LinkSet, Pairs, pair_keys
 from gnnserve_worker.models.decoder import LinkDecoder, score_all

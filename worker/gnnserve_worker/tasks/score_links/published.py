@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.embeddings import IndexMetric
 from gnnserve_api.errors import InputError
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.embeddings import IndexMetric
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import Output
-from gnnserve_api.recommend import RecommendedNode
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.http.protocol import Output
+from gnnserve_api.http.recommend import RecommendedNode
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph

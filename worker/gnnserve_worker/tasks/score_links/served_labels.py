@@ -24,9 +24,9 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.live_accuracy import MOST_LABELS, LabelProblem, PairLabelsRequest
-from gnnserve_api.profile import LinkScores, Metric, Profile, VariantProfile
+from gnnserve_api.files.links import EndManifest, LinksManifest
+from gnnserve_api.files.profile import LinkScores, Metric, Profile, VariantProfile
+from gnnserve_api.http.live_accuracy import MOST_LABELS, LabelProblem, PairLabelsRequest
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph

@@ -14,13 +14,13 @@ import numpy as np
 import orjson
 
 from gnnserve_api import decoding
-from gnnserve_api.classes import Classes
-from gnnserve_api.edges import Direction
 from gnnserve_api.families import point_of
-from gnnserve_api.links import LinksManifest
-from gnnserve_api.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
-from gnnserve_api.provenance import Provenance
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.files.edges import Direction
+from gnnserve_api.files.graph_schema import Classes
+from gnnserve_api.files.links import LinksManifest
+from gnnserve_api.files.provenance import Provenance
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.http.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_worker.asking.asked_nodes import ALL_NODES, TARGET_NODES, AskedNodes
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.id_list import IdList

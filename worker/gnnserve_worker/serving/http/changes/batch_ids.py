@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.changes import ChangesRequest, TypedChangesRequest
-from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.http.changes import ChangesRequest, TypedChangesRequest
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.naming import POSSIBLE_IDS
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value

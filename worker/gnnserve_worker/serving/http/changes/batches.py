@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from gnnserve_api.graph_schema import TypeManifest
+from gnnserve_api.files.graph_schema import TypeManifest
 from gnnserve_worker.asking.body_form import decode_body
 from gnnserve_worker.asking.changed_features import TypeColumns
 from gnnserve_worker.asking.edge_payload import EdgePayloads, PayloadFields

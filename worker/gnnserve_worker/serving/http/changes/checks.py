@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.protocol import Label
+from gnnserve_api.http.protocol import Label
 from gnnserve_worker.asking.body_form import UNREADABLE
 from gnnserve_worker.asking.overlay_checks import MOST_FEATURE_BYTES, NUMBER_BYTES
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.changes import ChangesContent, NodeLabel, TypedNewNode
-from gnnserve_api.graph_schema import GraphSchema, PayloadManifest
-from gnnserve_api.protocol import TypedNodeFeatures
+from gnnserve_api.files.graph_schema import GraphSchema, PayloadManifest
+from gnnserve_api.http.changes import ChangesContent, NodeLabel, TypedNewNode
+from gnnserve_api.http.protocol import TypedNodeFeatures
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.change_ids import RelationName
 from gnnserve_worker.graph.feature_columns import FeatureColumns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnserve_api.changes import (
+from gnnserve_api.http.changes import (
     CHANGES_TYPE,
     CLIENT_HEADER,
     MOST_CLIENT_CHARACTERS,
@@ -15,7 +15,7 @@ from gnnserve_api.changes import (
     ChangesPage,
     ChangesRequest,
 )
-from gnnserve_api.protocol import MAX_OFFSET
+from gnnserve_api.http.protocol import MAX_OFFSET
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.endpoint import PAGE_RECORDS
 from gnnserve_worker.serving.http.changes.reading import FORMS

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import UNSET
 
-from gnnserve_api.changes import (
+from gnnserve_api.http.changes import (
     CHANGES_TYPE,
     CLIENT_HEADER,
     MOST_CLIENT_CHARACTERS,
@@ -28,7 +28,7 @@ from gnnserve_api.changes import (
     ChangesAnswer,
     ChangesPage,
 )
-from gnnserve_api.protocol import MAX_OFFSET
+from gnnserve_api.http.protocol import MAX_OFFSET
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, read_whole
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnserve_api.changes import CHANGES_TYPE
+from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_worker.asking.body_form import LIST_OF_PAIRS, PAIR, BodyForm, node_remedies, payload_remedies
 from gnnserve_worker.asking.question import shown_value
 from gnnserve_worker.graph.change_batch import ChangeCounts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gnnserve_api.changes import CHANGES_TYPE
+from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal, encode_batch

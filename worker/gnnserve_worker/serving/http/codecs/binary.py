@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from gnnserve_api.changes import OFFSET_HEADER
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorDetail
+from gnnserve_api.http.changes import OFFSET_HEADER
+from gnnserve_api.http.protocol import ErrorDetail
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import HEADERS_REMEDY, PREDICT_PATH, ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.json import encode_json_error

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorDetail
+from gnnserve_api.http.protocol import ErrorDetail
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay_arrays import NumberArrays
 from gnnserve_worker.asking.overlay_checks import NUMBER_BYTES
 from gnnserve_worker.asking.overlay_ids import NumberedIds

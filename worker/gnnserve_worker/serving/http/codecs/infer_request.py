@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from gnnserve_api import decoding
-from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.body_form import UNREADABLE, BodyForm, body_error
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
 from gnnserve_worker.asking.tensors import Behind, Contents, Datatype, InJson

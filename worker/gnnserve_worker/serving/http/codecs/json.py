@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
+from gnnserve_api.http.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.body_form import FIELDS, UNREADABLE, body_error
 from gnnserve_worker.asking.overlay import brings_nothing
 from gnnserve_worker.asking.question import (

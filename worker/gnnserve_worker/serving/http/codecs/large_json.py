@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay_checks import MOST_FEATURE_BYTES, NUMBER_BYTES
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.inference.served import ServedRevision

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import msgspec
 import orjson
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorDetail
+from gnnserve_api.http.protocol import ErrorDetail
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import CHOOSING_PARAMETERS, ErrorCode, Question, RequestError, cut, read_whole
 from gnnserve_worker.asking.tensors import read_elements
 from gnnserve_worker.inference.served import ServedRevision

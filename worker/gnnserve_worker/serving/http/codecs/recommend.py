@@ -13,9 +13,9 @@ import msgspec
 from msgspec import UNSET
 
 from gnnserve_api import decoding
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorDetail
-from gnnserve_api.recommend import RecommendAnswer, RecommendRequest, TypedRecommendRequest
+from gnnserve_api.http.protocol import ErrorDetail
+from gnnserve_api.http.recommend import RecommendAnswer, RecommendRequest, TypedRecommendRequest
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.body_form import IDS, MEMBERS, REMEDIES, BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import (

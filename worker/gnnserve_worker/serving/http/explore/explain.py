@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api import decoding
-from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
+from gnnserve_api.http.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
-from gnnserve_api.explain import ExplainAnswer, ExplainRequest
+from gnnserve_api.http.explain import ExplainAnswer, ExplainRequest
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, read_body

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.edge_payload import PayloadArrays, PayloadFields
 from gnnserve_worker.asking.overlay_arrays import TypeColumns
 from gnnserve_worker.asking.overlay_ids import EdgeFields, NamedIds

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_api.objective import Objective
-from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.asking.question import (
     CHOOSING_PARAMETERS,
     NO_WISHES,

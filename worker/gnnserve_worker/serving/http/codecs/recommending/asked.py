@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.recommend import MOST_RECOMMENDED, Exclude
+from gnnserve_api.http.recommend import MOST_RECOMMENDED, Exclude
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay import brings_nothing
 from gnnserve_worker.asking.question import (
     IN_BODY,

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_api.recommend import ColumnCondition, Filter
+from gnnserve_api.http.recommend import ColumnCondition, Filter
 from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm, NodeNaming
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value

@@ -7,8 +7,8 @@ import time
 import msgspec
 import numpy as np
 
-from gnnserve_api.embeddings import IndexState
-from gnnserve_api.recommend import RecommendedNode
+from gnnserve_api.files.embeddings import IndexState
+from gnnserve_api.http.recommend import RecommendedNode
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.search import Found

@@ -11,9 +11,9 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from gnnserve_api.embeddings import IndexState
-from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.recommend import Exclude, RecommendedNode
+from gnnserve_api.files.embeddings import IndexState
+from gnnserve_api.http.recommend import Exclude, RecommendedNode
+from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, Question, RequestError, shown_value
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, Elements, GivenTensor, TensorKind
 from gnnserve_worker.inference.served import ServedRevision

@@ -1,0 +1,260 @@
+"""The profile: what each variant costs and gives, measured before it serves.
+
+Published as static profiling in Dynamic GNN inference as-a-service, section 4.4.
+
+Written by generation, stored in the revision, read by routing and by people.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from gnnserve_api.families import PROJECTED, PRUNED, Family
+from gnnserve_api.files.search import SearchRecord
+from gnnserve_api.variants import Storage
+
+Metric = Annotated[str, Meta(pattern="^[A-Za-z][A-Za-z0-9]{0,39}$")]
+"""A task's name for what it calls accuracy, as `f1Micro`."""
+Compute = Literal["float32", "bfloat16"]
+# What a reader may rely on, of a file or of a server: reports divide by these, and draw them. No float loses a count.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Duration = Annotated[float, Meta(ge=0, le=1e9)]
+PositiveDuration = Annotated[float, Meta(ge=1e-6, le=1e9)]
+
+
+class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Times of one batch size, sampling included, queueing and HTTP excluded."""
+
+    seeds: Positive
+    runs: Positive
+    p50_ms: PositiveDuration
+    p99_ms: PositiveDuration
+    mean_ms: Duration
+    std_ms: Duration
+    sample_ms: Duration
+    """Median of the stage; the three stage medians need not add up to `p50_ms`."""
+    gather_ms: Duration
+    compute_ms: Duration
+    gathered_bytes: Count
+    """Bytes of the table read per batch, mean over the runs: rows times columns times bytes per number."""
+    window_p50_ms: Duration
+    """Median of gather plus compute: the window of Dynamic GNN inference as-a-service, section 4.2 (from the start of
+    the feature transfer to the end of computing), which leaves sampling out. Here rows are copied to no device:
+    gathering is the transfer."""
+    window_mean_ms: Duration
+    window_std_ms: Duration
+
+
+class CascadeProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Parts of a variant that is a cascade."""
+
+    first: str
+    then: str
+    passed_on: Share
+    """Share of the validation nodes that `first` passed on to `then`."""
+
+
+class NewNodesLatency(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Times of one batch size, where all seeds are new nodes: a request brings each with its features and its edges.
+    Sampling included, queueing and HTTP excluded."""
+
+    seeds: Positive
+    edges: Count
+    """Entries that the neighbour lists of a batch gained, mean over the runs: each new node read those of a validation
+    node."""
+    feature_bytes: Count
+    """Bytes of the features that a batch brought, as float32."""
+    runs: Positive
+    p50_ms: PositiveDuration
+    p99_ms: PositiveDuration
+    overlay_ms: Duration
+    """Median of the time in which the overlay was joined and rows were made of the new features; `p50_ms` includes
+    it."""
+
+
+class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How well a variant tells links from other pairs, as fractions of 1."""
+
+    links: Count
+    """Held-out links that it was judged by; as many pairs without a link stood beside them."""
+    roc_auc: Share
+    average_precision: Share
+    sources: Count
+    """First nodes of these links whose pairs were ranked: all of them, or a sample."""
+    candidates: Count
+    """Second nodes that each was paired with: all that may be one, or a sample and those of its links."""
+    mrr: Share
+    recall_at_k: Share
+    ndcg_at_k: Share
+    k: Positive
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Figures by the names that reports give them."""
+        return {
+            "ROC-AUC": self.roc_auc,
+            "Average precision": self.average_precision,
+            "MRR": self.mrr,
+            f"Recall@{self.k}": self.recall_at_k,
+        }
+
+    def name_nodes(self, split: str) -> str:
+        """Name of the nodes that are profiled, of one split."""
+        return f"nodes of {split} links"
+
+    def describe_outputs(self, classes: int, *, multi_label: bool) -> str:
+        """Sentence part about what networks answer."""
+        return "links to score"
+
+    @property
+    def unseen(self) -> str:
+        """Sentence part about what training did not see of the test split."""
+        return f"{self.name_nodes('test')}, which training did not see"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScores:
+    """Judgement of a variant by labels of nodes, where accuracies say all."""
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        return {}
+
+    def name_nodes(self, split: str) -> str:
+        return f"{split} nodes"
+
+    def describe_outputs(self, classes: int, *, multi_label: bool) -> str:
+        return f"{classes:,} classes, several per node" if multi_label else f"{classes:,} classes"
+
+    @property
+    def unseen(self) -> str:
+        """Empty: it depends on how the networks were trained."""
+        return ""
+
+
+BY_LABELS = NodeScores()
+
+TaskFigures: TypeAlias = LinkScores
+"""Figures that profiles have of a task beside its accuracies. Those of a further task stand beside, told apart by a
+tag."""
+
+
+class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
+
+    name: str
+    factor: Positive
+    """1 for projected variants: they lose nothing but rounding."""
+    table: str
+    """Key of the revision's `tables`."""
+    columns: Positive
+    """Leading columns of the table that are read per row."""
+    storage: Storage
+    projected: bool
+    compute: Compute
+    """What the matrix products run in where the processor has it; float32 elsewhere."""
+    validation_accuracy: Share
+    test_accuracy: Share | None
+    """Accuracy on test nodes; None where the graph has no test split."""
+    latency: Annotated[tuple[LatencyProfile, ...], Meta(min_length=1)]
+    """Latencies ascending in `seeds`, the same sizes for every variant; never empty. On validation nodes."""
+    test_latency: LatencyProfile | None
+    """Latency on test nodes at the largest batch size: what was profiled on validation nodes may not hold for others
+    (Dynamic GNN inference as-a-service, section 4.4). None where the graph has no test split."""
+    size_bytes: Count
+    """The serialised weights."""
+    memory_bytes: Count
+    """Weights and the columns of its table that this variant reads."""
+    family: Family = PRUNED.family
+    fanouts: tuple[int, ...] = ()
+    """Neighbours that are sampled per layer, the seed's draw first; empty where an earlier gnnserve says nothing, and
+    for cascades, whose stages have their own."""
+    cascade: CascadeProfile | None = None
+    """None: it is a network of its own. Table, columns and storage of a cascade are those of its first stage; its
+    weights and memory are those of both."""
+    validation_figures: TaskFigures | None = msgspec.field(default=None, name="validationLinks")
+    """Figures of the task on the validation split, of which the metric names the one that is the accuracy; None:
+    accuracies say all. Files call them as the first task did that has any, so that earlier releases read them."""
+    test_figures: TaskFigures | None = msgspec.field(default=None, name="testLinks")
+    """Figures on the test split; None where there is none too."""
+    new_nodes: tuple[NewNodesLatency, ...] = ()
+    """Latencies of batches of new nodes, ascending in `seeds`. Empty where the variant cannot answer requests with an
+    overlay, and of a profile that an earlier gnnserve wrote."""
+
+    @property
+    def judged(self) -> TaskFigures | NodeScores:
+        """Measure that it was judged by: on the test split where there is one, else on the validation split."""
+        return self.test_figures or self.validation_figures or BY_LABELS
+
+    def __post_init__(self) -> None:
+        if self.projected and self.family == PRUNED.family:
+            # An earlier gnnserve wrote the profile, which named no families and knew these two.
+            msgspec.structs.force_setattr(self, "family", PROJECTED.family)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyCurve:
+    """Predictions of one variant, worked out once: the data path asks for every batch that it considers."""
+
+    seeds: tuple[int, ...]
+    """Seeds of the points, ascending."""
+    latency_ms: tuple[float, ...]
+
+    def at(self, seeds: int) -> float:
+        """Linear between the measured sizes and beyond the last; below the smallest its figure holds."""
+        if seeds <= self.seeds[0] or len(self.seeds) == 1:
+            return self.latency_ms[0]
+        upper = next((i for i, measured in enumerate(self.seeds) if seeds <= measured), len(self.seeds) - 1)
+        low_seeds, low_ms = self.seeds[upper - 1], self.latency_ms[upper - 1]
+        # Noise may make a bigger batch look cheaper; a prediction must not go down with size.
+        slope = max(0.0, (self.latency_ms[upper] - low_ms) / (self.seeds[upper] - low_seeds))
+        return low_ms + slope * (seeds - low_seeds)
+
+
+class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """All variants of a revision: pruned ones ascending in factor, projected ones, then those with other fan-outs."""
+
+    metric: Metric
+    """A fraction of 1, by which the task judges."""
+    machine: str
+    """Processor and thread count of the measurement: a profile from elsewhere is only a hint."""
+    threads: Count
+    validation_nodes: Count
+    """How many the validation accuracies are of."""
+    test_nodes: Count
+    variants: tuple[VariantProfile, ...]
+    search: SearchRecord | None = None
+    """Why these variants are kept, and others are not; None: the manifest lists the variants."""
+
+    @property
+    def judged(self) -> TaskFigures | NodeScores:
+        """What all variants were judged by."""
+        return self.variants[0].judged
+
+    def variant(self, name: str) -> VariantProfile:
+        return next(v for v in self.variants if v.name == name)
+
+    def latency_curve(self, name: str) -> LatencyCurve:
+        """Predicted p99 of the variant at the measured sizes.
+
+        The p99, because an objective is a promise. Stalls belong to the machine and not to the variant that happened
+        to run, so the distance from median to p99 is shared: the median over the variants of their p99/p50.
+        """
+        points = self.variant(name).latency
+        return LatencyCurve(
+            seeds=tuple(point.seeds for point in points),
+            latency_ms=tuple(point.p50_ms * self.tail_ratio(i) for i, point in enumerate(points)),
+        )
+
+    def tail_ratio(self, size: int) -> float:
+        """p99 over median at measured size number `size`: near 2 on a quiet machine, and no variant's own."""
+        points = [variant.latency[size] for variant in self.variants]
+        return statistics.median(point.p99_ms / point.p50_ms for point in points)

@@ -1,0 +1,87 @@
+"""`POST /v1/explain` between client and worker: which neighbours of a node its answer rests on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gnnserve_api.http.protocol import Id, Label
+
+MOST_EXPLAINED = 100
+"""Largest `count` of a request: each edge takes one prediction."""
+
+
+class ExplainRequest(
+    msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    node: Annotated[Id, Meta(description="Id of a node of the graph.")]
+    count: Annotated[
+        int,
+        Meta(
+            description="How many of its neighbours are left out in turn, the first ones of its list; in a graph of "
+            "several types the first ones by each relation, in turns.",
+            extra_json_schema={"minimum": 1, "maximum": MOST_EXPLAINED},
+        ),
+    ] = 25
+    variant: Annotated[
+        str | None, Meta(description="The variant that is explained; absent: the most accurate one that can be.")
+    ] = None
+
+
+class TypedExplainRequest(ExplainRequest[Any], frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A request about a graph of several types, of a node of any of them."""
+
+
+class Neighbour(msgspec.Struct, frozen=True, rename="camel"):
+    id: Annotated[int | str, Meta(description='Its id; in a graph of several types with its type: "user/17".')]
+    influence: Annotated[
+        float | UnsetType,
+        Meta(
+            description="How much the probability of the node's class falls where the edge is left out; negative where "
+            "it rises. Absent where the answer has `unexplained`."
+        ),
+    ] = UNSET
+    label: Annotated[
+        Label | list[Label] | None, Meta(description="The label that the graph's source gives it; null: none.")
+    ] = None
+    relation: Annotated[
+        str | UnsetType, Meta(description="The relation by which the node reads it, in a graph of several types.")
+    ] = UNSET
+
+
+class ReadRelation(msgspec.Struct, frozen=True, rename="camel"):
+    """A relation by which nodes of a type read others."""
+
+    name: str
+    type: Annotated[str, Meta(description="The type of the nodes that are read.")]
+    degree: Annotated[int, Meta(description="How many the node reads.")]
+
+
+class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The node, and its neighbours: the one with the most influence first."""
+
+    node: Annotated[int | str, Meta(description="Its id; in a graph of several types with its type.")]
+    label: Annotated[Label | list[Label] | None, Meta(description="The label that the graph's source gives the node.")]
+    degree: Annotated[int, Meta(description="Length of the node's neighbour list, of all relations.")]
+    neighbours: Annotated[tuple[Neighbour, ...], Meta(description="Those that were left out in turn.")]
+    revision: str
+    is_asked_about: Annotated[
+        bool, Meta(description="Whether requests may name the node: answers may be about nodes of some types alone.")
+    ]
+    class_: Annotated[
+        Label | UnsetType, Meta(description="The class that the variant gives the node the highest score for.")
+    ] = msgspec.field(name="class", default=UNSET)
+    probability: Annotated[
+        float | UnsetType, Meta(description="Its probability, with every edge. Of several labels, that of this one.")
+    ] = UNSET
+    variant: str | UnsetType = UNSET
+    relations: Annotated[
+        tuple[ReadRelation, ...] | UnsetType,
+        Meta(description="What nodes of its type read, in a graph of several types."),
+    ] = UNSET
+    unexplained: Annotated[
+        str | UnsetType,
+        Meta(description="Why neighbours have no influence: the node has no answer that could rest on them."),
+    ] = UNSET
