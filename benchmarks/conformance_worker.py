@@ -7,8 +7,8 @@ import sys
 from tests.support.serving import FakeWorker, service
 
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.served_service import ServiceSettings
-from gnnserve_worker.serving.server import Offer, serve_revisions
+from gnnserve_worker.serving.process.served_service import ServiceSettings
+from gnnserve_worker.serving.process.server import Offer, serve_revisions
 
 if __name__ == "__main__":
     http, grpc = (bind("127.0.0.1", int(port)) for port in sys.argv[1:3])

@@ -21,14 +21,14 @@ from gnnserve_api.manifest import load_manifest
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import Message, Receive, Scope, Send
 from gnnserve_worker.serving.http.codecs.registry import READ_HEADERS, read_head
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.process.server import SWITCH_INTERVAL_S
 from gnnserve_worker.serving.requests import Reply
-from gnnserve_worker.serving.server import SWITCH_INTERVAL_S
 
 UVICORN, GRANIAN = "uvicorn", "granian"
 _READ_HEADERS = tuple((name, name.decode()) for name in READ_HEADERS)

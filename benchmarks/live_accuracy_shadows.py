@@ -32,7 +32,7 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.server import Serving, serve_revision
+from gnnserve_worker.serving.process.server import Serving, serve_revision
 
 NAME, NAMESPACE = "live-accuracy", "default"
 SHADOW_PERMILLE = 5

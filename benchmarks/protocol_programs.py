@@ -19,8 +19,8 @@ from tests.support.serving import CLASSES, FakeWorker, profile, service, variant
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.served_service import ServiceSettings
-from gnnserve_worker.serving.server import Offer, serve_revisions
+from gnnserve_worker.serving.process.served_service import ServiceSettings
+from gnnserve_worker.serving.process.server import Offer, serve_revisions
 
 _TIMES = StageTimes(0.001, 0.001, 0.001)
 _COSTS = profile(variant("x1", 0.9, 0.05, 0.0001))

@@ -10,7 +10,7 @@ from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.server import serve_revision
+from gnnserve_worker.serving.process.server import serve_revision
 
 SERVICE = GNNService.model_validate(
     {

@@ -12,7 +12,7 @@ from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.following.loader import Loader
 from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.served_service import Look, ServedService
+from gnnserve_worker.serving.process.served_service import Look, ServedService
 
 _PATIENCE_S = 2.0
 

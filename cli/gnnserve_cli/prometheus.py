@@ -16,7 +16,7 @@ from gnnserve_api.spec.routing import PrometheusSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_cli.http_client import NoAnswerError, exchange
 from gnnserve_routing.signals import QueryAnswer, Silence, build_query, parse_answer
-from gnnserve_worker.serving.served_service import Look
+from gnnserve_worker.serving.process.served_service import Look
 
 _PATIENCE_S = 5.0
 """Seconds for the whole answer; the loop has all of its interval, and no request waits for it."""

@@ -30,9 +30,10 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import device
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving import listening_socket, server
+from gnnserve_worker.serving import listening_socket
+from gnnserve_worker.serving.process import server
+from gnnserve_worker.serving.process.served_service import ServedService, ServiceSettings
 from gnnserve_worker.serving.security.credentials import Credentials
-from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
 
 if TYPE_CHECKING:
     from gnnserve_worker.pods.followed_log import FollowedLog

@@ -23,8 +23,8 @@ from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.decision import RoutingDecision, recover_state
 from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
 from gnnserve_routing.signals import QueryAnswer, Sample, Series, Signals, Silence
-from gnnserve_worker.serving.metrics import CounterValue
-from gnnserve_worker.serving.served_service import Look
+from gnnserve_worker.serving.metrics.metrics import CounterValue
+from gnnserve_worker.serving.process.served_service import Look
 
 _KEPT_SCRAPES = 3
 """The decision is about the last interval; one more, should a tick have been late."""

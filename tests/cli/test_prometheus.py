@@ -15,7 +15,7 @@ from gnnserve_api.pods.routing import Route
 from gnnserve_api.status.reasons import Reason
 from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_routing.signals import QueryAnswer, Sample, Silence
-from gnnserve_worker.serving.served_service import Look
+from gnnserve_worker.serving.process.served_service import Look
 
 LOOK = Look(Route(revision="r", base_variant="x1", reason="", allowed_variants=("x1",)), ())
 NOW_S = 1_800_000_000

@@ -71,7 +71,7 @@ class FakeWorker:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gnnserve_worker.serving.listening_socket.bind", self.bind)
-        monkeypatch.setattr("gnnserve_worker.serving.server.serve_revisions", self.serve)
+        monkeypatch.setattr("gnnserve_worker.serving.process.server.serve_revisions", self.serve)
         monkeypatch.setattr("gnnserve_worker.pods.device.open_served", self.open)
         monkeypatch.setattr("gnnserve_worker.pods.device.why_no_gpu", lambda *_: self.no_gpu)
         monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", self.generate)

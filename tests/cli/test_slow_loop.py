@@ -12,8 +12,8 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_cli.slow_loop import LocalSlowLoop, OwnRegistry, Source
 from gnnserve_routing.signals import QueryAnswer, Silence
-from gnnserve_worker.serving.metrics import CounterValue
-from gnnserve_worker.serving.served_service import Look
+from gnnserve_worker.serving.metrics.metrics import CounterValue
+from gnnserve_worker.serving.process.served_service import Look
 
 DEADLINE_S = 60
 INTERVAL_S = 10

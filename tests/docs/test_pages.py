@@ -67,13 +67,13 @@ from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
-from gnnserve_worker.serving.counters import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
-from gnnserve_worker.serving.index_renewal import RenewalFigures
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.state_metrics import RoutingSample
+from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
+from gnnserve_worker.serving.metrics.counters import LATENCY_BUCKETS_S
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.state_metrics import RoutingSample
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 UPDATES = read_page("updates.md")

@@ -48,7 +48,7 @@ from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.repository.watched import FileChange, FileFinding
 from gnnserve_worker.sampling.batch_view import Part, view_of
-from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.engine.model import ModelState
 
 LAUNCH_FAILURE = torch.AcceleratorError(
     "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported"

@@ -51,8 +51,8 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.http.changes.reading import read_changes
+from gnnserve_worker.serving.process.canary import ServedCanary
 
 CLOSE = 1e-5
 _UID = "f7b4c2a0-0000-4000-8000-000000000046"

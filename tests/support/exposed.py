@@ -21,9 +21,9 @@ from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.stats import ProgramStats
-from gnnserve_worker.serving import metrics as serving
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.canary_metrics import CanarySample
+from gnnserve_worker.serving.metrics import metrics as serving
+from gnnserve_worker.serving.metrics.canary_metrics import CanarySample
 
 ON_GPU = DeviceStats(
     "NVIDIA H200", memory_bytes={"graph": 4, "tables": 3, "cache": 2, "weights": 1}, memory_budget_bytes=16, hits=9,

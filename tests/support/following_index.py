@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.serving import Client
 from tests.support.waiting import until_told
 
-from gnnserve_worker.serving.idle_jobs import QUIET_AFTER_MS
+from gnnserve_worker.serving.idle.idle_jobs import QUIET_AFTER_MS
 
 
 async def followed(client: Client, body: dict[str, Any], offset: int) -> dict[str, Any]:

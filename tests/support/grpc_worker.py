@@ -14,8 +14,8 @@ from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS, GrpcLimits
 from gnnserve_worker.serving.grpc.listener import GrpcListener
 from gnnserve_worker.serving.grpc.messages import INFERENCE, messages_of
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.served_service import ServiceSettings
-from gnnserve_worker.serving.server import Offer, serve_revisions
+from gnnserve_worker.serving.process.served_service import ServiceSettings
+from gnnserve_worker.serving.process.server import Offer, serve_revisions
 
 MESSAGES = messages_of(INFERENCE)
 

@@ -16,7 +16,7 @@ from gnnserve_cli.local_service import LocalService
 from gnnserve_cli.server_options import source_of_load
 from gnnserve_cli.slow_loop import slow_loop
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.server import Serving, serve_revision
+from gnnserve_worker.serving.process.server import Serving, serve_revision
 
 LATENCY_MS = 100
 

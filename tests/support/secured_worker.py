@@ -15,10 +15,10 @@ from tests.support.serving import FakeWorker, service
 from tests.support.waiting import WAIT_S
 
 from gnnserve_worker.serving.listening_socket import bind
+from gnnserve_worker.serving.process.served_service import ServedService, ServiceSettings
+from gnnserve_worker.serving.process.server import WorkerServer
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
-from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
-from gnnserve_worker.serving.server import WorkerServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,14 @@ from gnnserve_worker.inference.served import ServedCompute, ServedRevision
 from gnnserve_worker.inference.served_changes import MarkedGone, NoLog, NoneGone, ServedChanges
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
+from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.process.server import serve_revision
 from gnnserve_worker.serving.requests import Outcome, Pending
 from gnnserve_worker.serving.security.access import Access
-from gnnserve_worker.serving.server import serve_revision
 from gnnserve_worker.tasks.opening import TaskParts
 from gnnserve_worker.tasks.score_links.links import ServedLinks
 from gnnserve_worker.tasks.serving import opener_of

@@ -19,8 +19,8 @@ from tests.support import fork_server
 from tests.support.serving import FakeWorker, profile, service, variant
 
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.served_service import ServiceSettings
-from gnnserve_worker.serving.server import WorkerServer
+from gnnserve_worker.serving.process.served_service import ServiceSettings
+from gnnserve_worker.serving.process.server import WorkerServer
 
 PROFILE = profile(
     variant("x1", 0.94, 10, 0.1),

@@ -15,7 +15,7 @@ from tools.opened import Trace, follow_reconcile
 
 from gnnserve_api.tiers import points_of
 
-_WAKES_BESIDE = {"gnnserve_worker.serving.process", "gnnserve_worker.serving.served_service"}
+_WAKES_BESIDE = {"gnnserve_worker.serving.process.process", "gnnserve_worker.serving.process.served_service"}
 """The server looks ten times a second whether it is to end, by chance while a request is followed."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.serving import FakeWorker, running, service
 
-from gnnserve_worker.serving.answer_health import LEAST_FAILURES, WINDOW_S, AnswerHealth
+from gnnserve_worker.serving.engine.answer_health import LEAST_FAILURES, WINDOW_S, AnswerHealth
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from gnnserve_api.errors import InputError
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods import serve
 from gnnserve_worker.pods.serve import WorkerSettings
-from gnnserve_worker.serving import server
+from gnnserve_worker.serving.process import server
+from gnnserve_worker.serving.process.served_service import ServiceSettings
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
-from gnnserve_worker.serving.served_service import ServiceSettings
 
 POD = {
     "GNNSERVE_SERVICE": "digits",

@@ -254,8 +254,8 @@ def test_mounted_table_serves_while_the_api_server_is_away(tmp_path: Path, three
 
 def test_programs_start_without_torch() -> None:
     program = (
-        "import sys, gnnserve_worker.pods.serve, gnnserve_worker.following.loader, gnnserve_worker.serving.server, "
-        "gnnserve_worker.pods.generate; sys.exit('torch' in sys.modules)"
+        "import sys, gnnserve_worker.pods.serve, gnnserve_worker.following.loader, "
+        "gnnserve_worker.serving.process.server, gnnserve_worker.pods.generate; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

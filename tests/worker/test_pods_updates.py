@@ -11,7 +11,7 @@ from gnnserve_api.pods.routing import CredentialState
 from gnnserve_worker.changes.address import read_address
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile, UpdatesOptions
 from gnnserve_worker.pods.updates import read_updates
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
 
 COMMON = {"GNNSERVE_SERVICE_UID": "an-id", "GNNSERVE_MAX_DELTA": "1048576"}

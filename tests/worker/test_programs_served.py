@@ -31,7 +31,7 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.canary import CanaryShare
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 
 pytestmark = pytest.mark.campaign("published")
 

@@ -27,16 +27,16 @@ from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.stats import ProgramStats
-from gnnserve_worker.serving.canary import ServedCanary
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
+from gnnserve_worker.serving.engine.model import ServedModel
+from gnnserve_worker.serving.engine.shared_time import longest_turn_of
 from gnnserve_worker.serving.http.canary import CanaryShare, is_of_canary
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.log_follower import LogFollower
-from gnnserve_worker.serving.loop_calls import LoopCalls
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.process.canary import ServedCanary
+from gnnserve_worker.serving.process.log_follower import LogFollower
+from gnnserve_worker.serving.process.loop_calls import LoopCalls
 from gnnserve_worker.serving.security.access import Access
-from gnnserve_worker.serving.shared_time import longest_turn_of
 
 FIRST, SECOND = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 STAYS = LogFollower(None)

@@ -30,7 +30,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.inference.served_changes import AppliedLog, ServedChanges
 from gnnserve_worker.serving.http.changes import endpoint
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.log_follower import LogFollower
+from gnnserve_worker.serving.process.log_follower import LogFollower
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
 

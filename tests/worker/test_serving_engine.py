@@ -18,10 +18,10 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.pods.routing import AffineCost
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving import engine as engine_module
-from gnnserve_worker.serving.engine import ROUND_MS, SHORT_BATCH_MS, Engine
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState, monotonic_ms
+from gnnserve_worker.serving.engine import engine as engine_module
+from gnnserve_worker.serving.engine.engine import ROUND_MS, SHORT_BATCH_MS, Engine
+from gnnserve_worker.serving.engine.model import ModelState, monotonic_ms
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import Answer, Failure, Pending, deliver_all
 
 

@@ -20,8 +20,8 @@ from gnnserve_api.files.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.accuracy import watch as watching
 from gnnserve_worker.serving.accuracy.tally import Tally
-from gnnserve_worker.serving.idle_jobs import LOOK_AGAIN_MS, pause_ms
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.idle.idle_jobs import LOOK_AGAIN_MS, pause_ms
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
 from gnnserve_worker.tasks.classify_nodes.served_labels import values_of

@@ -18,7 +18,7 @@ from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG
 from gnnserve_worker.serving.http.wire.http1 import MOST_HEAD_BYTES, MOST_HEADERS
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED, Patience, Room
-from gnnserve_worker.serving.open_files import room_of_process
+from gnnserve_worker.serving.process.open_files import room_of_process
 from gnnserve_worker.serving.repeated import FirstOfAKind, limit_warnings
 
 ROOM = Room(connections=3, reserved=2)

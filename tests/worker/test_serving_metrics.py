@@ -15,9 +15,9 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import Route, RoutingMode
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.counters import LATENCY_BUCKETS_S, SIZE_BUCKETS
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.state_metrics import RoutingSample
+from gnnserve_worker.serving.metrics.counters import LATENCY_BUCKETS_S, SIZE_BUCKETS
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.state_metrics import RoutingSample
 
 SECONDS = [0.0, 0.00005, *LATENCY_BUCKETS_S, 0.0033, 11.0]
 

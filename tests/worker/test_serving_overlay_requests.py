@@ -31,9 +31,9 @@ from gnnserve_worker.asking.question import NO_WISHES, Wishes
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http import predict
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Arrival, Ask, Asked, Failure, Head, NodeLeft, Reply
 from gnnserve_worker.tasks.node_items import NodeItems
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from tests.support.connections import FakeTransport, Server, Wire, predict, serving
 
+from gnnserve_worker.serving.engine.inlet import Inlet
+from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.wire.connection import Connection, QueuedInput
-from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.model import monotonic_ms
 
 
 @dataclass

@@ -19,7 +19,7 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import RepositoryError, ResourceError
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.server import serve_revision
+from gnnserve_worker.serving.process.server import serve_revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,15 @@ from tests.support.waiting import WAIT_S
 from tritonclient.utils import InferenceServerException
 
 from gnnserve_api.errors import GnnserveError
-from gnnserve_worker.serving import process, server
-from gnnserve_worker.serving.answer_health import LEAST_FAILURES
+from gnnserve_worker.serving.engine.answer_health import LEAST_FAILURES
+from gnnserve_worker.serving.engine.model import ModelState, ServedModel
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.wire.limits import Room
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.model import ModelState, ServedModel
+from gnnserve_worker.serving.process import process, server
+from gnnserve_worker.serving.process.served_service import ServiceSettings
+from gnnserve_worker.serving.process.server import WorkerServer
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
-from gnnserve_worker.serving.served_service import ServiceSettings
-from gnnserve_worker.serving.server import WorkerServer
 
 NAMES = ("first", "second")
 

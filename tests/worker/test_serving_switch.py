@@ -29,7 +29,7 @@ from gnnserve_api.pods.routing import AffineCost, RoutingMode
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import TableError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.engine.model import ModelState
 from gnnserve_worker.serving.requests import Answer
 
 OLD, NEW = "old", "new"

@@ -16,8 +16,8 @@ from tests.support.secured_worker import started
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import GnnserveError, ResourceError
-from gnnserve_worker.serving import served_service
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.process import served_service
 from gnnserve_worker.serving.security import credentials as credentials_module
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
 from gnnserve_worker.serving.security.handshakes import HandshakeLimits

@@ -409,6 +409,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 def test_a_server_that_traces_nothing_imports_neither_sdk_nor_exporter() -> None:
     names = "('opentelemetry.sdk', 'opentelemetry.exporter', 'requests')"
-    program = f"import sys, gnnserve_worker.serving.server; print([n for n in {names} if n in sys.modules])"
+    program = f"import sys, gnnserve_worker.serving.process.server; print([n for n in {names} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -14,9 +14,9 @@ import pytest
 
 from gnnserve_worker.scheduling.batcher import Batch
 from gnnserve_worker.scheduling.turns import ACTIVE_MS, INPUT_MS, MOST_INPUT_MS, RecentModels, Turns, input_ms
-from gnnserve_worker.serving.engine import ROUND_MS
-from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.shared_time import SharedTime
+from gnnserve_worker.serving.engine.engine import ROUND_MS
+from gnnserve_worker.serving.engine.inlet import Inlet
+from gnnserve_worker.serving.engine.shared_time import SharedTime
 
 CLIENT_MS = 0.05
 """From an answer to the next request of its client."""
@@ -145,9 +145,11 @@ class _Computed:
 
 @pytest.fixture(autouse=True)
 def computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnserve_worker.serving.shared_time.Computed", _Computed)
-    monkeypatch.setattr("gnnserve_worker.serving.shared_time.longest_turn_of", lambda _models, _model: math.inf)
-    monkeypatch.setattr("gnnserve_worker.serving.shared_time.most_claimed_of", lambda _models, _model, _lane: 0.0)
+    monkeypatch.setattr("gnnserve_worker.serving.engine.shared_time.Computed", _Computed)
+    monkeypatch.setattr("gnnserve_worker.serving.engine.shared_time.longest_turn_of", lambda _models, _model: math.inf)
+    monkeypatch.setattr(
+        "gnnserve_worker.serving.engine.shared_time.most_claimed_of", lambda _models, _model, _lane: 0.0
+    )
 
 
 def alone_and_beside(other: Model, **costs: float) -> tuple[Model, Model]:

@@ -44,7 +44,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.canary import ServedCanary
+from gnnserve_worker.serving.process.canary import ServedCanary
 from gnnserve_worker.serving.security.access import Access
 
 pytestmark = pytest.mark.campaign("scene")

@@ -34,8 +34,8 @@ from gnnserve_api.files.repository import SourceColumn
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.engine.model import ModelState
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 
 REQUESTS = 1000

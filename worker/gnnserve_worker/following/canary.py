@@ -20,7 +20,7 @@ _POLL_S = 0.1
 
 
 class CanaryServer(Server, Protocol):
-    """The part of `serving/canary.py`'s ServedCanary that is used here."""
+    """The part of `serving/process/canary.py`'s ServedCanary that is used here."""
 
     def set_percent(self, percent: int) -> None: ...
 
@@ -28,7 +28,7 @@ class CanaryServer(Server, Protocol):
 
 
 class CanaryOwner(Protocol):
-    """The part of `serving/served_service.py`'s ServedService that is used here."""
+    """The part of `serving/process/served_service.py`'s ServedService that is used here."""
 
     def open_canary(self, revision: str, percent: int) -> CanaryServer: ...
 

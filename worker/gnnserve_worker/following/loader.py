@@ -59,7 +59,7 @@ POLITE = 10
 
 
 class Server(Protocol):
-    """The part of `serving/served_service.py`'s ServedService that the loader uses."""
+    """The part of `serving/process/served_service.py`'s ServedService that the loader uses."""
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None: ...
 

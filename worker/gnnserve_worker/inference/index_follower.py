@@ -2,8 +2,8 @@
 
 A change reaches the nodes that it touches, and over the hops of the network their readers, and the readers of those,
 whichever index has them.
-All of it is found and computed a little at a time, when the caller has time (`serving/index_renewal.py`); until then it
-is counted as pending. The event loop's thread alone uses it.
+All of it is found and computed a little at a time, when the caller has time (`serving/idle/index_renewal.py`); until
+then it is counted as pending. The event loop's thread alone uses it.
 """
 
 from __future__ import annotations

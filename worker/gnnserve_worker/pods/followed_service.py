@@ -25,9 +25,9 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.process.served_service import ServedService
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
-from gnnserve_worker.serving.served_service import ServedService
 
 if TYPE_CHECKING:
     from gnnserve_worker.inference.living import LivingRevision

@@ -27,8 +27,8 @@ from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.pods.followed_service import FollowedService, FollowedSettings, ServiceFolders
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.served_service import ServiceSettings
-from gnnserve_worker.serving.server import WorkerServer
+from gnnserve_worker.serving.process.served_service import ServiceSettings
+from gnnserve_worker.serving.process.server import WorkerServer
 from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing, is_switched_off
 
 _log = logging.getLogger(__name__)

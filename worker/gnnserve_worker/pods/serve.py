@@ -129,8 +129,8 @@ def _serve(settings: WorkerSettings) -> int:
     )
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
-    from gnnserve_worker.serving.served_service import ServiceSettings  # noqa: PLC0415
-    from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
+    from gnnserve_worker.serving.process.served_service import ServiceSettings  # noqa: PLC0415
+    from gnnserve_worker.serving.process.server import WorkerServer  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     log = None

@@ -2,7 +2,7 @@
 
 Which services these are is in a ConfigMap that the operator keeps; they come and go while the others answer. Each
 follows its own routing table as in a pod of its own (`followed_service.py`). Probes and Prometheus have a port that
-belongs to no service (`serving/pool_endpoint.py`).
+belongs to no service (`serving/process/pool_endpoint.py`).
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _serve(settings: PoolWorkerSettings) -> int:
     from gnnserve_worker.pods.pool_services import PoolMembers, PoolSettings  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
-    from gnnserve_worker.serving.pool_endpoint import PoolEndpoint  # noqa: PLC0415
-    from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
+    from gnnserve_worker.serving.process.pool_endpoint import PoolEndpoint  # noqa: PLC0415
+    from gnnserve_worker.serving.process.server import WorkerServer  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     host = listening_host(settings.host)

@@ -61,9 +61,9 @@ def _serve(options: argparse.Namespace) -> int:
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import GRPC_PORT_OPTION, bind  # noqa: PLC0415
+    from gnnserve_worker.serving.process.served_service import ServiceSettings  # noqa: PLC0415
+    from gnnserve_worker.serving.process.server import WorkerServer  # noqa: PLC0415
     from gnnserve_worker.serving.security.credentials import Credentials  # noqa: PLC0415
-    from gnnserve_worker.serving.served_service import ServiceSettings  # noqa: PLC0415
-    from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
     from gnnserve_worker.serving.tracing.options import read_tracing  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)

@@ -29,7 +29,7 @@ from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
 from gnnserve_worker.serving.accuracy.tally import Tally
-from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
+from gnnserve_worker.serving.idle.idle_jobs import Job, nodes_of_job
 from gnnserve_worker.serving.requests import Lane
 from gnnserve_worker.tasks.served_labels import NO_VALUES, GivenLabel, Item, KeptAnswer, Measure
 

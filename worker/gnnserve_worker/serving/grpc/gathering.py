@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gnnserve_worker.serving.model import monotonic_ms
+from gnnserve_worker.serving.engine.model import monotonic_ms
 
 QUIET_ROUNDS = 10
 """Rounds of the event loop without another request, after which none is waited for any longer. While calls wait at gRPC

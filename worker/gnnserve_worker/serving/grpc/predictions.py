@@ -21,6 +21,7 @@ from gnnserve_worker.asking.question import (
     unauthorized,
     wishes_of_head,
 )
+from gnnserve_worker.serving.engine.model import STOPPING, monotonic_ms
 from gnnserve_worker.serving.grpc.codec import InferCodec, RecommendInferCodec, encode_grpc_error
 from gnnserve_worker.serving.grpc.gathering import Gathering
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
@@ -35,7 +36,6 @@ from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.codecs.recommending.tensors import RECOMMENDS
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
-from gnnserve_worker.serving.model import STOPPING, monotonic_ms
 from gnnserve_worker.serving.requests import Head, Pending, Reply
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 

@@ -14,13 +14,13 @@ from gnnserve_worker.changes.report import state_of
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.engine.model import ServedModel
+from gnnserve_worker.serving.metrics.state_metrics import program_state
 from gnnserve_worker.serving.requests import Lane
-from gnnserve_worker.serving.state_metrics import program_state
 
 
 class SecondRevision(Protocol):
-    """The part of `serving/canary.py`'s ServedCanary that `/v1/route` tells of, and that labels go to."""
+    """The part of `serving/process/canary.py`'s ServedCanary that `/v1/route` tells of, and that labels go to."""
 
     @property
     def watch(self) -> AccuracyWatch | None: ...

@@ -29,7 +29,9 @@ from gnnserve_worker.asking.question import ErrorCode, RequestError, unauthorize
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
+from gnnserve_worker.serving.engine.inlet import Inlet
+from gnnserve_worker.serving.engine.model import ServedModel
 from gnnserve_worker.serving.http import openapi
 from gnnserve_worker.serving.http.about import SecondRevision, describe_route, describe_variants
 from gnnserve_worker.serving.http.asgi_predict import (
@@ -59,12 +61,10 @@ from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, either_json,
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.replies import error_reply, refusal_reply
-from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.state_metrics import RoutingSample
 from gnnserve_worker.serving.requests import ErrorForm, Lane, Reply
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
-from gnnserve_worker.serving.state_metrics import RoutingSample
 
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64

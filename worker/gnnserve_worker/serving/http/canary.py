@@ -14,9 +14,9 @@ from collections.abc import Callable
 import msgspec
 
 from gnnserve_worker.asking.question import Question, Wishes
+from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Respond
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Arrival, Asked, Behind, Head, Reply
 
 _GOLDEN_RATIO = 0.6180339887498949

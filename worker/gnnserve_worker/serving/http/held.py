@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gnnserve_worker.changes.updates import Updates
-from gnnserve_worker.serving.model import monotonic_ms
+from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.requests import Pending
 
 WAIT_WITHOUT_LATENCY_MS = 1000.0

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Arrival, Pending, Reply
 from gnnserve_worker.serving.tracing.tracer import Tracer
 

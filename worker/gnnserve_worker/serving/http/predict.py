@@ -40,13 +40,13 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.counters import RequestCounters
+from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.content_coding import compress
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Hook, Respond, Timeout, Tracing
 from gnnserve_worker.serving.http.replies import REFUSAL_STATUS, error_reply, internal_error_reply, refusal_reply
-from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
+from gnnserve_worker.serving.metrics.counters import RequestCounters
 from gnnserve_worker.serving.requests import (
     Answer,
     Arrival,

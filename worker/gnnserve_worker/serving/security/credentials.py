@@ -30,7 +30,7 @@ from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_api.http.tokens import read_tokens
 from gnnserve_api.pods.routing import CredentialKind, CredentialState
 from gnnserve_worker.changes.address import read_address
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.tls import RENEW_WORDS, KeyPair, KeyPairFiles, ListeningTls, load_key_pair
 

@@ -33,14 +33,14 @@ from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, read_w
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
-from gnnserve_worker.serving.change_metrics import BatchOutcome, ChangeCounters
+from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.changes.content import ContentOf, content_of, payload_of
 from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.predict import Predict, no_updates
 from gnnserve_worker.serving.http.replies import error_reply, refusal_reply
-from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
+from gnnserve_worker.serving.metrics.change_metrics import BatchOutcome, ChangeCounters
 from gnnserve_worker.serving.requests import Reply
 
 CHANGES_PATH = "/v1/changes"

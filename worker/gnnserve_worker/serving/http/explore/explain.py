@@ -32,8 +32,8 @@ from gnnserve_worker.asking.overlay import StandIn
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
+from gnnserve_worker.serving.engine.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.predict import check_variant
-from gnnserve_worker.serving.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Lane, Outcome
 from gnnserve_worker.tasks.served import ExplainedScores
 

@@ -12,12 +12,12 @@ from fastapi.responses import HTMLResponse
 from gnnserve_api.http.explain import ExplainAnswer, ExplainRequest
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.scheduling.refusal import Refusal
+from gnnserve_worker.serving.engine.model import ServedModel
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, read_body
 from gnnserve_worker.serving.http.explore.explain import explain
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.model import ServedModel
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Reply
 
 EXPLAIN_PATH = "/v1/explain"

@@ -10,9 +10,9 @@ from typing import Any
 
 from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.counters import VariantUsage
 from gnnserve_worker.serving.http.open_inference.models import NamedModel
 from gnnserve_worker.serving.http.tensors.served import input_kinds
+from gnnserve_worker.serving.metrics.counters import VariantUsage
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
 PLATFORM = "gnnserve"

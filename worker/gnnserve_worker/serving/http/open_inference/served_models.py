@@ -12,7 +12,8 @@ from typing import Any
 from gnnserve_worker.asking.question import ErrorCode, RequestError, unknown_model
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
+from gnnserve_worker.serving.engine.model import ModelState
 from gnnserve_worker.serving.http.codecs.open_inference_paths import Call
 from gnnserve_worker.serving.http.open_inference.about import (
     describe_config,
@@ -22,8 +23,7 @@ from gnnserve_worker.serving.http.open_inference.about import (
     describe_usage,
 )
 from gnnserve_worker.serving.http.open_inference.models import MODELS, NamedModel
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 
 _MANIFEST_REMEDY = "change the service's manifest: the worker follows it"
 

@@ -24,6 +24,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, assert_never
 
 from gnnserve_worker.asking.question import RequestError
+from gnnserve_worker.serving.engine.inlet import Inlet
+from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
@@ -46,8 +48,6 @@ from gnnserve_worker.serving.http.wire.http1 import (
     wrong_version,
 )
 from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Patience, Places, Room
-from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import ErrorForm, Pending, Reply
 
 CLIENT_LOG = logging.getLogger(__name__)

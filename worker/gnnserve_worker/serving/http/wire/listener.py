@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from email.utils import formatdate
 
+from gnnserve_worker.serving.engine.inlet import Inlet
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.wire.connection import QueuedInput, Shared
 from gnnserve_worker.serving.http.wire.http1 import ResponseStart
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room
-from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.security.handshakes import HandshakeLimits, TlsListener
 from gnnserve_worker.serving.security.tls import ListeningTls
 

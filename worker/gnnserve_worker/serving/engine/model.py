@@ -30,11 +30,11 @@ from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.variants import VariantChooser
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.answer_health import AnswerHealth
-from gnnserve_worker.serving.idle_jobs import AnyWork, Task
-from gnnserve_worker.serving.index_renewal import IndexRenewal
-from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.engine.answer_health import AnswerHealth
+from gnnserve_worker.serving.engine.inlet import Inlet
+from gnnserve_worker.serving.idle.idle_jobs import AnyWork, Task
+from gnnserve_worker.serving.idle.index_renewal import IndexRenewal
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import (
     AcceptedRequests,
     Answer,

@@ -13,8 +13,8 @@ from gnnserve_api.pods.change_log import UpdatesState
 from gnnserve_api.pods.routing import CanaryRoute
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import add_share
-from gnnserve_worker.serving.counters import RequestCounters, add_histogram
-from gnnserve_worker.serving.state_metrics import SECOND, collect_programs
+from gnnserve_worker.serving.metrics.counters import RequestCounters, add_histogram
+from gnnserve_worker.serving.metrics.state_metrics import SECOND, collect_programs
 
 _LABELS = ("service", "revision")
 

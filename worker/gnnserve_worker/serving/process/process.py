@@ -17,10 +17,10 @@ from types import FrameType
 
 import uvloop
 
-from gnnserve_worker.serving.engine import Engine
-from gnnserve_worker.serving.loop_calls import LoopCalls
+from gnnserve_worker.serving.engine.engine import Engine
+from gnnserve_worker.serving.process.loop_calls import LoopCalls
+from gnnserve_worker.serving.process.served_service import ServedService
 from gnnserve_worker.serving.security.handshakes import HandshakeLimits
-from gnnserve_worker.serving.served_service import ServedService
 
 BACKLOG = 2048
 """Connections that wait in the kernel's queue of a socket."""

@@ -25,11 +25,11 @@ from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.canary_metrics import CanarySample, collect_canary
-from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
-from gnnserve_worker.serving.counters import RequestCounters, VariantCounters, add_histogram, add_sizes
-from gnnserve_worker.serving.index_renewal import RenewalFigures
-from gnnserve_worker.serving.state_metrics import (
+from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
+from gnnserve_worker.serving.metrics.canary_metrics import CanarySample, collect_canary
+from gnnserve_worker.serving.metrics.change_metrics import ChangeCounters, collect_changes
+from gnnserve_worker.serving.metrics.counters import RequestCounters, VariantCounters, add_histogram, add_sizes
+from gnnserve_worker.serving.metrics.state_metrics import (
     FIRST,
     RoutingSample,
     collect_device,

@@ -18,15 +18,15 @@ from gnnserve_api.pods.routing import CanaryRoute, Damage, RoutingTable
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.canary_metrics import CanarySample
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
+from gnnserve_worker.serving.engine.model import ModelState
 from gnnserve_worker.serving.http.canary import CanaryShare
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.log_follower import LogFollower
-from gnnserve_worker.serving.loop_calls import LoopCalls
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState
-from gnnserve_worker.serving.state_metrics import program_state
+from gnnserve_worker.serving.metrics.canary_metrics import CanarySample
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics.state_metrics import program_state
+from gnnserve_worker.serving.process.log_follower import LogFollower
+from gnnserve_worker.serving.process.loop_calls import LoopCalls
 
 _POLL_S = 0.02
 _LEAST_WEIGHT = 0.01

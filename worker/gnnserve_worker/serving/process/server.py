@@ -1,9 +1,9 @@
 """A server: its services with their sockets, and its engine, as other threads and programs see them.
 
 A process answers for one service or for several, each at an address of its own, with credentials, metrics and a queue
-of its own; they share the event loop and the engine (`shared_time.py`). HTTP answers before a revision is loaded;
-another thread brings revisions through `ServedService.switch`. Services may come and go while others answer; one that
-goes drains by itself, as the whole server does at its end (`process.py`).
+of its own; they share the event loop and the engine (`engine/shared_time.py`). HTTP answers before a revision is
+loaded; another thread brings revisions through `ServedService.switch`. Services may come and go while others answer;
+one that goes drains by itself, as the whole server does at its end (`process.py`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
 from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room
 from gnnserve_worker.serving.listening_socket import address_error
-from gnnserve_worker.serving.loop_calls import LoopCalls
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.open_files import room_of_process
-from gnnserve_worker.serving.process import BACKLOG, ServerProcess
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.process.loop_calls import LoopCalls
+from gnnserve_worker.serving.process.open_files import room_of_process
+from gnnserve_worker.serving.process.process import BACKLOG, ServerProcess
+from gnnserve_worker.serving.process.served_service import ServedService, ServiceSettings
 from gnnserve_worker.serving.repeated import limit_warnings
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials, CredentialsInUse
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
-from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
 
 _SEND_SPANS_S = 2.0
 """Longest wait at the end for the receiver of traces."""

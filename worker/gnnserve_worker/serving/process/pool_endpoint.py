@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.server import WorkerServer
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
+from gnnserve_worker.serving.process.server import WorkerServer
 
 _log = logging.getLogger(__name__)
 Seen = TypeVar("Seen")

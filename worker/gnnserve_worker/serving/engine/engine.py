@@ -8,8 +8,8 @@ computed on the loop: handing it to another thread and back would cost more than
 would wait while changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and
 write; requests that arrive meanwhile are queued (`executor.py`). One that another process computes goes to a thread of
 its model's own, and other models have their turns meanwhile, however long it takes. The batcher decides which requests
-are next and by which variant; `requests.py` fetches their nodes and shares out the results; `model.py` has what belongs
-to one model; protocols handle bytes and status codes.
+are next and by which variant; `serving/requests.py` fetches their nodes and shares out the results; `model.py` has what
+belongs to one model; protocols handle bytes and status codes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from functools import partial
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.scheduling.batcher import Batch
-from gnnserve_worker.serving.executor import BatchExecutor
-from gnnserve_worker.serving.idle_jobs import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, Task, pause_ms
-from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
+from gnnserve_worker.serving.engine.executor import BatchExecutor
+from gnnserve_worker.serving.engine.inlet import Inlet
+from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
+from gnnserve_worker.serving.engine.shared_time import SharedTime, longest_turn_of
+from gnnserve_worker.serving.idle.idle_jobs import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, Task, pause_ms
+from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import (
     DRAW_KEY_STEP,
     BatchInputs,
@@ -44,7 +45,6 @@ from gnnserve_worker.serving.requests import (
     settle,
     share_out,
 )
-from gnnserve_worker.serving.shared_time import SharedTime, longest_turn_of
 from gnnserve_worker.tasks.deciding import each_alone
 
 SHORT_BATCH_MS = 2.0

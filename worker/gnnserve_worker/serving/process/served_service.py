@@ -11,16 +11,16 @@ from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.pods.routing import Damage, Route, RoutingTable
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.canary import ServedCanary
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.engine.engine import Engine
+from gnnserve_worker.serving.engine.model import ModelState
 from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.wire.limits import Patience, Room
 from gnnserve_worker.serving.http.wire.listener import Listener
-from gnnserve_worker.serving.log_follower import LogFollower
-from gnnserve_worker.serving.loop_calls import LoopCalls
-from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
-from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.metrics.metrics import CounterValue, ServingMetrics
+from gnnserve_worker.serving.process.canary import ServedCanary
+from gnnserve_worker.serving.process.log_follower import LogFollower
+from gnnserve_worker.serving.process.loop_calls import LoopCalls
 from gnnserve_worker.serving.security.credentials import (
     NO_CREDENTIALS,
     Credentials,

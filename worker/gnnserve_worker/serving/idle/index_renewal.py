@@ -13,7 +13,7 @@ from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.index_follower import FollowedIndex, IndexFollower
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.recent import RecentVectors
-from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job, pause_ms
+from gnnserve_worker.serving.idle.idle_jobs import Job, nodes_of_job, pause_ms
 from gnnserve_worker.serving.requests import Lane
 from gnnserve_worker.tasks.embedded import EmbeddedTask
 from gnnserve_worker.tasks.embedding import embedded_task

@@ -13,7 +13,7 @@ from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.failure import Failure
 from gnnserve_worker.programs.stats import ProgramStats
-from gnnserve_worker.serving.index_renewal import RenewalFigures
+from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
 from gnnserve_worker.serving.tracing.tracer import SpanSink
 
 

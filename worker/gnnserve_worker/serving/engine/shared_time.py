@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 from gnnserve_worker.scheduling.batcher import Batch
 from gnnserve_worker.scheduling.turns import RecentModels, Turns, input_ms, longest_turn_ms, most_claimed_ms
-from gnnserve_worker.serving.inlet import Inlet
-from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.engine.inlet import Inlet
+from gnnserve_worker.serving.engine.model import ServedModel
 from gnnserve_worker.serving.requests import Computed, Lane
 
 
