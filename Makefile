@@ -48,7 +48,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files and 
 	$(BIN)/python -m gnnserve_api.generated.reference --check
 	$(BIN)/python -m gnnserve_api.generated.capabilities --check
 	$(BIN)/python -m tools.protobuf --check
-	$(BIN)/python -m benchmarks.figures --check
+	$(BIN)/python -m benchmarks.page.figures --check
 
 test: .venv/installed chromium postgres cluster-binaries ## everything that CI runs
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse check kernels
@@ -129,10 +129,10 @@ generate: .venv/installed ## the CRD, docs/manifest.md and docs/capabilities.md 
 	$(BIN)/python -m tools.protobuf
 
 verdicts: .venv/installed ## judge the results of benchmarks/results anew, after a change of what is wanted of them
-	$(BIN)/python -m benchmarks.judging
+	$(BIN)/python -m benchmarks.page.judging
 
 figures: .venv/installed ## write docs/benchmarks.md and the figures of README.md from benchmarks/results
-	$(BIN)/python -m benchmarks.figures
+	$(BIN)/python -m benchmarks.page.figures
 
 docs: .venv/installed ## the site of docs/ into build/site: strict links, search that works offline
 	$(BIN)/mkdocs build --strict --quiet
@@ -141,121 +141,121 @@ docs-serve: .venv/installed ## the site on http://127.0.0.1:8000, built anew as 
 	$(BIN)/mkdocs serve --strict
 
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
-	$(BIN)/python -m benchmarks.generation $(PARTS)
+	$(BIN)/python -m benchmarks.accuracy.generation $(PARTS)
 
 bench-relations: .venv/installed wrk ## graphs of several types: accuracy, time per row, beside torch_geometric's own sampler behind FastAPI; ONLY=rows,peers,acm,imdb,batches-acm,batches-imdb in parts
-	$(BIN)/python -m benchmarks.relations $(PARTS)
+	$(BIN)/python -m benchmarks.relations.relations $(PARTS)
 
 bench-models: .venv/installed wrk ## models as programs: beside the same in torch_geometric behind FastAPI, what one that fails does to its neighbours, and models of public repositories; ONLY=speed,neighbours,table in parts
-	$(BIN)/python -m benchmarks.models $(PARTS)
+	$(BIN)/python -m benchmarks.models.models $(PARTS)
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour
-	$(BIN)/python -m benchmarks.ranking $(PARTS)
+	$(BIN)/python -m benchmarks.accuracy.ranking $(PARTS)
 
 bench-shapes: .venv/installed ## the paper's tables on graphs of its five shapes: latency, size, memory
-	$(BIN)/python -m benchmarks.paper_shapes $(PARTS)
+	$(BIN)/python -m benchmarks.engine.paper_shapes $(PARTS)
 
 bench-import: .venv/installed ## tables of 100 million edges to a graph: edges per second and peak memory
-	$(BIN)/python -m benchmarks.importing $(PARTS)
+	$(BIN)/python -m benchmarks.starts.importing $(PARTS)
 
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
-	$(BIN)/python -m benchmarks.serving $(PARTS)
+	$(BIN)/python -m benchmarks.answers.serving $(PARTS)
 
 bench-protocol: .venv/installed wrk ## what each protocol costs a prediction, beside Triton and MLServer, and a bare gRPC echo; 10 minutes, ONLY=1-seed,1024-seeds in parts
-	$(BIN)/python -m benchmarks.protocol $(PARTS)
+	$(BIN)/python -m benchmarks.answers.protocol $(PARTS)
 
 bench-sweep: .venv/installed ## throughput, latency and its five parts against concurrency; 2 minutes
-	$(BIN)/python -m benchmarks.sweep $(PARTS)
+	$(BIN)/python -m benchmarks.answers.sweep $(PARTS)
 
 bench-conformance: .venv/installed ## the Open Inference Protocol call by call: gnnserve, Triton and MLServer, and by KServe's clients; the others are installed, 4 minutes
-	$(BIN)/python -m benchmarks.conformance $(PARTS)
+	$(BIN)/python -m benchmarks.answers.conformance $(PARTS)
 
 bench-shared: .venv/installed wrk ## several services in one server: fairness beside an overloaded one and beside many connections, memory and throughput; 9 minutes. ONLY=fairness,four,connections in parts
-	$(BIN)/python -m benchmarks.shared_worker $(PARTS)
+	$(BIN)/python -m benchmarks.load.shared_worker $(PARTS)
 
 bench-tracing: .venv/installed wrk ## what traces cost: none, the default share, all requests; 4 minutes
-	$(BIN)/python -m benchmarks.tracing $(PARTS)
+	$(BIN)/python -m benchmarks.answers.tracing $(PARTS)
 
 bench-startup: .venv/installed ## a worker's start to its first answer over a graph of 1 GB, and its memory
-	$(BIN)/python -m benchmarks.startup $(PARTS)
+	$(BIN)/python -m benchmarks.starts.startup $(PARTS)
 
 bench-cluster: .venv/installed ## on a real cluster: apply to first answer, objective to worker, live switches under load
-	$(BIN)/python -m benchmarks.cluster $(PARTS)
+	$(BIN)/python -m benchmarks.clusters.cluster $(PARTS)
 
 bench-cluster-routing: .venv/installed ## on a real cluster with Prometheus: following the load, and doing without Prometheus
-	$(BIN)/python -m benchmarks.cluster_routing $(PARTS)
+	$(BIN)/python -m benchmarks.clusters.cluster_routing $(PARTS)
 
 bench-routing: .venv/installed ## our routing, static variants, each loop alone: in time, and how accurate; overload
-	$(BIN)/python -m benchmarks.routing $(PARTS)
+	$(BIN)/python -m benchmarks.load.routing $(PARTS)
 
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers, 45 minutes
 	$(BIN)/python -m benchmarks.peers $(PARTS) $(if $(FULL),--full)
 
 bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that ended the last issue), in ten pairs; 30 minutes, ONLY=arxiv-http,arxiv-engine,reddit-http,reddit-engine,decisions,operator,counts in parts; ONLY=arxiv-first,reddit-first: requests alone, beside the first baseline, in twenty pairs
-	$(BIN)/python -m benchmarks.regression $(PARTS) $(if $(BASE),--base $(BASE))
+	$(BIN)/python -m benchmarks.regression.regression $(PARTS) $(if $(BASE),--base $(BASE))
 
 bench-listener: .venv/installed wrk ## our connections beside those of BASE= (default: the last on uvicorn's classes), uvicorn and granian; 7 minutes
-	$(BIN)/python -m benchmarks.listener $(PARTS) $(if $(BASE),--base $(BASE))
+	$(BIN)/python -m benchmarks.answers.listener $(PARTS) $(if $(BASE),--base $(BASE))
 
 bench-roofline: .venv/installed ## the engine against bytes/bandwidth + operations/peak, both measured
-	$(BIN)/python -m benchmarks.roofline $(PARTS)
+	$(BIN)/python -m benchmarks.engine.roofline $(PARTS)
 
 bench-scaling: .venv/installed ## cost against graph size, degree skew, batch size, number of variants
-	$(BIN)/python -m benchmarks.scaling $(PARTS)
+	$(BIN)/python -m benchmarks.engine.scaling $(PARTS)
 
 bench-soak: .venv/installed ## twenty minutes (MINUTES=) at 70 % of capacity: memory, errors, drift of the p99
-	$(BIN)/python -m benchmarks.soak $(if $(QUICK),--quick) $(if $(MINUTES),--length $(MINUTES))
+	$(BIN)/python -m benchmarks.load.soak $(if $(QUICK),--quick) $(if $(MINUTES),--length $(MINUTES))
 
 bench-simulation: .venv/installed ## routing in simulated time, against the targets and an oracle
-	$(BIN)/python -m benchmarks.simulation $(PARTS)
+	$(BIN)/python -m benchmarks.load.simulation $(PARTS)
 
 bench-decision: .venv/installed ## what one decision about a batch costs
-	$(BIN)/python -m benchmarks.decision $(PARTS)
+	$(BIN)/python -m benchmarks.load.decision $(PARTS)
 
 bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes asked one by one; 30 minutes, ONLY=costs-arxiv,costs-reddit,answers,accuracy in parts
-	$(BIN)/python -m benchmarks.unseen $(PARTS)
+	$(BIN)/python -m benchmarks.unseen.unseen $(PARTS)
 
 bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY='gowalla,lastfm,one type' in parts
-	$(BIN)/python -m benchmarks.links $(PARTS) $(if $(SEEDS),--seeds $(SEEDS))
+	$(BIN)/python -m benchmarks.accuracy.links $(PARTS) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-updates: kernels wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY='graph arxiv,…' in parts, LOADS= of the parts service
-	$(BIN)/python -m benchmarks.updates $(PARTS) $(if $(LOADS),--loads $(LOADS))
+	$(BIN)/python -m benchmarks.changes.updates $(PARTS) $(if $(LOADS),--loads $(LOADS))
 
 bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 kills (KILLS=) of workers, PostgreSQL and both: lost, doubled, recovery; SEED= to vary, MINUTES= to go on later
-	$(BIN)/python -m benchmarks.updates_faults $(PARTS) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m benchmarks.changes.updates_faults $(PARTS) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 bench-live-accuracy: .venv/installed ## labels until a drift is told, false alarms, and what shadows cost requests; 15 minutes
-	$(BIN)/python -m benchmarks.live_accuracy $(PARTS)
+	$(BIN)/python -m benchmarks.accuracy.live_accuracy $(PARTS)
 
 bench-frontier: .venv/installed ## accuracy against latency of every family, on public graphs and the paper's shapes; 80 minutes, MINUTES= or ONLY= in parts; FOLDER= UNTIL=train|search WITHOUT_SEARCH=1 in stages
-	$(BIN)/python -m benchmarks.frontier $(PARTS) $(if $(FOLDER),--folder $(FOLDER)) $(if $(UNTIL),--until $(UNTIL)) $(if $(WITHOUT_SEARCH),--without-search)
+	$(BIN)/python -m benchmarks.accuracy.frontier $(PARTS) $(if $(FOLDER),--folder $(FOLDER)) $(if $(UNTIL),--until $(UNTIL)) $(if $(WITHOUT_SEARCH),--without-search)
 
 bench-channels: .venv/installed ## fewer hidden channels, for all nodes and in batches, on five public graphs; 15 minutes
-	$(BIN)/python -m benchmarks.channels $(PARTS)
+	$(BIN)/python -m benchmarks.accuracy.channels $(PARTS)
 
 bench-recommend: .venv/installed ## recommendations over a million nodes, filtered and by a perceptron; recall of unseen queries on real graphs beside other indexes; predictions while PostgreSQL is filled; spam among reviews; 18 minutes, ONLY=million,filters,perceptron,gowalla,arxiv,writing,spam in parts
-	$(BIN)/python -m benchmarks.recommend $(PARTS)
+	$(BIN)/python -m benchmarks.recommend.recommend $(PARTS)
 
 bench-cascade: .venv/installed ## cascades at every threshold beside the convex hull of single variants, on three public graphs; 12 minutes
-	$(BIN)/python -m benchmarks.cascade $(PARTS)
+	$(BIN)/python -m benchmarks.accuracy.cascade $(PARTS)
 
 bench-malformed: .venv/installed ## 100,000 malformed requests and 100,000 hostile overlays: answers, memory, descriptors, tracebacks; 10 minutes, ONLY=requests,overlays in parts
-	$(BIN)/python -m benchmarks.malformed $(PARTS)
+	$(BIN)/python -m benchmarks.answers.malformed $(PARTS)
 
 bench-faults: .venv/installed ## the operator in simulated trouble, random lives, guards taken away; FULL=1: every point; MINUTES= to go on later
-	$(BIN)/python -m benchmarks.faults $(PARTS) $(if $(FULL),--full)
+	$(BIN)/python -m benchmarks.clusters.faults $(PARTS) $(if $(FULL),--full)
 
 bench-fleet: .venv/installed ## 100 and 500 GNNServices on an API server without nodes: requests, time and memory of the operator
-	$(BIN)/python -m benchmarks.fleet $(PARTS)
+	$(BIN)/python -m benchmarks.clusters.fleet $(PARTS)
 
 bench-cache: .venv/installed ## hit rates of every cache policy in simulation, on graphs of the paper's five shapes
-	$(BIN)/python -m benchmarks.cache $(PARTS)
+	$(BIN)/python -m benchmarks.engine.cache $(PARTS)
 
 stress-cache: .venv/installed ## ten million reads of a cache that is written meanwhile: nothing torn, nothing stale; SEED= to vary
-	$(BIN)/python -m benchmarks.cache_stress $(PARTS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m benchmarks.engine.cache_stress $(PARTS) $(if $(SEED),--seed $(SEED))
 
 chaos: .venv/installed ## everything killed and paused at random under load on a real cluster; MINUTES=10, SEED= to repeat
-	$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(if $(MINUTES),--length $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m benchmarks.chaos.chaos $(if $(QUICK),--quick) $(if $(MINUTES),--length $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 gpu-kit: .venv/installed ## wheels for a GPU machine that has torch and no network, into gpu-kit/; PYTHON_VERSION=3.12 is its Python's, HAS=scipy,… what else it has
 	$(BIN)/python -m tools.gpu_kit make --python $(PYTHON_VERSION) $(if $(HAS),--has $(HAS))
@@ -271,7 +271,7 @@ bench-gpu: gpu-packages ## the data path on a GPU: one seed, link, seeds per sec
 	$(GPU_PYTHON) -m benchmarks.gpu $(PARTS) $(if $(OUT),--out $(OUT))
 
 test-gpu: gpu-packages ## tests on a GPU, most telling first; ONLY=part,… in parts, KIT=folder without .venv, OUT=folder of the result; INTERPRETED=1: in Triton's interpreter, without a GPU
-	$(GPU_PYTHON) -m benchmarks.gpu_tests $(if $(INTERPRETED),--interpreted) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+	$(GPU_PYTHON) -m benchmarks.gpu.gpu_tests $(if $(INTERPRETED),--interpreted) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 wrk:
 	@command -v wrk >/dev/null || { \

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.paper_tables import GRAPHS
+from benchmarks.engine.paper_tables import GRAPHS
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.primitives import GOLDEN, mix

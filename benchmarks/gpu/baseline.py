@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.engine.paper_shapes import random_model
+from benchmarks.engine.paper_tables import GRAPHS
 from benchmarks.gpu.engines import PaperGraph, draw_seeds
 from benchmarks.gpu.figures import Row, summarize
-from benchmarks.paper_shapes import random_model
-from benchmarks.paper_tables import GRAPHS
 from benchmarks.shapes import FANOUTS
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import columns_of

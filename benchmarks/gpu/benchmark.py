@@ -18,10 +18,10 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.engine.paper_shapes import shape_of
+from benchmarks.engine.paper_tables import GRAPHS, MODELS
 from benchmarks.gpu.card import describe_card
 from benchmarks.gpu.figures import RATE_LIMIT_MS, SHEETS, Budget, Row, lowest_rate
-from benchmarks.paper_shapes import shape_of
-from benchmarks.paper_tables import GRAPHS, MODELS
 from benchmarks.results import Benchmark, Part, Run, read_parts
 from benchmarks.shapes import prepare
 from benchmarks.verdicts import Verdict, at_least, below

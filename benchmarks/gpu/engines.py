@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.engine import loaded_revision, pruned_variants, scratch_folder, write_features
+from benchmarks.engine.engine import loaded_revision, pruned_variants, scratch_folder, write_features
+from benchmarks.engine.paper_shapes import random_model, shape_of
+from benchmarks.engine.paper_tables import FACTORS, GRAPHS
 from benchmarks.gpu.figures import Row, Times, summarize
-from benchmarks.paper_shapes import random_model, shape_of
-from benchmarks.paper_tables import FACTORS, GRAPHS
 from benchmarks.shapes import FANOUTS, prepare
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.files.repository import NetworkManifest

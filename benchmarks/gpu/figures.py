@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks.paper_tables import CELLS
+from benchmarks.engine.paper_tables import CELLS
 
 Row = dict[str, Any]
 

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from benchmarks.engine.paper_tables import FACTORS, GRAPHS
 from benchmarks.gpu.figures import Row, gigabytes_per_s, summarize
-from benchmarks.paper_tables import FACTORS, GRAPHS
 from benchmarks.shapes import FANOUTS
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceRows, PaddedTree

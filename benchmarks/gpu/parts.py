@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks.engine.paper_tables import FACTORS
 from benchmarks.gpu.baseline import measure_model
 from benchmarks.gpu.engines import (
     Opened,
@@ -31,7 +32,6 @@ from benchmarks.gpu.figures import (
     relative_cost,
     stage_shares,
 )
-from benchmarks.paper_tables import FACTORS
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.gpu.accelerator import Accelerator

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from benchmarks.dependencies import History
-from benchmarks.figure_blocks import Results
-from benchmarks.figure_blocks import table as render_table
 from benchmarks.model_table.outcomes import TOLERANCE, Outcome
+from benchmarks.page.figure_blocks import Results
+from benchmarks.page.figure_blocks import table as render_table
 from benchmarks.results import Run
 from benchmarks.verdicts import Verdict, Worded, that
 

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.cascade_curves import COSTS, Curve, Graph, Oracle, Single, Threshold, chosen, hull_at, verdicts_of
+from benchmarks.accuracy.cascade_curves import (
+    COSTS,
+    Curve,
+    Graph,
+    Oracle,
+    Single,
+    Threshold,
+    chosen,
+    hull_at,
+    verdicts_of,
+)
 
 SINGLES = (
     Single("mlp2-int8", (0.90, 0.90), (0.90, 0.90), 1.0, 100),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.channels import Found, Measured, fastest, verdicts_of
+from benchmarks.accuracy.channels import Found, Measured, fastest, verdicts_of
 
 
 def test_x1_stands_where_every_network_loses_too_much() -> None:

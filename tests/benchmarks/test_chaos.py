@@ -8,7 +8,7 @@ import subprocess
 from itertools import islice
 
 import pytest
-from benchmarks.chaos_events import (
+from benchmarks.chaos.chaos_events import (
     COMPONENTS,
     EDITS,
     GAP_S,
@@ -23,8 +23,8 @@ from benchmarks.chaos_events import (
     draw,
     was_in_flight,
 )
-from benchmarks.chaos_living import PORT, Finished, WorkerPlaces, figures_of, living_spec
-from benchmarks.chaos_load import Cause, Failure, answering_address
+from benchmarks.chaos.chaos_living import PORT, Finished, WorkerPlaces, figures_of, living_spec
+from benchmarks.chaos.chaos_load import Cause, Failure, answering_address
 from tests.changes.campaign.checker import Kind as Broken
 from tests.changes.campaign.checker import Violation
 from tests.changes.campaign.graph import FirstGraph

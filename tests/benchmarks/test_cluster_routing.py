@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from benchmarks.cluster_routing import judge_fall, judge_rise
-from benchmarks.cluster_routing_bench import FULL, Bench
+from benchmarks.clusters.cluster_routing import judge_fall, judge_rise
+from benchmarks.clusters.cluster_routing_bench import FULL, Bench
 
 CAPACITIES = {"x1": 1000.0, "x2": 2000.0, "x4": 4000.0, "x8": 8000.0}
 BENCH = Bench(FULL, cast(Any, None), cast(Any, None), tuple(CAPACITIES), CAPACITIES, objective_ms=100.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from benchmarks.conformance import judge
+from benchmarks.answers.conformance import judge
 from tests.conformance.open_inference_calls import ANSWERED, PROTOCOL, TOLD, WRONG
 
 _CALLS = {call.name: call for call in (*TOLD, *ANSWERED, *WRONG)}

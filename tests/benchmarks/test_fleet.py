@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.fleet import verdicts_of
-from benchmarks.fleet_process import Audit, writes_in
-from benchmarks.fleet_states import STATES, state_by_name, state_of
+from benchmarks.clusters.fleet import verdicts_of
+from benchmarks.clusters.fleet_process import Audit, writes_in
+from benchmarks.clusters.fleet_states import STATES, state_by_name, state_of
 
 
 def line(verb: str, resource: str, stage: str = "ResponseComplete", name: str | None = None) -> str:

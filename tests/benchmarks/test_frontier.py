@@ -7,9 +7,9 @@ import math
 from dataclasses import asdict, replace
 
 import pytest
-from benchmarks.frontier import hypervolume, hypervolumes, loss_points, verdicts, verdicts_of
-from benchmarks.frontier_graphs import Measured, Point, Unseen
-from benchmarks.frontier_shapes import MeasuredShape, shape_verdicts
+from benchmarks.accuracy.frontier import hypervolume, hypervolumes, loss_points, verdicts, verdicts_of
+from benchmarks.accuracy.frontier_graphs import Measured, Point, Unseen
+from benchmarks.accuracy.frontier_shapes import MeasuredShape, shape_verdicts
 
 
 def point(name: str, accuracies: tuple[float, ...], p50_ms: float, family: str = "pruned") -> Point:

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import gpu_tests, results
-from benchmarks.figure_blocks import RENDERERS, Results
-from benchmarks.gpu import benchmark, distinct, engines, parts, unseen
+from benchmarks import results
+from benchmarks.engine.paper_tables import GRAPHS
+from benchmarks.gpu import benchmark, distinct, engines, gpu_tests, parts, unseen
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.baseline import _infer, subgraph_of
 from benchmarks.gpu.benchmark import BENCHMARK, MEASURES, Measurement
@@ -37,10 +37,10 @@ from benchmarks.gpu.figures import (
     stage_shares,
     summarize,
 )
-from benchmarks.gpu_figures import render_cards
-from benchmarks.gpu_tests import FILES, environment, outcome_of
-from benchmarks.gpu_tests import main as run_tests
-from benchmarks.paper_tables import GRAPHS
+from benchmarks.gpu.gpu_tests import FILES, environment, outcome_of
+from benchmarks.gpu.gpu_tests import main as run_tests
+from benchmarks.page.figure_blocks import RENDERERS, Results
+from benchmarks.page.gpu_figures import render_cards
 from benchmarks.results import Run, measured, run_parts, write_part
 from rich.console import Console
 from tests.support.gpu_twin import Twin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.importing import FORMATS, IDS, WARM_UP, by_gnnserve, by_hand, made_up_tables
+from benchmarks.starts.importing import FORMATS, IDS, WARM_UP, by_gnnserve, by_hand, made_up_tables
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.listener import BEFORE, OURS, compare
-from benchmarks.listener import BENCHMARK as LISTENER
+from benchmarks.answers.listener import BEFORE, OURS, compare
+from benchmarks.answers.listener import BENCHMARK as LISTENER
+from benchmarks.answers.tracing import BENCHMARK as TRACING
+from benchmarks.answers.tracing import COST, summarize
 from benchmarks.pairs import compute_ratio, recorded
-from benchmarks.tracing import BENCHMARK as TRACING
-from benchmarks.tracing import COST, summarize
 
 
 def listeners(ours_ms: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.load_pictures import draw
+from benchmarks.answers.load_pictures import draw
 from tests.support.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
 from typer.testing import CliRunner
 

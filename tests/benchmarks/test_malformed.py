@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.looks import Look, count_errors, growth_of_floor
-from benchmarks.malformed import ALLOWED_GROWTH_MIB, ALLOWED_PEAK_MIB, BENCHMARK, told_of
+from benchmarks.answers.looks import Look, count_errors, growth_of_floor
+from benchmarks.answers.malformed import ALLOWED_GROWTH_MIB, ALLOWED_PEAK_MIB, BENCHMARK, told_of
 
 
 @pytest.mark.parametrize(

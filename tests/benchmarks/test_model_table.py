@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from benchmarks.dependencies import History
-from benchmarks.figure_blocks import Results
 from benchmarks.model_table import public, pyg_one_type, pyg_others, pyg_several_types, pyg_tables
 from benchmarks.model_table.catalogue import ENTRIES
 from benchmarks.model_table.checking import check, refusal
@@ -18,6 +17,7 @@ from benchmarks.model_table.entries import Entry, Made, Task
 from benchmarks.model_table.graphs import CLASSES, COLUMNS, over_attributes, over_nodes
 from benchmarks.model_table.outcomes import Outcome, Reason
 from benchmarks.model_table.table import QUICK, TABLE_VERDICTS, fill_models, in_words, render_models
+from benchmarks.page.figure_blocks import Results
 from benchmarks.verdicts import judge
 
 

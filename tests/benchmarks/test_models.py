@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import models_files, models_neighbours
-from benchmarks.models import BENCHMARK
-from benchmarks.models_files import ModelFiles, described_server, probe_scores, program_server
-from benchmarks.models_neighbours import MODES, OTHERS, described_manifest, program_manifest
-from benchmarks.models_speed import MODULES, ratios_of
+from benchmarks.models import models_files, models_neighbours
+from benchmarks.models.models import BENCHMARK
+from benchmarks.models.models_files import ModelFiles, described_server, probe_scores, program_server
+from benchmarks.models.models_neighbours import MODES, OTHERS, described_manifest, program_manifest
+from benchmarks.models.models_speed import MODULES, ratios_of
 from benchmarks.peers.programs.modules import random_module
 from benchmarks.peers.ratios import MANY_CONNECTIONS, MANY_SEEDS, ONE_SEED, Figures
 from benchmarks.shapes import PROBES, Shape, ShapeFiles, power_law_graph

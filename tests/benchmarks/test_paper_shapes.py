@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.paper_shapes import compare, random_model, shape_of, table_of, verdicts_of
-from benchmarks.paper_tables import CELLS, FACTORS, GRAPHS, MODELS, weight_bytes
+from benchmarks.engine.paper_shapes import compare, random_model, shape_of, table_of, verdicts_of
+from benchmarks.engine.paper_tables import CELLS, FACTORS, GRAPHS, MODELS, weight_bytes
 from benchmarks.shapes import SHAPES
 
 from gnnserve_api.variants import columns_of

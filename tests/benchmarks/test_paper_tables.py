@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.paper_tables import CELLS, FACTORS, GRAPHS, MODELS, fixed_share, weight_bytes
+from benchmarks.engine.paper_tables import CELLS, FACTORS, GRAPHS, MODELS, fixed_share, weight_bytes
 
 from gnnserve_api.variants import columns_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.peers_figures import peers, ratios_by_shape
+from benchmarks.page.peers_figures import peers, ratios_by_shape
 
 RATIOS = {"one_seed_p50": 3.7, "throughput_32": 9.5, "seeds_1024": 7.7}
 X1_RATIOS = {"one_seed_p50": 2.1, "throughput_32": 4.2, "seeds_1024": 3.3}

@@ -8,11 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
-from benchmarks.protocol import LOADS
-from benchmarks.protocol_client import ask
-from benchmarks.protocol_figures import render_protocol
-from benchmarks.protocol_requests import REQUESTS
-from benchmarks.protocol_verdicts import (
+from benchmarks.answers.protocol import LOADS
+from benchmarks.answers.protocol_client import ask
+from benchmarks.answers.protocol_requests import REQUESTS
+from benchmarks.answers.protocol_verdicts import (
     ALONE,
     BINARY,
     CONNECTED,
@@ -29,6 +28,7 @@ from benchmarks.protocol_verdicts import (
     figure_of,
     verdicts,
 )
+from benchmarks.page.protocol_figures import render_protocol
 from benchmarks.verdicts import judge
 
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest

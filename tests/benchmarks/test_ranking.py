@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.ranking import FACTORS, METHODS, STUDIES, Job, Progress, ResultCache, rows_of
-from benchmarks.ranking_findings import judge_findings
-from benchmarks.ranking_picture import draw_picture
+from benchmarks.accuracy.ranking import FACTORS, METHODS, STUDIES, Job, Progress, ResultCache, rows_of
+from benchmarks.accuracy.ranking_findings import judge_findings
+from benchmarks.accuracy.ranking_picture import draw_picture
 
 POINTS = {"Random": (90.0, 89.8, 89.6, 89.0), "Greedy": (90.0, 89.9, 89.7, 89.1), "Lasso": (90.0, 89.9, 89.8, 89.2)}
 """At 1x, 2x, 4x and 8x: the quiet case, where little depends on the ranking."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.recommend import verdicts
-from benchmarks.recommend_figures import render_recommend
-from benchmarks.recommend_graph import Communities, PublishedGraph
-from benchmarks.recommend_indexes import Queries, Searched, compare
-from benchmarks.recommend_sink import COPYING, INDEXING, vectors_of
-from benchmarks.recommend_writing import AFTER, BEFORE, figures, has_writer, writing
+from benchmarks.page.recommend_figures import render_recommend
+from benchmarks.recommend.recommend import verdicts
+from benchmarks.recommend.recommend_graph import Communities, PublishedGraph
+from benchmarks.recommend.recommend_indexes import Queries, Searched, compare
+from benchmarks.recommend.recommend_sink import COPYING, INDEXING, vectors_of
+from benchmarks.recommend.recommend_writing import AFTER, BEFORE, figures, has_writer, writing
 from benchmarks.verdicts import judge
 from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
 from tests.support.waiting import until

@@ -9,13 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import regression, regression_steps
 from benchmarks.commits import Commit
 from benchmarks.pairs import compute_ratio, recorded
-from benchmarks.regression import BASELINE, BENCHMARK, FIRST, FIRST_BASELINE, OPERATOR, SERVING, Turns, allowed_of
-from benchmarks.regression_costs import read_decisions
-from benchmarks.regression_counts import count_rows
-from benchmarks.regression_steps import StepTimes, measure_steps, median_steps, step_rows
+from benchmarks.regression import regression, regression_steps
+from benchmarks.regression.regression import (
+    BASELINE,
+    BENCHMARK,
+    FIRST,
+    FIRST_BASELINE,
+    OPERATOR,
+    SERVING,
+    Turns,
+    allowed_of,
+)
+from benchmarks.regression.regression_costs import read_decisions
+from benchmarks.regression.regression_counts import count_rows
+from benchmarks.regression.regression_steps import StepTimes, measure_steps, median_steps, step_rows
 from benchmarks.results import Run
 
 

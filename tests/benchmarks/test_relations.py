@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.batch_training import errors_below
-from benchmarks.relations_graph import CLASSES, TypedFiles, random_weights, write_typed
-from benchmarks.relations_peers import service_manifest
+from benchmarks.relations.batch_training import errors_below
+from benchmarks.relations.relations_graph import CLASSES, TypedFiles, random_weights, write_typed
+from benchmarks.relations.relations_peers import service_manifest
 from benchmarks.shapes import FANOUTS
 from tests.support.several_types import load_types
 from torch_geometric.nn import HeteroConv, SAGEConv

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from benchmarks.catalogue import MODULES, benchmark
+from benchmarks.page.catalogue import MODULES, benchmark
 from benchmarks.results import FOLDER, fragments, merge, plain, read_parts
 
 ROOT = Path(__file__).parents[2]

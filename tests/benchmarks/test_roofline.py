@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.bandwidth import RowRates, _fetch_rows, _read_all, _read_rows, last_cache_bytes, measure_rows
-from benchmarks.engine import Timing
-from benchmarks.gemm import best_peaks, packed_gflop_per_s
-from benchmarks.roofline import (
+from benchmarks.engine.bandwidth import RowRates, _fetch_rows, _read_all, _read_rows, last_cache_bytes, measure_rows
+from benchmarks.engine.engine import Timing
+from benchmarks.engine.gemm import best_peaks, packed_gflop_per_s
+from benchmarks.engine.roofline import (
     Bound,
     Counts,
     Measured,
     compute_bound,
     rates_of_alike,
 )
-from benchmarks.roofline_report import compare_with_paper, faults_of_bound
+from benchmarks.engine.roofline_report import compare_with_paper, faults_of_bound
 from benchmarks.shapes import Shape
 
 from gnnserve_api.variants import Storage

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import communities, routing
-from benchmarks.communities import Communities
-from benchmarks.routing import Bench, build_policies
-from benchmarks.routing_verdict import Result, Verdict, describe, judge
+from benchmarks.load import communities, routing
+from benchmarks.load.communities import Communities
+from benchmarks.load.routing import Bench, build_policies
+from benchmarks.load.routing_verdict import Result, Verdict, describe, judge
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.pods.routing import RoutingMode

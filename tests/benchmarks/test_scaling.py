@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import scaling
-from benchmarks.scaling import (
+from benchmarks.engine import scaling
+from benchmarks.engine.scaling import (
     CACHES_APART,
     FANOUTS,
     HUBS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks import shared_connections
-from benchmarks.shared_worker import judge
+from benchmarks.load import shared_connections
+from benchmarks.load.shared_worker import judge
 
 
 def served(p99_ms: float, attained_percent: float = 100.0) -> dict[str, Any]:

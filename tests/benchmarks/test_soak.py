@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from benchmarks.soak import (
+from benchmarks.load.soak import (
     MEMORY_GROWTH_MIB,
     MIX,
     Minute,

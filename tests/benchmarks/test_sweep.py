@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.sweep import verdicts
+from benchmarks.answers.sweep import verdicts
 
 
 def point(sum_ms: float = 1.0, mean_ms: float = 1.0, told_ms: float = 0.6, residence_ms: float = 0.6) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.pairs import compute_ratio, recorded
-from benchmarks.unseen import BENCHMARK, COST
+from benchmarks.unseen.unseen import BENCHMARK, COST
 
 
 def accuracy(*, alone: float, unseen: float = 0.8) -> dict[str, Any]:

@@ -8,14 +8,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from benchmarks.figure_blocks import Results
-from benchmarks.results import fragments, main, measured, merge, plain, read_parts, write_part
-from benchmarks.updates import BENCHMARK
-from benchmarks.updates_applied import arrival_of
-from benchmarks.updates_changes import FEW_NEW_NODES, MIXED, ChangeStream
-from benchmarks.updates_figures import updates
-from benchmarks.updates_graph import shares_of, timed_stages
-from benchmarks.updates_measured import (
+from benchmarks.changes.updates import BENCHMARK
+from benchmarks.changes.updates_applied import arrival_of
+from benchmarks.changes.updates_changes import FEW_NEW_NODES, MIXED, ChangeStream
+from benchmarks.changes.updates_graph import shares_of, timed_stages
+from benchmarks.changes.updates_measured import (
     WANTED_FAMILIES,
     AnswerErrors,
     ApplyRate,
@@ -34,8 +31,11 @@ from benchmarks.updates_measured import (
     ServiceFigures,
     Start,
 )
-from benchmarks.updates_replay import grown
-from benchmarks.updates_results import Entries, Part, entries_of, fragment_of, verdicts_of
+from benchmarks.changes.updates_replay import grown
+from benchmarks.changes.updates_results import Entries, Part, entries_of, fragment_of, verdicts_of
+from benchmarks.page.figure_blocks import Results
+from benchmarks.page.updates_figures import updates
+from benchmarks.results import fragments, main, measured, merge, plain, read_parts, write_part
 from tests.support.graphs import graph_of, random_splits
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules

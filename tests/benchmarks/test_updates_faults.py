@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.figure_blocks import Results
-from benchmarks.results import measured, write_part
-from benchmarks.updates_faults import (
+from benchmarks.changes.updates_faults import (
     BENCHMARK,
     body_of,
     figures_of,
@@ -16,7 +14,9 @@ from benchmarks.updates_faults import (
     recoveries_of,
     verdicts_of,
 )
-from benchmarks.verdict_figures import updates_faults
+from benchmarks.page.figure_blocks import Results
+from benchmarks.page.verdict_figures import updates_faults
+from benchmarks.results import measured, write_part
 from tests.changes.campaign.checker import Kind, Violation
 from tests.changes.campaign.faults import Done, Event, Fault
 from tests.changes.campaign.graph import FirstGraph

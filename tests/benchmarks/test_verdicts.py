@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from benchmarks.catalogue import MODULES, benchmark
+from benchmarks.page.catalogue import MODULES, benchmark
 from benchmarks.results import FOLDER, fragments, merge, plain, read_parts
 
 Change = Callable[[Any, float], Any]

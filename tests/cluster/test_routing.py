@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.communities import Communities, make
+from benchmarks.load.communities import Communities, make
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.installation import RELEASE, SYSTEM_NAMESPACE, Installation
 from tests.cluster.harness.load import OpenLoad

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import figures
+from benchmarks.accuracy.frontier_picture import VARIANTS, draw_frontier
 from benchmarks.dependencies import History, NoHistoryError
-from benchmarks.figure_blocks import RENDERERS, Results
-from benchmarks.figures import differences
-from benchmarks.frontier_picture import VARIANTS, draw_frontier
-from benchmarks.page import (
+from benchmarks.page import figures
+from benchmarks.page.figure_blocks import RENDERERS, Results
+from benchmarks.page.figures import differences
+from benchmarks.page.page import (
     ABOUT,
     GROUPS,
     INTRODUCTION,
@@ -24,7 +24,7 @@ from benchmarks.page import (
     render_page,
     render_section,
 )
-from benchmarks.summary_figures import QUOTES, fill_summary, render_summary
+from benchmarks.page.summary_figures import QUOTES, fill_summary, render_summary
 from tests.support.pages import ROOT, anchors, links
 
 from gnnserve_api.tiers import Point, frontier

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.fleet import QUICK, measure_fleet, verdicts_of
+from benchmarks.clusters.fleet import QUICK, measure_fleet, verdicts_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.simulator import (
+from benchmarks.load.simulator import (
     ALL_ALIKE,
     MIXED,
     PRODUCTS,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import schemathesis
-from benchmarks.looks import look, wait_until_idle
-from benchmarks.malformed import LABEL, is_right
+from benchmarks.answers.looks import look, wait_until_idle
+from benchmarks.answers.malformed import LABEL, is_right
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.looks import count_errors
+from benchmarks.answers.looks import count_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples

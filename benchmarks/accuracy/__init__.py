@@ -1,0 +1,1 @@
+"""Accuracy of variants, rankings, cascades and links."""

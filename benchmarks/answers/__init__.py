@@ -1,0 +1,1 @@
+"""Single answers over HTTP and gRPC: latency, protocols, listeners, malformed requests."""

@@ -1,0 +1,178 @@
+"""Answers of a graph after many random changes, beside those of the same graph built from scratch.
+
+Each architecture has one graph, with a variant of every family that declares that it follows changes, over float32
+tables and full neighbourhoods. Changes are of all kinds, nodes that leave among them. The graph that is built from
+scratch is generated anew, by the same weights. A cascade is two of these variants, which are compared one by one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.support.generated import generate_over
+from tests.support.graphs import random_tensors
+from tests.support.living import FEATURES, MODELS, PlainGraph, ids_of
+
+from benchmarks.changes.updates_measured import AnswerErrors
+from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.files.repository import NetworkManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.families.family import OneRowNetwork
+from gnnserve_worker.generation.given_variants import GivenVariant
+from gnnserve_worker.generation.profile import BUDGET_VARIABLE
+from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.graph.store import Features, GraphData, Splits
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.models.registry import Tensors, projection_of
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.generation import task_of
+
+ARCHITECTURES = tuple(MODELS)
+_RULES = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE)
+_NODES, _BATCH, _CLASSES = 600, 100, 3
+_FANOUT = 200
+"""No list is as long, so that variants with fan-outs read whole neighbourhoods, too."""
+_LAYERS = 3
+_GIVEN_COLUMNS = (7, 2, 9, 4)
+_MOST_SEEDS = 256
+_MAX_DELTA_BYTES = 1 << 33
+_VARIANTS: dict[str, Any] = {
+    "pruning": {"method": "Random", "factors": [1, 2]},
+    "stored": [1, 2],
+    "storedFollowChanges": True,
+    "fanouts": [[_FANOUT] * _LAYERS],
+    "given": [{"checkpoint": {"uri": "file:///given.safetensors"}, "columns": [*_GIVEN_COLUMNS]}],
+    "channels": [{"factor": 2}, {"factor": 2, "table": "Projected"}, {"factor": 2, "table": "Stored"}],
+    "oneRow": [{"hops": 0}],
+    # Stages of a cascade are kept, also where another variant happens to be as fast.
+    "cascades": [
+        {"first": "projected", "then": f"projected-f{'x'.join([str(_FANOUT)] * _LAYERS)}", "passOnPercents": [5]}
+    ],
+}
+
+
+def measure_answers(architecture: str, changes: int) -> AnswerErrors:
+    plain, draw = PlainGraph(_NODES, 20, _RULES), np.random.default_rng(21)
+    with tempfile.TemporaryDirectory(prefix="gnnserve-updates-") as folder, short_profile():
+        loaded = _generated(Path(folder), "living", architecture, plain, _MAX_DELTA_BYTES)
+        living, fresh, done = LivingRevision(loaded, _MAX_DELTA_BYTES), [*range(10**9, 10**9 + changes)], 0
+        while done < changes:
+            batch = plain.random_batch(draw, _BATCH, fresh)
+            (said,) = living.apply(living.offset + 1, [batch])
+            if not isinstance(said, Applied):
+                raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
+            done += batch.counts.items
+        if (longest := max(map(len, plain.lists.values()))) > _FANOUT:
+            raise SystemExit(f"a node has {longest} neighbours, more than the fan-out of {_FANOUT} that reads all")
+        rebuilt = _generated(Path(folder), "rebuilt", architecture, plain)
+        positions = living.graph.ids.find(ids_of([*plain.lists]))
+        errors = {
+            name: _largest_error(loaded, positions, rebuilt, name)
+            for name in rebuilt.variants
+            if name in loaded.variants
+        }
+    assert loaded.manifest is not None  # noqa: S101
+    families = {variant.family for variant in loaded.manifest.variants if variant.name in errors}
+    return AnswerErrors(architecture, done, len(positions), errors, tuple(sorted(families)))
+
+
+def _largest_error(living: LoadedRevision, positions: np.ndarray, rebuilt: LoadedRevision, variant: str) -> float:
+    largest = 0.0
+    for start in range(0, len(positions), _MOST_SEEDS):
+        nodes = np.arange(start, min(start + _MOST_SEEDS, len(positions)))
+        expected = infer_batch(rebuilt, variant, nodes, 0).scores
+        found = infer_batch(living, variant, positions[nodes], 0).scores
+        # Of large scores the last digits differ: sums are made in another order.
+        error = np.abs(found - expected) / np.maximum(1, np.abs(expected))
+        if not np.isfinite(error).all():
+            return float("inf")
+        largest = max(largest, float(error.max()))
+    return largest
+
+
+def _generated(
+    root: Path, digest: str, architecture: str, plain: PlainGraph, max_delta_bytes: int | None = None
+) -> LoadedRevision:
+    """A revision of the graph as it is now, its nodes in the order of `plain.lists`."""
+    graph, features, rules = plain.built()
+    spec = GNNServiceSpec.model_validate(
+        {
+            "graph": {"source": {"builtin": "Digits"}, "normalization": "Disabled"},
+            "model": {"fanouts": [-1] * _LAYERS, "hidden": 8, **MODELS[architecture]},
+            "variants": _VARIANTS,
+        }
+    )
+    nodes = len(features)
+    data = GraphData.of_one_type(
+        source="made up", digest=digest, graph=graph, features=features, labels=np.arange(nodes) % _CLASSES,
+        classes=(*range(_CLASSES),), splits=Splits(*(np.arange(start, nodes, 3) for start in range(3))),
+        edge_rules=rules,
+    )  # fmt: skip
+    repository, models = Repository(root, "benchmarks", digest), _RandomModels(spec)
+    given = GivenVariant("given-1", np.array(_GIVEN_COLUMNS), random_tensors(models.network, len(_GIVEN_COLUMNS), 5))
+    made = generate_over(
+        spec, data, task_of(spec).pose(data).problem, repository, lambda data, features: models, given=[given],
+        one_rows_of=lambda data, rows: _RandomOneRows(spec, data.normalized.features),
+    )  # fmt: skip
+    return load_revision(repository, made.revision, max_delta_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _RandomModels:
+    """Models with equal weights for every graph."""
+
+    spec: GNNServiceSpec
+    runs: Sequence[Any] = ()
+    decoder: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def network(self) -> NetworkManifest:
+        return self.spec.model.network(_CLASSES)
+
+    def master(self, name: str) -> Tensors:
+        return random_tensors(self.network, FEATURES, seed=1)
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        return random_tensors(self.network, len(columns), seed=2)
+
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        network = self.spec.model.with_fewer_channels(factor).network(_CLASSES)
+        return random_tensors(network, FEATURES if columns is None else len(columns), seed=3)
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        return random_tensors(self.network, FEATURES, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _RandomOneRows:
+    spec: GNNServiceSpec
+    features: Features
+    runs: Sequence[Any] = ()
+
+    def teacher_of(self, master: Tensors | None, decoder: Mapping[str, np.ndarray]) -> Any:
+        return master
+
+    def one_row(self, hops: int, name: str, teacher: object) -> OneRowNetwork:
+        network = self.spec.model.one_row(hops).network(_CLASSES)
+        tensors = random_tensors(network, FEATURES, seed=4)
+        return OneRowNetwork(network, tensors, np.asarray(self.features @ projection_of(tensors).rows, np.float32))
+
+
+@contextmanager
+def short_profile() -> Iterator[None]:
+    """Latencies of these revisions are not read."""
+    os.environ[BUDGET_VARIABLE] = "0.02"
+    try:
+        yield
+    finally:
+        del os.environ[BUDGET_VARIABLE]

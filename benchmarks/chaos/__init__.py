@@ -1,0 +1,1 @@
+"""A cluster in which everything is killed and paused at random."""

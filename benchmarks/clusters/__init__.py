@@ -1,0 +1,1 @@
+"""The operator on clusters, real and simulated."""

@@ -1,0 +1,1 @@
+"""The engine in process: shapes, the roofline, scaling, caches."""

@@ -1,0 +1,1 @@
+"""Load: routing, decisions, services that share a worker, a soak."""

@@ -1,0 +1,1 @@
+"""Pages of figures, written from the results."""

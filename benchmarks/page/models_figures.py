@@ -1,0 +1,69 @@
+"""Figures of models as programs: their times beside torch, what one that fails does to others, and what is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.model_table.table import in_words, render_counts
+from benchmarks.page.figure_blocks import SHAPE_WORDS, figures, paragraphs, table
+from benchmarks.page.peers_figures import HEAD, server_row
+
+_MODULES = {"sage_head": "GraphSAGE with norms and a head", "gat": "GAT"}
+_AGAINST = {
+    "torch": "the program over torch_geometric, the best of its servers",
+    "torchCutByHand": "the program over torch_geometric, cut by hand",
+    "described": "the program over the described network",
+}
+"""Ratios of times; of many connections the others' requests a second over the program's."""
+
+
+@figures("models")
+def models(found: Any) -> str:
+    parts = {"speed": _speed, "neighbours": _neighbours, "table": _table}
+    return paragraphs(*(render(found[name]) for name, render in parts.items() if name in found))
+
+
+def _speed(found: Mapping[str, Any]) -> str:
+    rows = list[list[str]]()
+    for module, measured in found.items():
+        shape = SHAPE_WORDS.get(measured["shape"], measured["shape"])
+        rows.append([f"*{_MODULES.get(module, module)}, {shape}*", "", "", "", ""])
+        rows += (server_row(server) for server in measured["servers"].values())
+        rows += (_ratio_row(_AGAINST[against], ratios) for against, ratios in measured["ratios"].items())
+    return paragraphs(
+        table(HEAD, rows), "Ratios are times of the program over the other's: at most 1, it is not slower."
+    )
+
+
+def _ratio_row(words: str, ratios: Mapping[str, float]) -> list[str]:
+    one, busy, many = (f"{ratios[key]:.2f}" if key in ratios else "" for key in _WORKLOADS)
+    return [f"**{words}**", one, "", busy, many]
+
+
+_WORKLOADS = ("one_seed", "throughput_32", "seeds_1024")
+
+
+def _neighbours(found: Mapping[str, Any]) -> str:
+    rows = (
+        (
+            mode["words"], f"{mode['p50_ms']:.2f}", f"{mode['p99_ms']:.2f}", f"{mode['failed']:,}",
+            str(mode.get("refused", "")), f"{mode['requests']:,}", _statuses(mode["programStatuses"]),
+            f"{mode['recovered_s']:.2f}",
+        )
+        for mode in found["modes"].values()
+    )  # fmt: skip
+    columns = (
+        f"two services, {found['rate_per_s']} requests/s each, beside", "p50 ms", "p99 ms", "failed", "refused", "of",
+        "the program's answers", "healthy after s",
+    )  # fmt: skip
+    return table(columns, rows)
+
+
+def _statuses(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{status}: {count:,}" for status, count in sorted(counts.items()))
+
+
+def _table(found: Mapping[str, Any]) -> str:
+    link = "[models.md](models.md#models-of-public-repositories) has them one by one."
+    return paragraphs(f"{in_words(found['models'])}. {link}", render_counts(found["models"]))

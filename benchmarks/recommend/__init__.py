@@ -1,0 +1,1 @@
+"""Recommendations, and indexes of embeddings."""

@@ -1,0 +1,1 @@
+"""This commit beside another one."""

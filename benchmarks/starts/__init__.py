@@ -1,0 +1,1 @@
+"""Imports of data, and starts of workers."""

@@ -1,0 +1,1 @@
+"""Nodes that the graph has not seen."""
