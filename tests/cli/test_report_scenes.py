@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cli.test_report import Page, graph_manifest, printed, report_of, run, served_answer, write_repository
 from tests.support.fake_server import Told, fake_server, refusal
 from tests.support.profiles import latency, revision_manifest, variant
+from tests.support.report_pages import Page, graph_manifest, printed, report_of, run, served_answer, write_repository
 from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 

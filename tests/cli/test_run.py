@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 from tests.support import serving
+from tests.support.pair_workers import of_links
 from tests.support.profiles import profile, revision_manifest
 from tests.support.waiting import WAIT_S
-from tests.worker.test_serving_pairs import of_links
 from typer.testing import CliRunner
 
 from gnnserve_api.device import CachePolicy, Device

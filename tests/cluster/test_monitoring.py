@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.cluster.harness.prometheus import RULES
-from tests.cluster.test_rules import promtool, run_promtool
+from tests.support.dashboards import DASHBOARD, NAME, expressions, panels, rules
 from tests.support.exposed import operator_metrics, worker_metrics
-from tests.support.helm import CHART
+from tests.support.promtool import promtool, run_promtool
 
-DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text(encoding="utf-8"))
 OF_THE_TARGET = {"namespace", "pod", "instance", "job"}
 """Labels that come with a scrape."""
 INTERVAL = "1m"
 """What Grafana puts in place of $__rate_interval."""
 
-NAME = r"(?<![\w:$])(?:[a-z_]+:)?gnnserve_\w+(?::\w+)?"
 SELECTOR = re.compile(rf"({NAME})(?:\{{([^}}]*)\}})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 CLAUSE = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
@@ -50,37 +46,10 @@ def exposed() -> dict[str, Labels]:
     return found
 
 
-def rules() -> list[dict[str, Any]]:
-    documents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in RULES]
-    return [rule for document in documents for group in document["groups"] for rule in group["rules"]]
-
-
 def recorded() -> dict[str, set[str]]:
     """Their names begin with the labels that they keep."""
     names = [rule["record"] for rule in rules() if "record" in rule]
     return {name: set(name.partition(":")[0].split("_")) for name in names}
-
-
-def panels() -> list[dict[str, Any]]:
-    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-
-
-def expressions() -> Iterator[Any]:
-    for rule in rules():
-        yield pytest.param(rule["expr"], id=rule.get("record") or rule["alert"])
-    for panel in panels():
-        for target in panel["targets"]:
-            yield pytest.param(target["expr"], id=f"{panel['title']}: {target['legendFormat']}")
-    for annotation in DASHBOARD["annotations"]["list"]:
-        yield pytest.param(annotation["expr"], id=f"annotation {annotation['name']}")
-    for variable in variables():
-        selector = re.search(rf"{NAME}(?:\{{[^}}]*\}})?", variable["query"]["query"])
-        assert selector is not None
-        yield pytest.param(selector[0], id=f"variable {variable['name']}")
-
-
-def variables() -> list[dict[str, Any]]:
-    return [variable for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
 
 
 def labels_of(name: str) -> set[str]:

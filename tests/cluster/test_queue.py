@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from tests.cluster.harness.client import Namespace, wait_for
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.queued_jobs import QUEUE, job_of, runs
 
 pytestmark = pytest.mark.usefixtures("operator")
-
-QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def suspend_jobs_of_queues(namespace: Namespace) -> tuple[str, str]:
@@ -66,16 +65,6 @@ def set_suspend(service: Service, job: str, *, suspend: bool) -> None:
         *("patch", f"job/{job}", "--type=merge", f'--patch={{"spec":{{"suspend":{str(suspend).lower()}}}}}'),
         "--field-manager=queue",
     )
-
-
-def job_of(service: Service) -> dict[str, Any]:
-    (job,) = service.children("jobs")
-    return job
-
-
-def runs(service: Service) -> bool:
-    pods = service.children("pods")
-    return any(pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"] for pod in pods)
 
 
 def test_a_job_in_a_queue_waits_is_taken_back_and_goes_on(namespace: Namespace) -> None:

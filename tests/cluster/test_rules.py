@@ -10,18 +10,15 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.harness.commands import HarnessError
-from tests.cluster.harness.layout import Layout
-from tests.cluster.harness.prometheus import RULES, unpack
+from tests.cluster.harness.prometheus import RULES
 from tests.support.helm import ROOT, HelmError, render
-from tests.support.lacks import lacks_root
 from tests.support.pages import anchors
+from tests.support.promtool import promtool, run_promtool
 
 WORKER = 'namespace="team",service="digits",pod="w1",instance="10.0.0.1:8080"'
 SERVICE = 'namespace="team",service="digits"'
@@ -31,34 +28,12 @@ PER_MINUTE = 1000
 """Requests."""
 
 
-@cache
-def promtool() -> Path:
-    try:
-        return unpack(Layout.of_this_machine()) / "promtool"
-    except HarnessError as error:
-        lacks_root(f"promtool is needed: {error}")
-
-
 def groups() -> list[dict[str, Any]]:
     return [group for file in RULES for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
     return [rule for group in groups() for rule in group["rules"] if kind in rule]
-
-
-def run_promtool(folder: Path, series: Mapping[str, str], checks: Mapping[str, Any]) -> None:
-    """Fails with what promtool found instead."""
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        **checks,
-    }
-    document = {"rule_files": [str(file) for file in RULES], "evaluation_interval": "1m", "tests": [test]}
-    file = folder / "test.json"  # which is YAML
-    file.write_text(json.dumps(document))
-    done = subprocess.run([promtool(), "test", "rules", str(file)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
 
 
 def counted(*phases: tuple[int, float]) -> str:

@@ -20,6 +20,7 @@ from tests.cluster.harness.load import Load
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.support.lacks import lacks_own_node
+from tests.support.object_versions import versions
 from typer.testing import CliRunner
 
 from gnnserve_cli.main import app
@@ -300,15 +301,3 @@ def published(service: Service) -> set[str]:
     """The revisions that events have told of."""
     told = (re.search(r"Revision (\w+) is published", event["message"]) for event in service.events())
     return {found[1] for found in told if found is not None}
-
-
-def versions(service: Service) -> dict[str, str]:
-    """Of the service and everything it owns, but for what other controllers write into."""
-    kinds = (
-        "services,configmaps,persistentvolumeclaims,networkpolicies,roles,rolebindings,serviceaccounts,jobs,"
-        "deployments,gnns"
-    )
-    return {
-        f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
-        for item in service.namespace.items(kinds)
-    }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 from tests.conformance.open_inference_calls import ANSWERED, INFER, LENGTH, TOLD, WRONG, Call, asking, nodes
+from tests.support.open_inference_answers import check
 from tests.support.serving import Client, FakeWorker, running
 
 from gnnserve_worker.serving.security.access import Access
@@ -41,19 +42,6 @@ def serving(loop: asyncio.Runner, worker: FakeWorker, **options: Any) -> Iterato
 def send(loop: asyncio.Runner, client: Client, call: Call) -> httpx.Response:
     method = call.method or ("GET" if call.body is None else "POST")
     return loop.run(client.http.request(method, call.path, content=call.body, headers=dict(call.headers)))
-
-
-def check(expected: Any, found: Any, where: str = "answer") -> None:
-    """Objects may have more fields than are expected; lists may not have more entries."""
-    if isinstance(expected, Mapping):
-        for name, value in expected.items():
-            check(value, found[name], f"{where}.{name}")
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), where
-        for index, (value, other) in enumerate(zip(expected, found, strict=True)):
-            check(value, other, f"{where}[{index}]")
-    else:
-        assert found == expected, where
 
 
 def ids(calls: tuple[Call, ...]) -> list[str]:

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 from tests.conformance.open_inference_rpcs import ANSWERED, TOLD, WRONG, Rpc
-from tests.conformance.test_open_inference import check
 from tests.support.grpc_worker import MESSAGES, Ended, GrpcClient, listening
+from tests.support.open_inference_answers import check
 from tests.support.serving import Client, FakeWorker, running
 
 from gnnserve_worker.serving.grpc.messages import INFERENCE

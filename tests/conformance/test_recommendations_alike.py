@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tests.conformance.forms import LENGTH, STATUSES
 from tests.support.grpc_worker import GrpcClient, listening
+from tests.support.recommended_links import of_users, published
+from tests.support.recommending import FEATURES, NODES, asking_for, loaded, publish
 from tests.support.serving import Client, FakeWorker, running
-from tests.worker.test_recommend_links import of_users, published
-from tests.worker.test_serving_recommend import FEATURES, NODES, asking_for, loaded, publish
 
 from gnnserve_api.spec.embeddings import EmbeddingsSpec
 from gnnserve_worker.inference.served import ServedRevision

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 from tests.support.pages import code_blocks, read_page
-from tests.worker.test_serving_server import started
+from tests.support.serving_process import started
 from tritonclient.utils import InferenceServerException
 
 IDS = np.array([3, 8, 3])

@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.observed import UID, make_result, make_service, make_settings
+from tests.support.desired_children import build, environment, of_kind, pod_of
+from tests.support.observed import UID, make_result, make_service
 from tests.support.pod_security import violations
 
 from gnnserve_api.manifest import parse_manifest
@@ -15,13 +16,7 @@ from gnnserve_api.pods.generation import decode_result
 from gnnserve_api.pods.routing import decode_routing
 from gnnserve_api.spec.labels import ANNOTATION_PREFIXES, LABEL_PREFIXES, RESERVED_LABELS, reserved_in
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.decide.repository import decide_claim, decide_repository
-from gnnserve_operator.desired.children import ChildInputs, build_children
-from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods
-from gnnserve_operator.desired.job import build_job
-from gnnserve_operator.desired.metadata import Parent
-from gnnserve_operator.desired.routing import declared_table
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.desired.deployment import digest_of_pods
 from gnnserve_worker.serving.tracing.options import TracingOptions, read_tracing
 
 LONG = "a" * 63
@@ -49,40 +44,6 @@ EXTRA = {
     "workerExtraVolumeMounts": [{"name": "packages", "mountPath": "/packages", "readOnly": True}],
     "workerExtraEnv": [{"name": "PYTHONPATH", "value": "/packages"}],
 }
-
-
-def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    parent = Parent(service.metadata.name, service.metadata.namespace, UID)
-    result = make_result(service.spec.recipe())
-    made = make_settings(**settings)
-    claim = decide_repository(parent.name, service.spec, Observed()).name
-    given = ChildInputs(
-        parent,
-        service.spec,
-        made,
-        routing=(declared_table(service.spec, result), result),
-        claim=decide_claim(UID, service.spec, None, claim),
-        routing_claim_uid="uid-of-the-claim",
-        mounted=MountedClaim(claim, "uid-of-the-claim"),
-        with_workers=True,
-        job=build_job(parent, service.spec, made, claim),
-        pod_monitor_available=True,
-    )
-    return {(child["kind"], child["metadata"]["name"]): child for child in build_children(given)}
-
-
-def of_kind(children: dict[tuple[str, str], dict[str, Any]], kind: str) -> dict[str, Any]:
-    (found,) = [child for (k, _), child in children.items() if k == kind]
-    return found
-
-
-def pod_of(children: dict[tuple[str, str], dict[str, Any]], kind: str) -> dict[str, Any]:
-    pod: dict[str, Any] = of_kind(children, kind)["spec"]["template"]["spec"]
-    return pod
-
-
-def environment(container: dict[str, Any]) -> dict[str, Any]:
-    return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in container["env"]}
 
 
 SERVICES = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.control.test_desired import build, of_kind, pod_of
+from tests.support.desired_children import build, of_kind, pod_of
 from tests.support.observed import make_service, make_settings
 from tests.support.pod_security import violations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.control.test_routing import CANDIDATES, REVISION, STALE, STAMP, START, make_spec
+from tests.support.routed_spec import CANDIDATES, REVISION, STALE, STAMP, START, make_spec
 from tests.support.samples import NOW_S, offered
 
 from gnnserve_api.status.reasons import Reason

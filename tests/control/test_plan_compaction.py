@@ -9,38 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import UNSET
-from tests.control.test_plan_updates import CREDENTIALS, POSTGRES, SQLITE, serving
 from tests.support.observed import Namespace, make_route, make_settings
+from tests.support.planned_compaction import LITTLE, MUCH, environment, living, tell
+from tests.support.planned_updates import CREDENTIALS, POSTGRES, SQLITE
 
 from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
-from gnnserve_api.pods.routing import Damage, RoutingTable
+from gnnserve_api.pods.routing import Damage
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import Rejection
 from gnnserve_operator.turns import NO_LIMIT, Turn
 
-LITTLE = UpdatesState(
-    last=9, applied=9, changes_behind=0, staleness_seconds=0, base=0, changes_since_base=9, delta_bytes=1000
-)
-MUCH = msgspec.structs.replace(LITTLE, delta_bytes=2**30)
-"""Half of what is allowed."""
 FULL = msgspec.structs.replace(MUCH, problem=UpdatesProblem("DeltaFull", "changes take 2 GiB"))
-
-
-def tell(namespace: Namespace, *states: UpdatesState, table: RoutingTable | None = None) -> None:
-    """What workers say, in the order of their names. `table`: the one that they have taken on; None: the declared."""
-    taken_on = table or namespace.table()
-    routes = [make_route(taken_on, credentials=CREDENTIALS, updates=state) for state in states]
-    namespace.routes = dict(zip(namespace.workers(), routes, strict=True))
-    namespace.endpoint = routes[0]
-
-
-def living(updates: dict[str, Any] = POSTGRES, **spec: Any) -> Namespace:
-    """A service whose workers have taken a few changes."""
-    namespace = serving(updates, **spec)
-    tell(namespace, *[LITTLE] * len(namespace.workers()))
-    namespace.settle()
-    assert (namespace.reason(), namespace.reason("Reconciling")) == ("True Serving", "False Settled")
-    return namespace
 
 
 def compacting(updates: dict[str, Any] = POSTGRES, **spec: Any) -> Namespace:
@@ -52,11 +31,6 @@ def compacting(updates: dict[str, Any] = POSTGRES, **spec: Any) -> Namespace:
     namespace.start_job()
     namespace.settle()
     return namespace
-
-
-def environment(job: dict[str, Any]) -> dict[str, Any]:
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
 def switch(namespace: Namespace, base: int, revision: str = "rev-2") -> None:

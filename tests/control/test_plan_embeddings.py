@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.observed import Namespace, make_service, make_settings
+from tests.support.planned_embeddings import embedding_jobs, end, serving
 from tests.support.pod_security import violations
 
 from gnnserve_api.manifest import parse_manifest
@@ -18,29 +19,6 @@ from gnnserve_operator.desired.metadata import Parent
 
 SINKS: dict[str, Any] = {"sinks": [{"postgres": {"secretName": "vectors"}}]}
 KIND = "EmbeddingsPublished"
-
-
-def serving(**spec: Any) -> Namespace:
-    namespace = Namespace(**spec)
-    namespace.serve()
-    return namespace
-
-
-def embedding_jobs(namespace: Namespace) -> list[dict[str, Any]]:
-    return [
-        raw for (kind, _), raw in namespace.objects.items()
-        if kind == "Job" and raw["metadata"]["labels"]["app.kubernetes.io/component"] == "embeddings"
-    ]  # fmt: skip
-
-
-def end(namespace: Namespace, message: str = "", exit_code: int = 0) -> None:
-    """Its pod ends, and the Job with it."""
-    (job,) = embedding_jobs(namespace)
-    terminated = {"exitCode": exit_code, "message": message}
-    namespace.add_pod(job, state={"terminated": terminated}, phase="Failed" if exit_code else "Succeeded")
-    stamp = namespace.now.isoformat().replace("+00:00", "Z")
-    kind = "Failed" if exit_code else "Complete"
-    job["status"] = {"conditions": [{"type": kind, "status": "True", "lastTransitionTime": stamp}]}
 
 
 def test_without_embeddings_there_is_no_job_and_no_condition() -> None:

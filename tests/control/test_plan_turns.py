@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from tests.support.observed import Namespace, make_settings
+from tests.support.planned_turns import FULL, with_generation
 
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
-FULL = Turn(limit=2, under_way=2)
-"""Two others are under way, and no more may be."""
 OURS = Turn(limit=2, under_way=1, is_ours=True)
 
 
@@ -44,10 +43,6 @@ def test_how_far_a_long_line_is_is_rounded() -> None:
 
 
 # --- generation
-
-
-def with_generation(namespace: Namespace, turn: Turn) -> None:
-    namespace.turns = replace(namespace.turns, generation=turn)
 
 
 def queued(**spec: Any) -> Namespace:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.control.test_desired import build
+from tests.support.desired_children import build
 from tests.support.observed import make_service
 from tests.support.rights import needed_rights, rights_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.observed import make_service
+from tests.support.routed_spec import CANDIDATES, COSTS, LATENCY_MS, REVISION, STALE, START, make_spec
 
 from gnnserve_api.pods.routing import AffineCost, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -34,26 +34,8 @@ from gnnserve_routing.decision import (
 )
 from gnnserve_routing.signals import BatchSums, Outcomes, Signals, Silence
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
-STAMP = "2026-01-01T00:00:00Z"
-REVISION = "rev-1"
-LATENCY_MS = 100.0
-COSTS = {"x1": AffineCost(8, 0.08), "x2": AffineCost(4, 0.04), "x4": AffineCost(2, 0.02), "x8": AffineCost(1, 0.01)}
-LOSS_PERMILLE = {"x1": 0.0, "x2": 5.0, "x4": 20.0, "x8": 60.0}
-CANDIDATES = tuple(VariantRoute(name, LOSS_PERMILLE[name], cost, cost) for name, cost in COSTS.items())
 CAPACITY = {name: capacity_seeds_per_s(cost, LATENCY_MS, 1000) for name, cost in COSTS.items()}
 """10,500, 23,000, 47,619 and 90,909 seeds/s of one worker."""
-STALE = Silence(Reason.STALE, "Nothing new.")
-
-
-def make_spec(latency_ms: float | None = LATENCY_MS, tolerance: int | None = None, **routing: Any) -> GNNServiceSpec:
-    objective = {"latencyMs": latency_ms, "accuracyTolerancePermille": tolerance}
-    batching = {"maxSeeds": 1000}
-    return make_service(
-        objective={name: value for name, value in objective.items() if value is not None},
-        worker={"batching": batching},
-        routing=routing,
-    ).spec
 
 
 @dataclass

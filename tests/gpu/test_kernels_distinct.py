@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from tests.gpu.test_kernels_gather import (
+from tests.support.gathered_on_gpu import (
     KEY,
     MEAN,
     NODES,
@@ -17,9 +17,9 @@ from tests.gpu.test_kernels_gather import (
     SUM,
     WIDEST,
     Put,
-    _cache,
-    _on_device,
-    _rows_of,
+    made_cache,
+    put_on_device,
+    rows_of,
 )
 from tests.support.graphs import dense_features, projected_table_of, random_graph, table_of
 from torch import Tensor
@@ -110,7 +110,7 @@ def _assert_same(direct: Tensor, shared: Tensor) -> None:
 def test_shared_rows_are_the_same_numbers(
     storage: Storage, columns: int, aggregation: Aggregation, tree: PaddedTree, put: Put, device: torch.device
 ) -> None:
-    rows, own = _rows_of(table_of(dense_features(NODES, WIDEST, 2), storage), put, device)
+    rows, own = rows_of(table_of(dense_features(NODES, WIDEST, 2), storage), put, device)
 
     direct, shared, room, _ = _both(rows, own, columns, tree, aggregation, lambda: None, device)
 
@@ -126,7 +126,7 @@ def test_shared_rows_are_the_same_numbers(
 def test_rows_shorter_than_what_a_lane_reads_are_shared_too(
     storage: Storage, width: int, tree: PaddedTree, put: Put, device: torch.device
 ) -> None:
-    rows, own = _rows_of(table_of(dense_features(NODES, width, 2), storage), put, device)
+    rows, own = rows_of(table_of(dense_features(NODES, width, 2), storage), put, device)
 
     direct, shared, _, _ = _both(rows, own, width, tree, MEAN, lambda: None, device)
 
@@ -135,7 +135,7 @@ def test_rows_shorter_than_what_a_lane_reads_are_shared_too(
 
 def test_own_rows_of_a_table_apart_are_read_where_they_lie(tree: PaddedTree, put: Put, device: torch.device) -> None:
     table = projected_table_of(dense_features(NODES, 48, 2), dense_features(NODES, 48, 3), Storage.FLOAT16)
-    rows, own = _rows_of(table, put, device)
+    rows, own = rows_of(table, put, device)
 
     direct, shared, room, _ = _both(rows, own, 48, tree, MEAN, lambda: None, device)
 
@@ -147,7 +147,7 @@ def test_own_rows_of_a_table_apart_are_read_where_they_lie(tree: PaddedTree, put
 
 
 def test_what_has_no_room_is_read_over_the_link_again(tree: PaddedTree, put: Put, device: torch.device) -> None:
-    rows, own = _rows_of(table_of(dense_features(NODES, 40, 2), Storage.FLOAT32), put, device)
+    rows, own = rows_of(table_of(dense_features(NODES, 40, 2), Storage.FLOAT32), put, device)
 
     direct, shared, room, _ = _both(
         rows, own, 40, tree, MEAN, lambda: None, device, value_bytes=3 * distinct_row_bytes(40, 4) + 1
@@ -166,9 +166,9 @@ def test_the_cache_is_read_and_counted_for_what_is_shared_once(
     storage: Storage, devices: int, share: float, columns: int, tree: PaddedTree, put: Put, device: torch.device
 ) -> None:
     block_columns = 128 // (4 if storage is Storage.FLOAT32 else 2)
-    made = [_cache(storage, block_columns, share, devices, device) for _ in range(2)]
+    made = [made_cache(storage, block_columns, share, devices, device) for _ in range(2)]
     views = iter([made[0].view, made[1].view])
-    rows = _on_device(made[0].poisoned.rows, put, device)
+    rows = put_on_device(made[0].poisoned.rows, put, device)
 
     direct, shared, room, view = _both(rows, rows, columns, tree, MEAN, lambda: next(views), device)
 
@@ -186,7 +186,7 @@ def test_the_cache_is_read_and_counted_for_what_is_shared_once(
 
 
 def test_padding_is_not_shared(put: Put, device: torch.device) -> None:
-    rows, own = _rows_of(table_of(dense_features(NODES, 40, 2), Storage.FLOAT32), put, device)
+    rows, own = rows_of(table_of(dense_features(NODES, 40, 2), Storage.FLOAT32), put, device)
     empty = PaddedTree.allocate(70, (3, 2), device)
 
     direct, shared, room, _ = _both(rows, own, 40, empty, MEAN, lambda: None, device)
@@ -201,7 +201,7 @@ def test_attention_scores_and_sums_shared_rows_to_the_same_numbers(
     storage: Storage, stored: bool, tree: PaddedTree, put: Put, device: torch.device
 ) -> None:
     heads, columns = 2, 36
-    rows, own = _rows_of(table_of(dense_features(NODES, columns, 2), storage), put, device)
+    rows, own = rows_of(table_of(dense_features(NODES, columns, 2), storage), put, device)
     vectors = None if stored else torch.tensor(dense_features(2 * heads, columns, 5), device=device)
     attention = DeviceAttention(heads, 0.2, vectors)
     how = DeviceAggregation(Aggregator.ATTENTION, Own.ADDED, 1.0, None, relu=False, attention=attention)

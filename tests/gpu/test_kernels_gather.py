@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
+from tests.support.gathered_on_gpu import (
+    KEY,
+    MEAN,
+    NO_BIAS,
+    NODES,
+    STORAGES,
+    SUM,
+    WIDEST,
+    Put,
+    made_cache,
+    put_on_device,
+    rows_of,
+)
 from tests.support.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
 from tests.support.memory import between_forbidden_pages
-from torch import Tensor
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceAggregation, DeviceGraph, DeviceRows, PaddedTree
@@ -18,16 +29,9 @@ from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.table import Aggregation, Aggregator, Own, Rows, Table, gather
+from gnnserve_worker.tables.table import Aggregation, Aggregator, Own, Table, gather
 
-Put = Callable[..., Tensor]
-NODES, WIDEST = 80, 300
 CANARY = 7.0
-KEY = 3
-NO_BIAS = np.zeros(0, dtype=np.float32)
-MEAN = Aggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=NO_BIAS, relu=False)
-SUM = Aggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=NO_BIAS, relu=False)
-STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
 OUTPUTS = pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=["to float32", "to bfloat16"])
 
 
@@ -52,16 +56,6 @@ def _batch(put: Put, device: torch.device, fanouts: tuple[int, ...], seeds: list
 @pytest.fixture(scope="module")
 def batch(put: Put, device: torch.device) -> Batch:
     return _batch(put, device, (12, 5), [*range(0, NODES, 7), 14, 14])
-
-
-def _on_device(rows: Rows, put: Put, device: torch.device) -> DeviceRows:
-    scales = torch.tensor(rows.scales, device=device) if len(rows.scales) else None
-    return DeviceRows(put(rows.values, rows.format), scales)
-
-
-def _rows_of(table: Table, put: Put, device: torch.device) -> tuple[DeviceRows, DeviceRows]:
-    rows = _on_device(table.rows, put, device)
-    return rows, rows if table.own is table.rows else _on_device(table.own, put, device)
 
 
 def _gathered(
@@ -111,7 +105,7 @@ def test_prefixes_and_combinations_are_gathered_as_on_the_cpu(
     storage: Storage, out_dtype: torch.dtype, columns: int, batch: Batch, put: Put, device: torch.device
 ) -> None:
     table = projected_table_of(dense_features(NODES, WIDEST, 2), dense_features(NODES, WIDEST, 3), storage)
-    rows, own = _rows_of(table, put, device)
+    rows, own = rows_of(table, put, device)
     aggregations = _aggregations(columns)
     # How a number is rounded depends on nothing else.
     for aggregation in aggregations if out_dtype == torch.float32 else aggregations[1:3]:
@@ -126,7 +120,7 @@ def test_rows_shorter_than_what_a_lane_reads_are_gathered_too(
     storage: Storage, width: int, batch: Batch, put: Put, device: torch.device
 ) -> None:
     table = table_of(dense_features(NODES, width, 2), storage)
-    rows, own = _rows_of(table, put, device)
+    rows, own = rows_of(table, put, device)
 
     out = _gathered(rows, own, width, batch.tree, MEAN, None, torch.float32, device)
 
@@ -140,7 +134,7 @@ def test_every_row_of_a_tree_is_gathered(
 ) -> None:
     batch = _batch(put, device, fanouts, list(range(0, NODES, 9)))
     table = table_of(dense_features(NODES, 40, 2), Storage.FLOAT16)
-    rows, own = _rows_of(table, put, device)
+    rows, own = rows_of(table, put, device)
 
     out = _gathered(rows, own, 40, batch.tree, aggregation, None, torch.float32, device)
 
@@ -153,7 +147,7 @@ def test_one_neighbour_is_copied_to_the_bit(storage: Storage, put: Put, device: 
     awkward = np.array([1e-40, -6e-6, 65504, 1e-45, 0, -0.0, 3.0039062, 1.00390625, 1.0117188], dtype=np.float32)
     values = np.concatenate([np.tile(awkward, (2, 1)), dense_features(2, 24, 0)], axis=1)
     table = table_of(values, storage)
-    rows, own = _rows_of(table, put, device)
+    rows, own = rows_of(table, put, device)
     graph = graph_of([[1], []])
     tree = PaddedTree.allocate(1, (3,), device)
     seeds, key = torch.tensor([0], device=device), torch.tensor([1], device=device)
@@ -174,7 +168,7 @@ def test_numbers_that_are_not_finite_stay_so_in_their_row_alone(put: Put, device
     values = dense_features(3, 8, 0)
     values[1, 2], values[1, 3] = np.inf, np.nan
     table = table_of(values, Storage.FLOAT32)
-    rows, own = _rows_of(table, put, device)
+    rows, own = rows_of(table, put, device)
     graph = graph_of([[1, 2], [2], [0]])
     tree = PaddedTree.allocate(2, (2,), device)
     key = torch.tensor([1], device=device)
@@ -197,7 +191,7 @@ def test_nothing_is_read_before_the_first_row_or_behind_the_last(
     nodes = 4096 // (128 * item_bytes)
     table = table_of(dense_features(nodes, 128, 2), storage)
     rows = replace(table.rows, values=between_forbidden_pages(table.rows.values))
-    on_device = _on_device(rows, put, device)
+    on_device = put_on_device(rows, put, device)
     graph = graph_of([*([[0, nodes - 1]] * nodes)])
     seeds, key = torch.tensor([0, nodes - 1, PADDING], device=device), torch.tensor([1], device=device)
     tree = PaddedTree.allocate(3, (3,), device)
@@ -209,63 +203,6 @@ def test_nothing_is_read_before_the_first_row_or_behind_the_last(
     _assert_equal(
         out, _expected(table, columns, sample, MEAN), Batch(sample, tree, np.array([True, True, False])), torch.float32
     )
-
-
-@dataclass(frozen=True)
-class Made:
-    """A cache with made-up contents, and a table that holds nonsense wherever the cache must be read instead."""
-
-    view: CacheView
-    table: Table
-    poisoned: Table
-    pools: list[Tensor]
-    cached: np.ndarray
-    """bool [blocks, nodes]."""
-
-
-def _cache(
-    storage: Storage, block_columns: int, share: float, devices: int, device: torch.device, seed: int = 0
-) -> Made:
-    """`share` of all blocks are there; a tenth of them are masked, and their slots hold nonsense."""
-    draw = np.random.default_rng(seed)
-    table = table_of(dense_features(NODES, WIDEST, 2), storage)
-    values, stride = table.rows.values, table.rows.values.shape[1]
-    blocks = -(-WIDEST // block_columns)
-    chosen = draw.random((blocks, NODES)) < share
-    cached = chosen & (draw.random((blocks, NODES)) < 0.9)
-    nonsense = np.array(99).astype(values.dtype)
-    directory = np.full((blocks, NODES), -1, dtype=np.int32)
-    slots_per_device = blocks * NODES
-    pools = [np.full((slots_per_device, block_columns), nonsense) for _ in range(devices)]
-    free = [iter(draw.permutation(slots_per_device).tolist()) for _ in range(devices)]
-    poisoned = values.copy()
-    padded = np.pad(values, ((0, 0), (0, max(0, blocks * block_columns - stride))))
-    for block, node in np.argwhere(chosen):
-        row = next(free[node % devices])
-        if not cached[block, node]:
-            continue
-        columns = slice(block * block_columns, (block + 1) * block_columns)
-        pools[node % devices][row] = padded[node, columns]
-        poisoned[node, columns] = nonsense
-        directory[block, node] = node % devices * slots_per_device + row
-    # Where no memory aligns by itself as a GPU's does.
-    room = [torch.zeros(pool.nbytes + 128, dtype=torch.uint8, device=device) for pool in pools]
-    on_device = []
-    for bytes_of, pool in zip(room, pools, strict=True):
-        start = -bytes_of.data_ptr() % 128
-        place = bytes_of[start : start + pool.nbytes]
-        place.copy_(torch.tensor(pool.view(np.uint8).reshape(-1)))
-        on_device.append(place)
-    view = CacheView(
-        directory=torch.tensor(directory, device=device),
-        pools=torch.tensor([place.data_ptr() for place in on_device], dtype=torch.int64, device=device),
-        slots_per_device=slots_per_device,
-        block_columns=block_columns,
-        accesses=torch.zeros((blocks, NODES), dtype=torch.int32, device=device),
-        totals=torch.zeros(2, dtype=torch.int64, device=device),
-    )
-    hollow = Rows(table.format, poisoned, table.rows.scales)
-    return Made(view, table, Table("features", WIDEST, hollow, hollow), on_device, cached)
 
 
 def _reads(sample: NeighbourSample, with_own: bool) -> np.ndarray:
@@ -281,8 +218,8 @@ def _reads(sample: NeighbourSample, with_own: bool) -> np.ndarray:
 def test_what_is_cached_is_read_there_and_the_rest_from_the_table(
     storage: Storage, devices: int, share: float, columns: int, batch: Batch, put: Put, device: torch.device
 ) -> None:
-    made = _cache(storage, 128 // (4 if storage is Storage.FLOAT32 else 2), share, devices, device)
-    rows = _on_device(made.poisoned.rows, put, device)
+    made = made_cache(storage, 128 // (4 if storage is Storage.FLOAT32 else 2), share, devices, device)
+    rows = put_on_device(made.poisoned.rows, put, device)
 
     out = _gathered(rows, rows, columns, batch.tree, MEAN, made.view, torch.float32, device)
 
@@ -304,8 +241,8 @@ def test_reads_hits_and_misses_are_counted(
     storage: Storage, block_columns: int, aggregation: Aggregation, columns: int,
     batch: Batch, put: Put, device: torch.device,
 ) -> None:  # fmt: skip
-    made = _cache(storage, block_columns, 0.6, 2, device)
-    rows = _on_device(made.poisoned.rows, put, device)
+    made = made_cache(storage, block_columns, 0.6, 2, device)
+    rows = put_on_device(made.poisoned.rows, put, device)
     touched = -(-columns // block_columns)
     reads = _reads(batch.sample, with_own=aggregation.own_factor != 0)
     hits = int((made.cached[:touched] * reads).sum())
@@ -321,9 +258,9 @@ def test_reads_hits_and_misses_are_counted(
 
 
 def test_a_node_of_its_own_table_is_read_past_the_cache(batch: Batch, put: Put, device: torch.device) -> None:
-    made = _cache(Storage.FLOAT16, 64, 0.5, 1, device)
+    made = made_cache(Storage.FLOAT16, 64, 0.5, 1, device)
     own = projected_table_of(dense_features(NODES, WIDEST, 4), storage=Storage.FLOAT16).rows
-    rows, own_rows = _on_device(made.poisoned.rows, put, device), _on_device(own, put, device)
+    rows, own_rows = put_on_device(made.poisoned.rows, put, device), put_on_device(own, put, device)
     both = Table("projected", WIDEST, made.table.rows, own)
 
     out = _gathered(rows, own_rows, 200, batch.tree, MEAN, made.view, torch.float32, device)
@@ -333,8 +270,8 @@ def test_a_node_of_its_own_table_is_read_past_the_cache(batch: Batch, put: Put, 
 
 
 def test_padding_reads_nothing(put: Put, device: torch.device) -> None:
-    made = _cache(Storage.FLOAT32, 32, 0.5, 1, device)
-    rows = _on_device(made.poisoned.rows, put, device)
+    made = made_cache(Storage.FLOAT32, 32, 0.5, 1, device)
+    rows = put_on_device(made.poisoned.rows, put, device)
     tree = PaddedTree.allocate(70, (3, 2), device)
 
     out = _gathered(rows, rows, 40, tree, MEAN, made.view, torch.float32, device)
@@ -348,7 +285,7 @@ def test_what_does_not_fit_together_is_refused(batch: Batch, device: torch.devic
     rows = DeviceRows(torch.zeros(NODES, 32), None)
     tree, aggregation = batch.tree, DeviceAggregation.of(MEAN, device)
     out = torch.zeros(tree.rows, 60)
-    made = _cache(Storage.FLOAT32, 32, 0.5, 1, device)
+    made = made_cache(Storage.FLOAT32, 32, 0.5, 1, device)
 
     def refused(message: str, **changed: object) -> None:
         given = {"rows": rows, "own": rows, "columns": 30, "tree": tree, "aggregation": aggregation, "out": out}

@@ -27,7 +27,7 @@ from tests.support.following_index import followed
 from tests.support.grpc_worker import listening
 from tests.support.living import ROOM_BYTES, write_and_apply
 from tests.support.serving import Client, FakeWorker, running
-from tests.worker.test_serving_canary import STAYS, DirectCalls
+from tests.support.two_revisions import STAYS, DirectCalls
 
 from gnnserve_api.families import ChannelAxis, ColumnAxis, NetworkAxis, point_of
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest

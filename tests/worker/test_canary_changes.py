@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from tests.support.compacting_pod import COLUMNS, MAX_DELTA_BYTES, UID, Service, new_node
+from tests.support.generating_pod import keep_signals, manifest_of
 from tests.support.secured_worker import Running, started
 from tests.support.waiting import WAIT_S, until
-from tests.worker.test_pods_compact import COLUMNS, MAX_DELTA_BYTES, UID, Service, new_node
-from tests.worker.test_pods_generate import keep_signals, manifest_of
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.pods.routing import RoutingTable

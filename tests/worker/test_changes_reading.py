@@ -9,12 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import FakeWorker
+from tests.support.changes_reader import NODES, arrays, revision
 
-from gnnserve_api.files.repository import SourceColumn
 from gnnserve_api.http.changes import CHANGES_TYPE, ChangesRequest
 from gnnserve_worker.asking.changed_features import UnknownFeatures
-from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.change_batch import (
     ChangeBatch,
@@ -24,9 +22,8 @@ from gnnserve_worker.graph.change_batch import (
     decode_batch,
     encode_batch,
 )
-from gnnserve_worker.graph.change_ids import IntegerIds, TextIds
-from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
+from gnnserve_worker.graph.change_ids import TextIds
+from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.serving.http.changes import checks, reading
@@ -34,27 +31,9 @@ from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.mistakes import place_of_id, place_of_label
 from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
 
-NODES = 8
-COLUMNS = (
-    SourceColumn("amount", 1, None),
-    SourceColumn("embedding", 3, (0.5, 0.25, 0.0)),
-    SourceColumn("hour", 1, (12.0,)),
-)
 TEXTS = [f"user-{i}" for i in range(NODES)]
 BINARY = CHANGES_TYPE.encode()
 NAN = float("nan")
-
-
-def never(*_: np.ndarray) -> Any:
-    raise AssertionError
-
-
-def revision(
-    columns: tuple[SourceColumn, ...] = COLUMNS, ids: NodeIds | None = None, *, multi_label: bool = False
-) -> ServedRevision:
-    features = sum(column.width for column in columns) or 5
-    support = OverlaySupport(FeatureColumns(features, columns), never)
-    return FakeWorker(nodes=NODES, ids=ids, overlays=support, multi_label=multi_label).revision()
 
 
 POSITIONS = revision()
@@ -78,17 +57,6 @@ def refused(body: dict[str, Any] | str | bytes, of: ServedRevision = POSITIONS) 
         else:
             read(body, of)
     return error.value.code, error.value.where, str(error.value).removeprefix(f"{error.value.where}: ")
-
-
-def arrays(
-    counts: ChangeCounts,
-    ids: list[int] | list[str],
-    features: list[list[float]] | None = None,
-    labels: bytes = b"",
-) -> bytes:
-    laid_out = TextIds(*lay_out(ids)) if ids and isinstance(ids[0], str) else IntegerIds(np.array(ids, np.int64))  # type: ignore[arg-type]
-    rows = np.array(features or [], np.float32).reshape(counts.rows, -1 if counts.rows else 5)
-    return encode_batch(ChangeBatch(counts, laid_out, rows, labels))
 
 
 EVERYTHING: dict[str, Any] = {

@@ -11,11 +11,11 @@ import pytest
 import torch
 from tests.support.hetero_pyg import HIDDEN
 from tests.support.living_relations import PlainTypedGraph
+from tests.support.living_types import assert_answers_are_those_of, batch_of, opened, served_by
+from tests.support.networks_of_types import data_of, generated, saved, scores_of, service_of
+from tests.support.recommended_links import service_of as service_of_links
 from tests.support.several_types import divided_shop, shop, write_folder
-from tests.worker.test_living_relations import assert_answers_are_those_of, batch_of, opened, served_by
-from tests.worker.test_networks_over_relations import data_of, generated, saved, scores_of, service_of
-from tests.worker.test_overlays_over_relations import model_of, spec_of
-from tests.worker.test_recommend_links import service_of as service_of_links
+from tests.support.typed_overlays import model_of, spec_of
 
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.graph.change_batch import Applied

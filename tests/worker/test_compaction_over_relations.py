@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +10,18 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.living import write_and_apply
+from tests.support.compacted_relations import UID, Service
 from tests.support.living_relations import PlainTypedGraph
+from tests.support.living_types import CLOSE, EVERYTHING, NAMES, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
+from tests.support.networks_of_types import service_of
 from tests.support.several_types import load_types, shop, typed_source, write_folder, write_tables
-from tests.worker.test_living_relations import (
-    CLOSE,
-    EVERYTHING,
-    NAMES,
-    ROOM_BYTES,
-    VARIANTS,
-    batch_of,
-    numbers_of,
-    served_by,
-)
-from tests.worker.test_networks_over_relations import service_of
-from tests.worker.test_overlays_over_relations import described
+from tests.support.typed_overlays import described
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.files.repository import ChangedSource, RevisionManifest
-from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_api.files.repository import ChangedSource
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.carrying import carry_over
-from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.restoring import bring, restore
-from gnnserve_worker.generation import pipeline
-from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.store import NodeType
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -47,38 +32,10 @@ from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 
-UID = "f7b4c2a0-0000-4000-8000-000000000002"
-
 
 @pytest.fixture(autouse=True)
 def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
-
-
-@dataclass
-class Service:
-    """A service that has a log of changes."""
-
-    folder: Path
-    service: GNNService
-    sequence: int = 0
-
-    def __post_init__(self) -> None:
-        self.repository = Repository(self.folder / "repository", "default", "shop")
-        self.updates = UpdatesOptions(SqliteFile(self.folder / "log.sqlite"), UID, ROOM_BYTES)
-        self.manifest: RevisionManifest = pipeline.generate(self.service, self.repository)
-
-    def opened(self) -> LivingRevision:
-        """The newest revision as a worker opens it that starts, with what the log has beyond it."""
-        return LivingRevision(load_revision(self.repository, self.manifest.revision, ROOM_BYTES), ROOM_BYTES)
-
-    def write(self, living: LivingRevision, batches: Sequence[ChangeBatch]) -> None:
-        """Append them to the log, and let a worker apply them."""
-        self.sequence = write_and_apply(self.updates, self.sequence, living, batches)
-
-    def compact(self, *, retrain: bool = False) -> LoadedRevision:
-        self.manifest = compact(self.service, self.repository, self.updates, retrain=retrain)
-        return load_revision(self.repository, self.manifest.revision)
 
 
 def assert_it_is(loaded: LoadedRevision, plain: PlainTypedGraph, replayed: LivingRevision | None = None) -> None:

@@ -3,37 +3,26 @@ over the graph with all links, and variants are judged over the graph without th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch_geometric.nn as pyg
 from safetensors.torch import save_file
 from sklearn.metrics import roc_auc_score
-from tests.support.graphs import npz_arrays, service_of, write_npz
+from tests.support.given_links import ROWS, Sage, generated, refusal, service
 from tests.support.hetero_pyg import CLASSES, HIDDEN, HeteroModel
 from tests.support.links import load_links
+from tests.support.program_links import FEATURES, NODES
 from tests.support.several_types import load_types, shop, typed_source, write_folder
-from tests.support.steps import HeardSteps
-from tests.worker.test_program_links import COLUMNS, EDGES, FEATURES, GRAPH, NODES
 
-from gnnserve_api.errors import InputError
-from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import one_relation
-from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import Pairs, relations_without_held_out
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.score_links.links import served_links
-
-ROWS = 5
-"""Columns that networks end in."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,60 +30,9 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
 
 
-class Sage(torch.nn.Module):
-    """An encoder and a decoder, as a user writes them."""
-
-    def __init__(self, decoder: torch.nn.Module | None = None, columns: int = COLUMNS, hidden: int = HIDDEN) -> None:
-        super().__init__()
-        torch.manual_seed(hidden + columns)
-        self.encoder = torch.nn.ModuleDict(
-            {"conv1": pyg.SAGEConv(columns, hidden), "conv2": pyg.SAGEConv(hidden, ROWS)}
-        )
-        if decoder is not None:
-            self.decoder = decoder
-
-    def rows(self, features: np.ndarray = FEATURES, edges: np.ndarray = EDGES) -> np.ndarray:
-        x, edge_index = torch.tensor(np.ascontiguousarray(features)), torch.tensor(edges)
-        with torch.no_grad():
-            hidden = self.encoder["conv1"](x, edge_index).relu()
-            rows: np.ndarray = self.encoder["conv2"](hidden, edge_index).numpy()
-        return rows
-
-    def save(self, path: Path) -> str:
-        save_file({key: value.contiguous() for key, value in self.state_dict().items()}, path)
-        return path.as_uri()
-
-
 def perceptron() -> torch.nn.Module:
     torch.manual_seed(9)
     return torch.nn.Sequential(torch.nn.Linear(2 * ROWS, 7), torch.nn.ReLU(), torch.nn.Linear(7, 1))
-
-
-def service(
-    folder: Path, model: Mapping[str, Any], variants: Mapping[str, Any] | None = None, **links: Any
-) -> GNNService:
-    uri = write_npz(folder / "graph.npz", npz_arrays(GRAPH)).as_uri()
-    return service_of(
-        uri,
-        model={"hidden": HIDDEN, "fanouts": [-1, -1], **model},
-        variants={"pruning": {"factors": [1]}, **(variants or {})},
-        task={"links": {"dimensions": ROWS, **links}},
-    )
-
-
-def generated(folder: Path, wanted: GNNService) -> tuple[RevisionManifest, LoadedRevision]:
-    repository, heard = Repository(folder / "repository", "default", "tiny"), HeardSteps()
-    published = generate(wanted, repository, heard)
-    heard.check()
-    return published, load_revision(repository, published.revision)
-
-
-def refusal(folder: Path, wanted: GNNService) -> str:
-    repository = Repository(folder / "repository", "default", "tiny")
-    with pytest.raises(InputError) as caught:
-        generate(wanted, repository)
-    assert not repository.revisions()
-    return str(caught.value)
 
 
 def rows_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray | None = None) -> np.ndarray:

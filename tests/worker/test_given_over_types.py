@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.support import hetero_pyg
+from tests.support.given_links import generated, refusal
 from tests.support.hetero_pyg import HIDDEN, HeteroModel
 from tests.support.several_types import TypedParts, load_types, shop, typed_source, write_folder
-from tests.worker.test_given_links import generated, refusal
 
 from gnnserve_api.families import point_of
 from gnnserve_api.spec.service import GNNService

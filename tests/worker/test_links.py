@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.link_folders import light_gcn, typed_folder
 from tests.support.links import load_links
 from tests.support.several_types import TypedParts, shop
 from tests.support.steps import HeardSteps
@@ -354,32 +355,6 @@ def test_variants_score_links_with_one_decoder(decoder: Decoder, tmp_path: Path)
     assert roc_auc(*found) > (0.5 if decoder is Decoder.MLP else 0.6)
     # The same again is found, not trained.
     assert generate(service, repository).revision == published.revision
-
-
-def typed_folder(parts: TypedParts, folder: Path) -> str:
-    folder.mkdir()
-    for name, arrays in parts.nodes.items():
-        np.savez(folder / f"nodes_{name}.npz", **{key: arrays[key] for key in arrays if "mask" not in key})
-    for (source, relation, target), arrays in parts.edges.items():
-        np.savez(folder / f"edges_{source}__{relation}__{target}.npz", **arrays)
-    return folder.as_uri()
-
-
-def light_gcn(uri: str, model: dict[str, Any] | None = None, reverse: str = "Add", **links: Any) -> GNNService:
-    return GNNService.model_validate(
-        {
-            "apiVersion": "gnnserve.dev/v1alpha1",
-            "kind": "GNNService",
-            "metadata": {"name": "shop"},
-            "spec": {
-                "graph": {"source": {"typed": {"npz": {"uri": uri}, "reverse": reverse}}},
-                "task": {"links": {"relation": "buys", "dimensions": 8, **links}},
-                "model": model
-                or {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}},
-                "variants": {"pruning": {"factors": [1]}},
-            },
-        }
-    )
 
 
 @pytest.mark.parametrize("compared", [{"negatives": 16}, {"comparedWith": "All"}])

@@ -29,9 +29,9 @@ from tests.support.living_links import (
     typed_batch,
 )
 from tests.support.living_relations import PlainTypedGraph
-from tests.worker.test_new_ends import made
-from tests.worker.test_overlays_over_relations import embeddings_of
-from tests.worker.test_recommend_links import of_users, service_of
+from tests.support.new_ends import made
+from tests.support.recommended_links import of_users, service_of
+from tests.support.typed_overlays import embeddings_of
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.files.repository import ChangedSource

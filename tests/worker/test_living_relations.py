@@ -16,14 +16,27 @@ import torch
 from msgspec import UNSET
 from tests.support.hetero_pyg import AttentionModel, HeteroModel
 from tests.support.living_relations import PlainTypedGraph
+from tests.support.living_types import (
+    BINARY,
+    CLOSE,
+    EVERYTHING,
+    JSON,
+    NAMES,
+    ROOM_BYTES,
+    VARIANTS,
+    assert_answers_are_those_of,
+    batch_of,
+    numbers_of,
+    opened,
+    served_by,
+)
+from tests.support.networks_of_types import data_of, generated, saved, service_of
 from tests.support.several_types import shop, write_tables
+from tests.support.typed_overlays import Given, made, read
 from tests.support.waiting import WAIT_S
-from tests.worker.test_networks_over_relations import data_of, generated, saved, service_of
-from tests.worker.test_overlays_over_relations import Given, made, read
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.files.repository import sealed
-from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_cli.changes.batches import batches_of, may_be_integers, request_of
 from gnnserve_cli.changes.files import read_changes as read_rows
 from gnnserve_worker.asking.question import RequestError
@@ -39,8 +52,6 @@ from gnnserve_worker.graph.change_batch import (
 from gnnserve_worker.graph.change_ids import IntegerIds, TextIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.opening import served_revision
-from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import to_json
@@ -50,12 +61,6 @@ from gnnserve_worker.serving.http.changes.reading import read_changes
 
 pytestmark = pytest.mark.campaign("given")
 
-ROOM_BYTES = 1 << 22
-CLOSE = 2e-5
-VARIANTS = {"storage": ["float32", "int8"], "stored": [1, 2], "storedFollowChanges": True}
-NAMES = {f"{name}{storage}" for name in ("projected", "stored1", "stored2") for storage in ("", "-int8")}
-JSON, BINARY = b"application/json", CHANGES_TYPE.encode()
-
 
 @pytest.fixture(scope="module", params=["GraphSAGE", "GAT", "RGCN"])
 def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Given]]:
@@ -64,37 +69,6 @@ def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         patched.setenv("GNNSERVE_PROFILE_SECONDS", "0")
         folder = tmp_path_factory.mktemp(request.param)
         yield folder, made(folder, request.param, VARIANTS)
-
-
-def opened(folder: Path, max_delta_bytes: int = ROOM_BYTES) -> LivingRevision:
-    repository = Repository(folder / "repository", "default", "shop")
-    loaded = load_revision(repository, repository.revisions()[0].revision, max_delta_bytes)
-    return LivingRevision(loaded, max_delta_bytes)
-
-
-def served_by(living: LivingRevision) -> ServedRevision:
-    return served_revision(living._loaded, living)
-
-
-def batch_of(body: dict[str, Any], served: ServedRevision) -> ChangeBatch:
-    payload, batch = read_changes(json.dumps(body).encode(), JSON, served)
-    again = read_changes(payload, BINARY, served)[1]
-    assert encode_batch(again) == payload == encode_batch(batch)
-    return batch
-
-
-def numbers_of(served: ServedRevision, ids: list[Any]) -> np.ndarray:
-    name = served.graph.types.target.name
-    return read(served, {"nodes": [f"{name}/{id_}" for id_ in ids]}).nodes
-
-
-def assert_answers_are_those_of(living: LivingRevision, plain: PlainTypedGraph) -> None:
-    served, expected = served_by(living), plain.scores()
-    seeds = numbers_of(served, plain.target_ids)
-    for name in living._loaded.variants:
-        found = served.compute.infer(name, seeds.copy(), 0).scores
-        close = 0.05 * float(np.abs(expected).max()) if name.endswith("int8") else CLOSE
-        np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)
 
 
 def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tuple[Path, Given]) -> None:
@@ -190,19 +164,6 @@ def lists_of(graph: Any) -> list[list[int]]:
     firsts = zip(graph.places.first_nodes.tolist(), graph.ids_of, strict=False)
     nodes = np.concatenate([np.arange(first, first + ids.count) for first, ids in firsts])
     return [graph.lists.of(np.array([place])).tolist() for place in graph.places.lists_of(nodes).tolist()]
-
-
-EVERYTHING: dict[str, Any] = {
-    "nodes": [
-        {"id": "user/new", "features": {"f0": 1, "f1": 2, "f2": 3, "f3": 4}, "label": "class1"},
-        {"id": "tag/sale"},
-    ],
-    "overrides": [{"id": {"type": "item", "id": 3}, "features": [1, 2, 3]}],
-    "labels": [{"id": "user/u4", "label": None}],
-    "edges": [["user/new", "buys", "item/3"], ["item/3", "has", "tag/sale"], ["user/new", "knows", "user/u4"]],
-    "removedEdges": [["user/new", "buys", "item/3"]],
-    "removedNodes": ["tag/t2", "item/7"],
-}
 
 
 def test_nodes_are_called_by_texts_and_integers_with_their_types(shops: Path) -> None:

@@ -11,29 +11,21 @@ import pytest
 import safetensors.torch
 import torch
 from tests.support.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
+from tests.support.networks_of_types import data_of, generated, saved, scores_of, service_of
 from tests.support.several_types import (
-    TypedParts,
     divided_shop,
-    load_types,
     shop,
-    typed_source,
-    write_folder,
     write_tables,
 )
-from tests.support.steps import HeardSteps
-from torch import nn
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.manifest import parse_manifest
-from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Graph, GraphData
-from gnnserve_worker.inference.batch import draw_sample, infer_batch
+from gnnserve_worker.inference.batch import draw_sample
 from gnnserve_worker.inference.opening import served_revision
-from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
@@ -42,43 +34,6 @@ from gnnserve_worker.sampling.relations import sample_relations
 @pytest.fixture(autouse=True)
 def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
-
-
-def service_of(
-    given: dict[str, Any],
-    model: dict[str, Any],
-    variants: dict[str, Any] | None = None,
-    normalization: str = "Disabled",
-) -> GNNService:
-    spec = {
-        "graph": {"source": {"typed": given}, "normalization": normalization},
-        "model": {"hidden": HIDDEN, "fanouts": [-1, -1], **model},
-        "variants": variants or {},
-    }
-    body = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "shop"}, "spec": spec}
-    return GNNService.model_validate(body)
-
-
-def generated(folder: Path, service: GNNService) -> LoadedRevision:
-    repository = Repository(folder / "repository", "default", "shop")
-    heard = HeardSteps()
-    published = generate(service, repository, heard)
-    heard.check()
-    return load_revision(repository, published.revision)
-
-
-def saved(model: nn.Module, path: Path) -> dict[str, Any]:
-    safetensors.torch.save_file({key: value.contiguous() for key, value in model.state_dict().items()}, path)
-    return {"checkpoint": {"uri": path.as_uri()}}
-
-
-def scores_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray, key: int = 0) -> np.ndarray:
-    return infer_batch(loaded, variant, nodes, key=key).scores
-
-
-def data_of(folder: Path, parts: TypedParts | None = None, **options: Any) -> tuple[dict[str, Any], GraphData]:
-    given = {**write_folder(folder / "graph", parts or shop()), **options}
-    return given, load_types(typed_source(given))
 
 
 def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tmp_path: Path) -> None:

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.support.hetero_pyg import CLASSES, HIDDEN
-from tests.support.links import load_links
+from tests.support.new_ends import RELATION, Given, made
 from tests.support.serving import FakeWorker, running
-from tests.support.several_types import shop, write_folder
-from tests.worker.test_overlays_over_relations import changed_by, drawn_overlay, embeddings_of, model_of, read, spec_of
+from tests.support.typed_overlays import changed_by, drawn_overlay, embeddings_of, read
 
-from gnnserve_api.files.training import TrainingRun
-from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.asking.question import Question, RequestError
-from gnnserve_worker.generation import train as train_module
-from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
-from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.links import LinkSet, message_relations
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.opening import served_revision
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.opening.loaded import LoadedRevision
-from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.tasks.score_links.pairs import PairForm
 from gnnserve_worker.tasks.score_links.serving import ScoreLinks
 
 pytestmark = pytest.mark.campaign("given")
-
-_RELATION = np.linspace(0.5, 1.5, CLASSES, dtype=np.float32)
-"""Weights of the decoder, DistMult."""
-
-
-@dataclass(frozen=True)
-class Given:
-    data: GraphData
-    """Without held-out links."""
-    links: LinkSet
-    loaded: LoadedRevision
-    model: Any
-    """torch_geometric's, in float64, whose weights the revision has."""
-
-    def served(self) -> ServedRevision:
-        return served_revision(self.loaded)
 
 
 @pytest.fixture(scope="module", params=["GraphSAGE", "GAT", "RGCN"])
@@ -62,40 +29,6 @@ def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("GNNSERVE_PROFILE_SECONDS", "0")
         yield made(tmp_path_factory.mktemp(request.param), request.param, patched)
-
-
-def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
-    """A service whose network is not learnt, but torch_geometric's."""
-    service = GNNService.model_validate(
-        {
-            "apiVersion": "gnnserve.dev/v1alpha1",
-            "kind": "GNNService",
-            "metadata": {"name": "shop"},
-            "spec": {
-                "graph": {
-                    "source": {"typed": write_folder(folder / "graph", shop())},
-                    "normalization": "Disabled",
-                },
-                "model": {"hidden": HIDDEN, "fanouts": [-1, -1], **spec_of(architecture)},
-                "task": {"links": {"relation": "buys", "dimensions": CLASSES, "decoder": "DistMult"}},
-                "variants": {"stored": [1]},
-                "embeddings": {},
-            },
-        }
-    )
-    task = service.spec.task.links
-    assert task is not None
-    loaded = load_links(service.spec.graph.source, task, folder)
-    data = replace(loaded.imported, relations=message_relations(loaded.imported, loaded.links))
-    model = model_of(architecture, data)
-    weights = {key: value.numpy() for key, value in model.state_dict().items()} | {"decoder.relation": _RELATION}
-    run = TrainingRun(name="network", epochs=1, steps=1, best_epoch=1, validation=0.5, rising=False)
-    trained = SimpleNamespace(tensors=weights, decoder={})
-    patched.setattr(train_module, "train_with_retries", lambda *_: (trained, run))
-    repository = Repository(folder / "repository", "default", "shop")
-    revision = generate(service, repository).revision
-    publish_embeddings(repository, "default/shop", revision, None, {}, "a test", silent)
-    return Given(data, loaded.links, load_revision(repository, revision), copy.deepcopy(model).double())
 
 
 def drawn_pairs(data: GraphData, draw: np.random.Generator) -> dict[str, Any]:
@@ -117,7 +50,7 @@ def expected_of(given: Given, body: dict[str, Any]) -> tuple[np.ndarray, float]:
     changed, features = changed_by(given.data, given.model, body["overlay"])
     with embeddings_of(given.model, features), torch.no_grad():
         found = {name: state.numpy() for name, state in given.model.outputs(changed).items()}
-    first, second = found["user"] * _RELATION, found["item"]
+    first, second = found["user"] * RELATION, found["item"]
     places = [[int(user.partition("/")[2]), item["id"]] for user, item in body["pairs"]]
     scores = np.array([float(first[user] @ second[item]) for user, item in places])
     return scores, float(np.linalg.norm(first, axis=1).max() * np.linalg.norm(second, axis=1).max())

@@ -14,8 +14,9 @@ import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.graphs import service_of as service_over
 from tests.support.living import ROOM_BYTES
+from tests.support.one_row_links import BOTH, UPDATES, links_service
 from tests.support.several_types import shop, write_folder
-from tests.worker.test_overlays_over_relations import described, read
+from tests.support.typed_overlays import described, read
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import PAIRS_SCHEMA_VERSION, TYPED_SCHEMA_VERSION, RevisionManifest
@@ -35,8 +36,6 @@ from gnnserve_worker.serving.http.changes.reading import read_changes
 pytestmark = pytest.mark.campaign("classes", "typed_links", "links")
 
 JSON = b"application/json"
-BOTH = [{"hops": 0}, {"hops": 1}]
-UPDATES = {"log": {"sqlite": {}}}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,22 +79,6 @@ def living(service: GNNService, folder: Path) -> Living:
     assert measured | {*variants.optional_names()} == {*service.spec.possible_variants()}
     loaded = load_revision(repository, manifest.revision, ROOM_BYTES)
     return Living(manifest, LivingRevision(loaded, ROOM_BYTES), service)
-
-
-def links_service(source: dict[str, Any], links: dict[str, Any], **variants: Any) -> GNNService:
-    document = {
-        "apiVersion": "gnnserve.dev/v1alpha1",
-        "kind": "GNNService",
-        "metadata": {"name": "shop"},
-        "spec": {
-            "graph": {"source": source, "normalization": "Disabled"},
-            "task": {"links": {"dimensions": 8, **links}},
-            "model": {"hidden": 8, "fanouts": [4, 3], "training": {"epochs": 2}},
-            "variants": {"oneRow": BOTH, **variants},
-            "updates": UPDATES,
-        },
-    }
-    return GNNService.model_validate(document)
 
 
 def rows_of(kind: str) -> np.ndarray:

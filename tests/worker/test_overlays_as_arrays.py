@@ -13,8 +13,8 @@ import pytest
 from tests.support.questions import question_of
 from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, OpenedWorker, with_compute
-from tests.worker.test_overlays_over_relations import Given, drawn_overlay
-from tests.worker.test_overlays_over_relations import made as made_revision
+from tests.support.typed_overlays import Given, drawn_overlay
+from tests.support.typed_overlays import made as made_revision
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.graph_schema import (

@@ -13,12 +13,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from tests.support.networks_of_types import service_of
 from tests.support.samplers import sampler_of
 from tests.support.secured_worker import started
-from tests.support.several_types import TypedParts, load_types, shop, typed_source, write_tables
+from tests.support.several_types import TypedParts, load_types, typed_source
+from tests.support.shop_payload import BUYS, relations_of, shop_with_payload, tables_of
+from tests.support.typed_overlays import read
 from tests.support.waiting import WAIT_S
-from tests.worker.test_networks_over_relations import service_of
-from tests.worker.test_overlays_over_relations import read
 from typer.testing import CliRunner
 
 from gnnserve_api.files.repository import RevisionManifest
@@ -27,7 +28,6 @@ from gnnserve_cli.main import app
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.compaction.folding import folded_relations
 from gnnserve_worker.compaction.restoring import bring
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, encode_batch
@@ -52,35 +52,8 @@ WRITING = "writing-0123456789ab"
 HEADERS = {"authorization": f"Bearer {WRITING}"}
 UID = "f7b4c2a0-0000-4000-8000-000000000003"
 ROOM_BYTES = 1 << 22
-BUYS = ("user", "buys", "item")
-OPTIONS = {"features": ["amount", "discount"], "time": "at"}
 Read = set[tuple[str, str, float, float, int]]
 """Reader, what it reads, amount, discount and time."""
-
-
-def tables_of(folder: Path, parts: TypedParts) -> dict[str, Any]:
-    """What a manifest says of tables whose edges of one relation have payload."""
-    given: dict[str, Any] = write_tables(folder, parts)
-    (tables,) = given.values()
-    for table in tables["edges"]:
-        if (table["sourceType"], table["relation"], table["targetType"]) == BUYS:
-            table.update(OPTIONS)
-    return given
-
-
-def shop_with_payload() -> TypedParts:
-    """One user buys an item a second time: of equal edges the last one listed counts."""
-    parts, draw = shop(), np.random.default_rng(7)
-    edges = parts.edges[BUYS]
-    for name in ("src", "dst"):
-        edges[name] = np.append(edges[name], edges[name][0])
-    count = len(edges["src"])
-    edges |= {
-        "amount": draw.normal(size=count).astype(np.float32).astype(float),
-        "discount": draw.integers(0, 9, count).astype(float),
-        "at": draw.integers(0, 2**40, count),
-    }
-    return parts
 
 
 @dataclass
@@ -199,10 +172,6 @@ def assert_payload_is(found: tuple[Relation, ...], expected: GraphData) -> None:
             (one.payload.times, own.payload.times),
         ):
             np.testing.assert_array_equal(found_part[one.lists.payload_rows], part[own.lists.payload_rows])
-
-
-def relations_of(living: LivingRevision) -> tuple[Relation, ...]:
-    return folded_relations(living.graph, [ids.kept for ids in living.graph.ids_of])
 
 
 def item_of(graph: Graph, node: int, overlay: Overlay | None) -> str:

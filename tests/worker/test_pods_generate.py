@@ -6,18 +6,20 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support import fork_server
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.generating_pod import (
+    environ_of,
+    keep_signals,  # noqa: F401 - a fixture
+    manifest_of,
+)
 from tests.support.lacks import needs_root
 from tests.support.pods import ROOT
 from tests.support.profiles import revision_manifest
@@ -34,31 +36,6 @@ from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository
 
 COMMAND = [sys.executable, "-m", "gnnserve_worker.pods.generate"]
-
-
-def environ_of(folder: Path, manifest: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "GNNSERVE_MANIFEST": manifest,
-        "GNNSERVE_REPOSITORY": str(folder / "repository"),
-        "GNNSERVE_TERMINATION_MESSAGE": str(folder / "termination-log"),
-    }
-
-
-def manifest_of(folder: Path, **training: Any) -> str:
-    data = planted_graph((2, 5), nodes=200, columns=9, classes=(3, 7))
-    path = write_npz(folder / "graph.npz", npz_arrays(data))
-    model = {"hidden": 8, "fanouts": [4, 3], "training": {"epochs": 2, "batchSize": 64, **training}}
-    service = service_of(path.as_uri(), model=model, variants={"pruning": {"factors": [1, 3]}})
-    return service.model_dump_json(by_alias=True, exclude_none=True)
-
-
-@pytest.fixture
-def keep_signals() -> Iterator[None]:
-    """`main` is run in this process, and takes SIGTERM for itself."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.worker.test_pods_compact import NODES, Service, keep_signals, new_node
-from tests.worker.test_pods_generate import manifest_of
+from tests.support.compacting_pod import NODES, Service, new_node
+from tests.support.generating_pod import keep_signals, manifest_of
 
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods.generation import GenerationResult

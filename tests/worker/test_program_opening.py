@@ -10,60 +10,24 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.programs import manifest_of, write_linear
+from tests.support.programs import write_linear
+from tests.support.published_programs import PROGRAM_OF, WEIGHTS, published
 from tests.support.repository import (
-    CLASSES,
     FEATURES,
     NODES,
-    TABLE,
-    commit,
-    repository_in,
-    tiny_graph,
-    tiny_profile,
-    write_features,
 )
 
 from gnnserve_api.errors import DamagedError, InputError
 from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramLimits, ProgramManifest, ProgramOutput
-from gnnserve_api.files.repository import PROGRAM, RevisionManifest, VariantManifest, program_network
+from gnnserve_api.files.repository import PROGRAM
 from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.export.write import check_variant
 from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models.program import ProgramNetwork
-from gnnserve_worker.opening.revision import load_revision, open_revision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository import checks
-from gnnserve_worker.repository.repository import Repository
-
-WEIGHTS = np.random.default_rng(1).normal(size=(FEATURES, len(CLASSES))).astype(np.float32)
-PROGRAM_OF = manifest_of((ProgramInput("x", InputRole.FEATURES),), hops=1, columns=len(CLASSES))
-
-
-def variant_of(name: str, program: ProgramManifest) -> VariantManifest:
-    network = program_network(program)
-    return VariantManifest(
-        name=name, family="pruned", table=TABLE, columns=FEATURES, fanouts=network.fanouts, network=network,
-        compute="float32", weights=program.file,
-    )  # fmt: skip
-
-
-def published(root: Path, program: ProgramManifest = PROGRAM_OF) -> tuple[Repository, RevisionManifest]:
-    """Two variants of one program."""
-    repository, graph = repository_in(root), tiny_graph()
-    (root / "brought").mkdir(parents=True)
-    write_linear(root / "brought" / "model.onnx", WEIGHTS)
-    for name in program.data_files:
-        (root / "brought" / name).write_bytes(b"weights")
-    profile = tiny_profile({"x1": FEATURES, "x2": FEATURES})
-    with repository.locked(None):
-        repository.put_graph(graph)
-        with repository.stage("recipe", graph.digest) as staged:
-            write_features(staged, graph.features, range(FEATURES))
-            kept = staged.write_program("x1", root / "brought", program)
-            variants = [variant_of(name, kept) for name in ("x1", "x2")]
-            open_revision(staged.files_of(variants))
-            return repository, commit(staged, "2026-01-01T00:00:00Z", profile, variants)
 
 
 def test_variants_of_a_program_are_opened_and_share_its_process(tmp_path: Path) -> None:

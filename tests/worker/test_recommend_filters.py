@@ -14,9 +14,9 @@ import pytest
 import scipy.sparse as sp
 from tests.support.following_index import followed
 from tests.support.graphs import network_manifest
+from tests.support.recommended_links import of_users, service_of
+from tests.support.recommending import VARIANTS, WHOLE, ask, loaded
 from tests.support.serving import FakeWorker, running
-from tests.worker.test_recommend_links import of_users, service_of
-from tests.worker.test_serving_recommend import VARIANTS, WHOLE, ask, loaded
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.generation.embeddings import index as building

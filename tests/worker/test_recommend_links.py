@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.support.following_index import followed
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.recommended_links import BRIEF, Published, of_users, one_type, published
 from tests.support.serving import FakeWorker, running
 from tests.support.several_types import shop, write_folder
 
 from gnnserve_api.files.embeddings import Neighbours
-from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
-from gnnserve_worker.generation.embeddings.publishing import choose_variant, publish_embeddings
-from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.generation.embeddings.publishing import choose_variant
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -33,7 +30,6 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of
 from gnnserve_worker.tasks.score_links.recommending import BestPairsOfTypes
@@ -41,53 +37,6 @@ from gnnserve_worker.tasks.score_links.serving import ScoreLinks
 from gnnserve_worker.tasks.serving import published_task
 
 pytestmark = pytest.mark.campaign("same_type", "eigenvectors")
-
-BRIEF = {"epochs": 2, "batchSize": 64}
-
-
-@dataclass(frozen=True)
-class Published:
-    repository: Repository
-    revision: str
-
-    def served(self) -> ServedRevision:
-        return served_revision(load_revision(self.repository, self.revision))
-
-
-def service_of(spec: dict[str, Any]) -> GNNService:
-    return GNNService.model_validate(
-        {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "shop"}, "spec": spec}
-    )
-
-
-def published(root: Path, spec: dict[str, Any]) -> Published:
-    service = service_of(spec)
-    repository = Repository(root / "repository", "default", "shop")
-    made = generate(service, repository, silent)
-    publish_embeddings(repository, "default/shop", made.revision, None, {}, "a test", silent)
-    return Published(repository, made.revision)
-
-
-def one_type(root: Path, decoder: str) -> dict[str, Any]:
-    path = root / "graph.npz"
-    write_npz(path, npz_arrays(planted_graph([2, 5, 9], nodes=80, columns=12)))
-    return {
-        "graph": {"source": {"npz": {"uri": path.as_uri()}}},
-        "model": {"fanouts": [-1, -1], "hidden": 8, "training": BRIEF},
-        "task": {"links": {"decoder": decoder, "dimensions": 8}},
-        "variants": {"pruning": {"factors": [1]}, "stored": [2]},
-        "embeddings": {},
-    }
-
-
-def of_users(root: Path) -> dict[str, Any]:
-    return {
-        "graph": {"source": {"typed": write_folder(root, shop())}},
-        "task": {"links": {"relation": "buys", "dimensions": 8}},
-        "model": {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}},
-        "variants": {"pruning": {"factors": [1]}},
-        "embeddings": {},
-    }
 
 
 @pytest.fixture(scope="module", params=["Dot", "DistMult", "MLP"])

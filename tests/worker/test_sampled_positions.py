@@ -8,7 +8,7 @@ from tests.support.graphs import random_graph
 from tests.support.overlays import NOBODY, NODES, RULES, World
 from tests.support.sampler_contract import FANOUT_CASES
 from tests.support.serving_path import SHARE
-from tests.worker.test_overlay_relations import drawn_edges, over_types
+from tests.support.typed_lists import drawn_edges, over_types
 
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.graph.store import Graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service, with_compute
+from tests.support.several_services import started
+from tests.support.two_revisions import FIRST, SECOND, STAYS, DirectCalls
 from tests.support.updates import FakeUpdates
 from tests.support.waiting import WAIT_S
-from tests.worker.test_serving_services import started
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import AffineCost, Canary, RoutingMode, RoutingTable
@@ -35,11 +36,7 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.process.canary import ServedCanary
 from gnnserve_worker.serving.process.log_follower import LogFollower
-from gnnserve_worker.serving.process.loop_calls import LoopCalls
 from gnnserve_worker.serving.security.access import Access
-
-FIRST, SECOND = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
-STAYS = LogFollower(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,20 +407,6 @@ def test_revisions_of_one_service_do_not_shorten_each_others_turns() -> None:
     assert [longest_turn_of(engine._time.models, model) for model in (engine.models["digits"], second)] == [
         math.inf
     ] * 2
-
-
-class DirectCalls(LoopCalls):
-    """Calls in the same thread: no server runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun: list[asyncio.Future[None]] = []
-
-    def call(self, act: Callable[[], None]) -> None:
-        act()
-
-    def call_async(self, act: Callable[[], Awaitable[None]]) -> None:
-        self.begun.append(asyncio.ensure_future(act()))
 
 
 def test_what_a_second_has_queued_when_it_is_given_up_is_answered_by_the_first() -> None:

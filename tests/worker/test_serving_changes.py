@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
+from tests.support.changes_reader import COLUMNS, NODES, arrays, revision
+from tests.support.http_errors import error_of, samples_of
 from tests.support.secured_worker import started
 from tests.support.serving import Client, FakeWorker, running, service
 from tests.support.updates import TIME_MS, FakeUpdates
-from tests.worker.test_changes_reading import COLUMNS, NODES, arrays, revision
-from tests.worker.test_serving_http import error_of, samples_of
 
 from gnnserve_api.http.changes import CHANGES_TYPE, MOST_CLIENT_CHARACTERS
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, SequencePassedError

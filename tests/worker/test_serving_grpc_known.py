@@ -12,7 +12,7 @@ import pytest
 from tests.support.malformed import flip
 from tests.support.questions import question_of
 from tests.support.serving import FakeWorker
-from tests.worker.test_serving_several_types import TypedWorker
+from tests.support.typed_worker import TypedWorker
 
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision

@@ -8,13 +8,12 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import httpx
 import jsonschema
 import msgspec
 import numpy as np
 import pytest
 from fastapi.openapi.models import OpenAPI
-from prometheus_client.parser import text_string_to_metric_families
+from tests.support.http_errors import error_of, overload, samples_of, slow_worker
 from tests.support.serving import (
     CLASSES,
     Client,
@@ -40,20 +39,6 @@ def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker 
             await scenario(client)
 
     asyncio.run(run())
-
-
-def error_of(response: httpx.Response) -> dict[str, str]:
-    error: dict[str, str] = response.json()["error"]
-    return error
-
-
-def samples_of(response: httpx.Response) -> dict[tuple[str, ...], float]:
-    """By name and labels other than the service, in the order of their names."""
-    return {
-        (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "service")): sample.value
-        for family in text_string_to_metric_families(response.text)
-        for sample in family.samples
-    }
 
 
 # Answers
@@ -649,20 +634,6 @@ def test_classes_are_those_of_the_graph() -> None:
 
 
 # Overload
-
-
-def slow_worker() -> FakeWorker:
-    """A minute for a full batch, says its profile."""
-    return FakeWorker(profile=profile(variant("x1", 0.9, 1, 600)))
-
-
-async def overload(client: Client, worker: FakeWorker) -> None:
-    """From now on requests of 40 nodes are refused that have 30 s."""
-    worker.gate.clear()
-    accepted(client.model, [1] * 100, Objective(accuracy_tolerance_permille=0))
-    await worker.batch_started()
-    refused = await client.predict([1] * 40)
-    assert error_of(refused)["code"] == "DeadlineOutOfReach"
 
 
 def test_refused_requests_are_not_even_read_but_counted() -> None:

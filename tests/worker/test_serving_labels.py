@@ -13,8 +13,8 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+from tests.support.posted_labels import HEADERS, READING, WRITING, evaluated
 from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, accepted, running
-from tests.support.waiting import WAIT_S
 
 from gnnserve_api.files.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
@@ -28,8 +28,6 @@ from gnnserve_worker.tasks.classify_nodes.served_labels import values_of
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
 from gnnserve_worker.tasks.served_labels import HeldOut
 
-READING, WRITING = "reading-0123456789ab", "writing-0123456789ab"
-HEADERS = {"authorization": f"Bearer {WRITING}"}
 TRUSTED = msgspec.structs.replace(TRADE_OFF, validation_nodes=1000, test_nodes=1000)
 """Accuracies of 0.90, 0.89 and 0.87 that were counted on enough nodes to mean something."""
 
@@ -47,16 +45,6 @@ def on_worker(
 
 async def send(client: Client, nodes: list[Any], labels: list[Any], **fields: Any) -> httpx.Response:
     return await client.http.post("/v1/labels", json={"nodes": nodes, "labels": labels, **fields}, headers=HEADERS)
-
-
-async def evaluated(client: Client) -> dict[str, Any]:
-    """The figures once no label waits, by variant."""
-    async with asyncio.timeout(WAIT_S):
-        while client.model.watch.waiting:
-            await asyncio.sleep(0.005)
-    answer = (await client.http.get("/v1/accuracy")).json()
-    assert answer["waiting"] == 0
-    return {variant["name"]: variant for variant in answer["variants"]}
 
 
 def truths(nodes: list[int], shift: int = 0) -> list[int]:

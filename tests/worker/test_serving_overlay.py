@@ -17,6 +17,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
+from tests.support.overlay_bodies import (
+    ARRAYS,
+    COLUMNS,
+    JSON,
+    NAMED,
+    NODES,
+    POSITIONS,
+    TEXTS,
+    arrange,
+    arrays,
+    ask,
+    brought,
+    revision,
+)
 from tests.support.questions import question_of
 from tests.support.serving import FakeWorker, running, service, with_overlays
 
@@ -27,59 +41,16 @@ from gnnserve_worker.asking import naming
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import Question, RequestError, wishes_of_head
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
-from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
+from gnnserve_worker.graph.ids import integer_ids
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
-from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.openapi import complete
 
-NODES = 8
-COLUMNS = (
-    SourceColumn("amount", 1, None),
-    SourceColumn("embedding", 3, (0.5, 0.25, 0.0)),
-    SourceColumn("hour", 1, (12.0,)),
-)
-TOLD = PACKED_HEADER + 1
-TEXTS = [f"user-{i}" for i in range(NODES)]
-JSON, ARRAYS = JsonCodec(), BinaryOverlayCodec()
 FEW_IDS = naming._FEW_IDS
 NEW = {"id": 99, "features": [1, 2, 3, 4, 5]}
 OTHER = {"id": 98, "features": {"amount": 7}}
 
 
-def arrange(
-    features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray, *_: np.ndarray
-) -> tuple[Overlay, np.ndarray]:
-    """What was brought, as it was told, behind an overlay that has nothing."""
-    assert features.flags.writeable and features.flags.c_contiguous and features.dtype == np.float32
-    assert edges.dtype == overridden.dtype == seeds.dtype == np.int64
-    told = np.concatenate((np.zeros(TOLD, np.int64), overridden, edges.ravel()))
-    return Overlay(len(features) - len(overridden), features, told, nodes=len(overridden), edges=len(edges)), seeds
-
-
-def stored_features(positions: np.ndarray) -> np.ndarray:
-    return (10 * positions[:, None] + np.arange(5)).astype(np.float32)
-
-
-def revision(
-    columns: tuple[SourceColumn, ...] = COLUMNS, ids: NodeIds | None = None, *, keeps_features: bool = True
-) -> ServedRevision:
-    features = sum(column.width for column in columns) or 5
-    support = OverlaySupport(FeatureColumns(features, columns), arrange, stored_features if keeps_features else None)
-    return with_overlays(FakeWorker(nodes=NODES, ids=ids).revision(), support)
-
-
-POSITIONS = revision()
-NAMED = revision(ids=string_ids(*lay_out(TEXTS)))
 UNNAMED = revision(columns=())
-
-
-def ask(
-    body: dict[str, Any] | str, of: ServedRevision = POSITIONS, limits: OverlayLimits = DEFAULT_OVERLAY_LIMITS
-) -> Question:
-    text = body if isinstance(body, str) else json.dumps(body)
-    return question_of(JSON, text.encode(), of, limits=limits)
 
 
 def noting(note: Callable[[bytes], None]) -> ServedRevision:
@@ -94,27 +65,11 @@ def noting(note: Callable[[bytes], None]) -> ServedRevision:
     return replace(POSITIONS, task=replace(task, decoder=Decoder()))
 
 
-def brought(question: Question) -> tuple[list[list[float]], list[int], list[list[int]], list[int]]:
-    overlay = question.overlay
-    assert overlay is not None
-    told = overlay.packed[TOLD:]
-    overridden, edges = told[: overlay.nodes], told[overlay.nodes :].reshape(-1, 2)
-    return overlay.features.tolist(), overridden.tolist(), edges.tolist(), question.nodes.tolist()
-
-
 def refused(body: dict[str, Any] | str, of: ServedRevision = POSITIONS, **limits: int) -> tuple[str, str, str]:
     """Code, field, and the rest of the message."""
     with pytest.raises(RequestError) as error:
         ask(body, of, OverlayLimits(**limits))
     return error.value.code, error.value.where, str(error.value).removeprefix(f"{error.value.where}: ")
-
-
-def arrays(
-    nodes: list[int], new: list[Any], edges: list[Any], overridden: list[int], features: list[list[float]]
-) -> bytes:
-    numbers = [*nodes, *(end for edge in edges for end in edge), *overridden]
-    head = struct.pack("<4q", len(nodes), len(new), len(edges), len(overridden))
-    return head + np.array(numbers, "<i8").tobytes() + np.array(features, "<f4").tobytes()
 
 
 def ask_arrays(body: bytes, of: ServedRevision = POSITIONS, **limits: int) -> Question:

@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.support.client_worker import Brought, client_worker
+from tests.support.pair_workers import BINARY, NODES, links, of_links, on_worker
 from tests.support.questions import question_of
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.serving import Client, FakeWorker
 
-from gnnserve_api.files.links import EndManifest, LinkCalibration, LinksManifest
+from gnnserve_api.files.links import EndManifest
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.ids import lay_out, string_ids
-from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.labels import take_labels
-from gnnserve_worker.tasks.score_links.links import ServedLinks
 
 JSON = JsonCodec()
-BINARY = {"content-type": "application/octet-stream"}
-NODES = 1000
-ANY = EndManifest("", 0, NODES)
-
-
-def links(first: EndManifest = ANY, second: EndManifest = ANY, relation: str = "") -> ServedLinks:
-    told = LinksManifest("Dot", 4, relation, first, second, 10, 10)
-    return ServedLinks(told, build_decoder("Dot", {}, 4), dict.fromkeys(("x1", "x4", "x8"), LinkCalibration(0.5, -1.0)))
-
-
-def of_links(**options: Any) -> FakeWorker:
-    """The fake worker's scores as embeddings: nodes whose numbers differ by 4 have equal ones."""
-    return FakeWorker(classes=(), links=links(), **options)
-
-
-def on_worker(worker: FakeWorker, scenario: Callable[[Client], Awaitable[None]], **of: Any) -> None:
-    async def run() -> None:
-        async with running(worker, service(**of)) as client:
-            await scenario(client)
-
-    asyncio.run(run())
 
 
 def ask(worker: FakeWorker, body: Any, **of: Any) -> tuple[int, dict[str, Any]]:

@@ -9,26 +9,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from tests.support.following_index import followed
-from tests.support.graphs import network_manifest
-from tests.support.serving import FakeWorker, running, service
+from tests.support.recommending import FEATURES, NODES, ask, asking_for, loaded, publish
+from tests.support.serving import FakeWorker, running
 
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.embeddings import EmbeddingSink, EmbeddingsSpec, PostgresSinkSpec
-from gnnserve_api.spec.service import GNNService
-from gnnserve_api.variants import Storage
 from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import IntegerIds
-from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.files import index_folder
@@ -41,26 +36,6 @@ from gnnserve_worker.serving.http.codecs.recommending.found import shown_items
 from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
 
-NODES, FEATURES, CLASSES = 120, 7, 3
-WHOLE = (-1, -1)
-VARIANTS = [
-    MadeUpVariant("x1", 1, "features", Storage.FLOAT32, "float32"),
-    MadeUpVariant("x2", 2, "features", Storage.FLOAT32, "float32"),
-]
-
-
-def publish(root: Path, *, texts: bool = False, index: bool = True) -> Repository:
-    repository = Repository(root, "default", "digits")
-    data = made_up_graph(NODES, 4, FEATURES, CLASSES)
-    if texts:
-        data = data.with_ids(string_ids(*lay_out([f"päper {node}" for node in range(NODES)])))
-    made = publish_made_up(repository, data, network_manifest("GraphSAGE", WHOLE), VARIANTS)
-    if index:
-        publish_embeddings(
-            repository, "default/digits", made.revision, "x1", {}, "a test", silent, types_of=lambda _: data.types
-        )  # fmt: skip
-    return repository
-
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
@@ -70,28 +45,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
 @pytest.fixture(scope="module")
 def no_index(tmp_path_factory: pytest.TempPathFactory) -> ServedRevision:
     return loaded(publish(tmp_path_factory.mktemp("no-index"), index=False))
-
-
-def asking_for(embeddings: EmbeddingsSpec | None) -> GNNService:
-    plain = service()
-    return plain.model_copy(update={"spec": plain.spec.model_copy(update={"embeddings": embeddings})})
-
-
-def loaded(repository: Repository) -> ServedRevision:
-    (revision,) = repository.revisions()
-    return served_revision(load_revision(repository, revision.revision))
-
-
-def ask(revision: ServedRevision, *bodies: dict[str, Any], of: GNNService | None = None) -> list[httpx.Response]:
-    """`of`: the service, where it is not one without `spec.embeddings`."""
-
-    async def scenario() -> list[httpx.Response]:
-        worker = FakeWorker(loaded=False)
-        async with running(worker) as client:
-            client.switch(revision, of)
-            return [await client.http.post("/v1/recommend", json=body) for body in bodies]
-
-    return asyncio.run(scenario())
 
 
 def cosines(repository: Repository, tmp_path: Path, node: int) -> np.ndarray:

@@ -8,53 +8,16 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import pytest
-from tests.support import fork_server
 from tests.support.connections import predict, read_responses
 from tests.support.serving import HELD_NODE, FakeWorker, service, with_compute
+from tests.support.serving_process import Worker, started
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import RepositoryError, ResourceError
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.process.server import serve_revision
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    process: fork_server.Process
-    port: int
-    open_until_the_end: ExitStack
-
-    def connect(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        self.open_until_the_end.callback(connection.close)
-        connection.connect()
-        return connection
-
-    def wait_until_held(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "held\n"
-
-    def release(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-
-@contextmanager
-def started() -> Iterator[Worker]:
-    with (
-        fork_server.started("tests.support.serving", stdin=True, stdout=True, stderr=True) as process,
-        ExitStack() as connections,
-    ):
-        assert process.stdout is not None
-        try:
-            yield Worker(process, int(process.stdout.readline()), connections)
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")

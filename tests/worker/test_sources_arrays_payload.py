@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tests.support.graphs import write_npz
-from tests.worker.test_sources_tables_payload import told, told_names
+from tests.support.told_payload import told, told_names
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.tables import edges_of, import_tables, nodes_of, write_table
+from tests.support.told_payload import told, told_names
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource
@@ -27,15 +28,6 @@ PAYLOAD = {"weight": [0.5, 1.5, 2.5, -1.0], "at": [30, 20, 10, 2**40]}
 def imported(folder: Path, suffix: str, columns: dict[str, Any], **options: Any) -> GraphData:
     edges = {**edges_of(PAIRS), **columns}
     return import_tables(folder, suffix, nodes_of(range(5)), edges, edge_options={**READ, **options})
-
-
-def told(data: GraphData, place: int = 0) -> list[tuple[int, int, list[float], int]]:
-    """Reader, what it reads, features and time of each entry."""
-    relation = data.relations[place]
-    assert relation.payload is not None
-    lists, rows = relation.lists, relation.lists.payload_rows
-    features, times = relation.payload.features[rows].tolist(), relation.payload.times[rows].tolist()
-    return list(zip(lists.targets().tolist(), lists.indices.tolist(), features, times, strict=True))
 
 
 @FORMATS
@@ -89,10 +81,6 @@ def test_columns_that_no_option_names_are_told_and_not_read(tmp_path: Path, suff
     assert data.relations[0].payload is not None
     assert data.relations[0].payload.time_column == ""
     assert not len(data.relations[0].payload.times)
-
-
-def told_names(data: GraphData) -> list[str]:
-    return [finding.example for finding in data.findings if finding.what.startswith("columns of edges not read")]
 
 
 @FORMATS

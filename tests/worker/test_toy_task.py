@@ -23,7 +23,7 @@ from tests.support.serving import Client, FakeWorker, OpenedWorker, running
 from tests.support.serving import service as plain_service
 from tests.support.several_types import divided_shop, write_folder
 from tests.support.steps import HeardSteps
-from tests.worker.test_serving_canary import FIRST, SECOND, STAYS, DirectCalls
+from tests.support.two_revisions import FIRST, SECOND, STAYS, DirectCalls
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportFormat, ExportManifest

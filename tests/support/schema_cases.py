@@ -1,0 +1,507 @@
+"""Specs that break one rule each, with words of the message that names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, LABELS_ARE_RESERVED, POD_ANNOTATIONS_ARE_RESERVED
+from gnnserve_api.spec.pods import RESOURCE_NAMES
+from gnnserve_api.variants import Storage
+
+CASCADE = {"first": "x8", "then": "x1"}
+GIVEN = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": ["fee", 0]}
+MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
+PROGRAM = {"program": {"uri": "data/model"}, "expected": {"uri": "data/expected.npz"}}
+CONTRACT = {
+    "uri": "data/model.onnx",
+    "hops": 2,
+    "inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"}],
+    "scores": {"name": "logits", "columns": 10},
+}
+TYPED = {"graph": {"source": {"typed": {"npz": {"uri": "file:///graph"}}}}}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def node_affinity(**requirement: Any) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": "a", **requirement}]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}}
+
+
+POOLED = {"poolRef": {"name": "shared"}}
+CANARY = {"canary": {"revision": "0123456789ab", "percent": 5}}
+BREAKS_RULE = {
+    "expected may be given with a checkpoint or a program only: scores of a network that is trained here are not known "
+    "before": {
+        **MINIMAL,
+        "model": {"expected": {"uri": "data/expected.npz"}},
+    },
+    "expected must be given with a program: only scores that the model gave tell that it is computed right. "
+    "gnnserve-describe writes them, and docs/models.md has the lines that do": {
+        **MINIMAL,
+        "model": {"program": {"uri": "data/model"}},
+    },
+    "checkpoint must be left out with a program, which has its weights in it": {
+        **MINIMAL,
+        "model": {**PROGRAM, "checkpoint": {"uri": "file:///a.safetensors"}},
+    },
+    "architecture, hidden, mlpHidden, heads, outputHeads, negativeSlope, hops, bases, fanouts and relationFanouts must "
+    "be left out with a program, whose layers are in its file: program.fanouts says how many neighbours are sampled": {
+        **MINIMAL,
+        "model": {**PROGRAM, "architecture": "GIN"},
+    },
+    "hops, inputs and scores must be given together, and embeddings, otherScores and readsDegrees beside them only; "
+    "all are left out where uri is a folder that gnnserve-describe or gnnserve export wrote": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {"uri": "data/model", "hops": 2}},
+    },
+    "fanouts must be left out with readsDegrees: the layers count edges, which are right over whole lists alone": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {**CONTRACT, "readsDegrees": True, "fanouts": [5, 5]}},
+    },
+    "fanouts must be one number for each of hops": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5]}},
+    },
+    "model.program.otherScores must not be given without task.links and graph.source.typed: nodes of one type are "
+    "classified": {
+        **TYPED,
+        "model": {
+            **PROGRAM,
+            "program": {**CONTRACT, "otherScores": [{"name": "rows", "columns": 10, "type": "author"}]},
+        },
+    },
+    "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "
+    "embeddings: these are the rows that pairs are scored by": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": CONTRACT},
+        "task": {"links": {"dimensions": 9}},
+    },
+    "expected.scores, of model and of variants.given, must be Logits with task.links: rows are compared as they are": {
+        **MINIMAL,
+        "model": {**PROGRAM, "expected": {**PROGRAM["expected"], "scores": "Probabilities"}},
+        "task": {"links": {}},
+    },
+    "model.program.decoder must be given for task.links.decoder DistMult and MLP, whose weights it names, or be in the "
+    "folder of gnnserve-describe; without them it must be left out": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": CONTRACT},
+        "task": {"links": {"decoder": "MLP", "dimensions": 10}},
+    },
+    "variants.given must be left out with model.program: they are other weights of the layers that spec.model "
+    "describes, and a program has its own in its file; another program is a service of its own, or a second revision, "
+    "routing.canary": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "variants": {"given": [GIVEN]},
+    },
+    "variants.stored and channels must be left out with model.program, whose layers are not looked into: storage, "
+    "fanouts, oneRow, cascades and search are there": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "variants": {"stored": [1]},
+    },
+    "variants.fanouts must be one number for each of model.program.hops, and be left out with "
+    "model.program.readsDegrees: layers that count edges are right over whole lists alone": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": CONTRACT},
+        "variants": {"fanouts": [[5]]},
+    },
+    "each of variants.fanouts must be smaller than model.program.fanouts: as many numbers, none above it, one "
+    "below it": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": {**CONTRACT, "fanouts": [5, 5]}},
+        "variants": {"fanouts": [[5, 6]]},
+    },
+    "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
+    "edges that training learns from": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"architecture": "SGC", "fanouts": [0]},
+    },
+    "model.architecture LightGCN must not be given with variants.fanouts, channels, oneRow and cascades and "
+    "model.relationFanouts: what is served are embeddings that were learnt of the nodes, one row for each, and no "
+    "features are read that a cheaper network could answer from": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"architecture": "LightGCN", "fanouts": [0]},
+        "variants": {"pruning": {"factors": [1]}, "channels": [{"factor": 2}]},
+    },
+    "task.links.comparedWith All and Nothing must not be given but for model.architecture LightGCN and without "
+    "task.links.negatives: no nodes are drawn": {**MINIMAL, "task": {"links": {"comparedWith": "All"}}},
+    "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
+    "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"architecture": "LightGCN", "fanouts": [0]},
+    },
+    "model.checkpoint and variants.given must not be given with model.architecture LightGCN, whose weights are a row "
+    "for each node: bring the model as a program, model.program, with these rows as features of the nodes": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {
+            "architecture": "LightGCN",
+            "fanouts": [0],
+            "checkpoint": {"uri": "file:///m.safetensors"},
+        },
+        "variants": {"pruning": {"factors": [1]}},
+    },
+    "checkpoint.decoder, of model and of variants.given, must be left out without task.links.decoder DistMult or MLP, "
+    "whose weights it names": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"checkpoint": {"uri": "file:///m.safetensors", "decoder": {"uri": "file:///d.safetensors"}}},
+    },
+    "variants.given must not be given with task.links.decoder DistMult and MLP beside a model that is trained: one "
+    "decoder reads all variants, and that one is learnt with the model; give model.checkpoint, whose decoder they were "
+    "trained with, or use Dot": {
+        **MINIMAL,
+        "task": {"links": {"decoder": "MLP"}},
+        "variants": {"given": [GIVEN]},
+    },
+    "hops of variants.oneRow must be 0 with task.links and a model that is given: its graph has the links that "
+    "variants are judged by, which rows of propagated features would hold": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {
+            "program": {"uri": "file:///m.onnx", "hops": 1, "scores": {"name": "y", "columns": 64}},
+            "expected": {"uri": "file:///e.npz"},
+        },
+        "variants": {"oneRow": [{"hops": 1}]},
+    },
+    "variants.thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of classes of "
+    "nodes": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "variants": {"thresholds": "PerClass"},
+    },
+    "variants.metric must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; MRR and RecallAtK are "
+    "for links alone": {**MINIMAL, "task": {"links": {}}, "variants": {"metric": "Accuracy"}},
+    "updates must not be given with model.architecture LightGCN but for graph.source.typed with reverse Add: the "
+    "embedding of a node follows what its own lists say that it is joined to": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"architecture": "LightGCN", "fanouts": [0]},
+        "variants": {"pruning": {"factors": [1]}},
+        "updates": {"log": {"sqlite": {}}},
+    },
+    "replicas, resources, gpu and all else about pods must not be given with poolRef: they are the GNNWorkerPool's, "
+    "whose workers compute on the CPU; set nothing here but poolRef, share, batching and tracing": {
+        **MINIMAL,
+        "worker": {**POOLED, "share": 2, "replicas": 3, "resources": {"limits": {"cpu": 1}}},
+    },
+    "image, imagePullSecrets and, of repository, claimName, claim and deletionPolicy must not be given with "
+    "worker.poolRef: set them in the GNNWorkerPool": {
+        **MINIMAL,
+        "worker": POOLED,
+        "repository": {"deletionPolicy": "Retain"},
+    },
+    "deletionPolicy must not be given with claimName: a claim of yours is never deleted by the operator; leave "
+    "deletionPolicy out": {**MINIMAL, "repository": {"claimName": "mine", "deletionPolicy": "Retain"}},
+    "updates.maxDelta must be less than half of worker.resources.limits.memory with routing.canary, whose revision "
+    "keeps the changes too: lower the one, or raise the other": {
+        **MINIMAL,
+        "routing": CANARY,
+        "updates": {"log": {"postgres": {"secretName": "log"}}},
+        "worker": {"resources": {"limits": {"memory": "4Gi"}}},
+    },
+    "routing.canary must not be given with worker.poolRef: a pool's memory is counted by one revision for each "
+    "service": {**MINIMAL, "routing": CANARY, "worker": POOLED},
+    "updates.log.sqlite must not be given with worker.poolRef: the workers of a pool write no volume; use "
+    "updates.log.postgres": {**MINIMAL, "worker": POOLED, "updates": {"log": {"sqlite": {}}}},
+    "requests must not be more than limits: lower the request, or raise the limit": {
+        **MINIMAL,
+        "worker": {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4000M"}}},
+    },
+    **{
+        f"the names of {field} must be {RESOURCE_NAMES}": {**MINIMAL, "worker": {"resources": {field: {"gpu": 1}}}}
+        for field in ("requests", "limits")
+    },
+    "key may be absent with operator Exists only": {**MINIMAL, "worker": {"tolerations": [{"value": "a"}]}},
+    "value must not be set with operator Exists, which takes any value": {
+        **MINIMAL,
+        "worker": {"tolerations": [{"operator": "Exists", "value": "a"}]},
+    },
+    "values must be given with operators In and NotIn, and only there": {
+        **MINIMAL,
+        "worker": {
+            "affinity": {
+                "podAntiAffinity": {
+                    REQUIRED: [
+                        {"topologyKey": "a", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}
+                    ]
+                }
+            }
+        },
+    },
+    "values must be given, but for operators Exists and DoesNotExist": {
+        **MINIMAL,
+        "generation": node_affinity(operator="Exists", values=["a"]),
+    },
+    "minDomains may be given with whenUnsatisfiable DoNotSchedule only": {
+        **MINIMAL,
+        "repository": {"claimName": "a"},
+        "worker": {
+            "topologySpreadConstraints": [{"topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}]
+        },
+    },
+    "worker.topologySpreadConstraints may be given with a repository that pods of several nodes may mount only: "
+    "repository.claimName, or repository.claim.accessMode ReadWriteMany": {
+        **MINIMAL,
+        "worker": {"topologySpreadConstraints": [{"topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}]},
+    },
+    LABELS_ARE_RESERVED: {**MINIMAL, "worker": {"podLabels": {"app.kubernetes.io/component": "a"}}},
+    POD_ANNOTATIONS_ARE_RESERVED: {**MINIMAL, "generation": {"podAnnotations": {"gnnserve.dev/claim": "a"}}},
+    ANNOTATIONS_ARE_RESERVED: {**MINIMAL, "endpoint": {"service": {"annotations": {"gnnserve.dev/term": "a"}}}},
+    "tls and tokens must name two Secrets: every value of the second is an accepted token": {
+        **MINIMAL,
+        "endpoint": {"tls": {"secretName": "one"}, "tokens": {"secretName": "one"}},
+    },
+    "writeTokens must name a Secret of its own: every value of it is a token that may write": {
+        **MINIMAL,
+        "endpoint": {"tokens": {"secretName": "one"}, "writeTokens": {"secretName": "one"}},
+    },
+    "at most one of claimName and claim may be set": {**MINIMAL, "repository": {"claimName": "a", "claim": {}}},
+    "exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set": {"graph": {"source": {}}},
+    "exactly one of npz, heteroData, parquet and csv must be set": {"graph": {"source": {"typed": {}}}},
+    "only one of label and labels may be given": {
+        "graph": {
+            "source": {
+                "typed": {
+                    "parquet": {
+                        "nodes": [{"type": "user", "uri": "file:///a", "label": "a", "labels": ["b", "c"]}],
+                        "edges": [
+                            {"uri": "file:///b", "sourceType": "user", "relation": "knows", "targetType": "user"}
+                        ],
+                    }
+                }
+            }
+        }
+    },
+    "each of variants.fanouts must be smaller than model.fanouts: as many numbers, none above it, one below it": {
+        **MINIMAL,
+        "variants": {"fanouts": [[15, 11]]},
+    },
+    "with fanouts, factors, given, stored, channels and one more, times storages, times fanouts and one more must be "
+    "at most 36 variants": {
+        **MINIMAL,
+        "variants": {"fanouts": [[fanout, 5] for fanout in range(1, 9)]},
+    },
+    "stabilitySeeds must be 0 with method Random, which depends on its seed alone": {
+        **MINIMAL,
+        "variants": {"pruning": {"method": "Random", "stabilitySeeds": 2}},
+    },
+    "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint or model.program, beside which nothing is "
+    "trained": {
+        **MINIMAL,
+        "model": {"checkpoint": {"uri": "file:///a.safetensors"}},
+        "variants": {"pruning": {"stabilitySeeds": 2}},
+    },
+    "exactly one of label and labels must be given": {
+        "graph": {
+            "source": {"csv": {"nodes": {"uri": "file:///n.csv"}, "edges": {"uri": "file:///e.csv"}}},
+        }
+    },
+    "fanouts must be all positive, or all -1 for the full neighbourhood": {**MINIMAL, "model": {"fanouts": [-1, 5]}},
+    "fanouts would sample over 1,000,000 nodes for one seed: use smaller ones, or -1 for all neighbours": {
+        **MINIMAL,
+        "model": {"fanouts": [1000, 1000]},
+    },
+    "must be Auto, or a whole number from 1 to 10000": {**MINIMAL, "model": {"training": {"epochs": "auto"}}},
+    "mlpHidden may be given with architecture GIN only": {**MINIMAL, "model": {"mlpHidden": 64}},
+    "hops may be given with architectures SGC, SIGN and LightGCN only": {**MINIMAL, "model": {"hops": 2}},
+    "hops must be at least 1 with architecture SGC": {
+        **MINIMAL,
+        "model": {"architecture": "SGC", "fanouts": [0], "hops": 0},
+    },
+    "fanouts must be 0 with architectures SGC, SIGN and LightGCN, whose neighbours are in their tables, and with "
+    "no other": {
+        **MINIMAL,
+        "model": {"architecture": "SIGN"},
+    },
+    "fanouts must be [0] with architectures SGC and LightGCN, which have one layer": {
+        **MINIMAL,
+        "model": {"architecture": "SGC", "fanouts": [0, 0]},
+    },
+    "variants.given must not be given with model.architecture SGC or SIGN": {
+        **MINIMAL,
+        "model": {"architecture": "SIGN", "fanouts": [0, 0]},
+        "variants": {"given": [{"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}]},
+    },
+    "with oneRow, its entries and factors, given, stored, channels and one more, these times fanouts and one more, "
+    "times storages, must be at most 36 variants": {
+        **MINIMAL,
+        "variants": {
+            "fanouts": [[5, 5], [4, 4]],
+            "oneRow": [{"hops": hops} for hops in range(5)],
+            "storage": ["int8", "float32"],
+        },
+    },
+    "oneRow must not be given where given variants are all there is: there is no model to learn from": {
+        **MINIMAL,
+        "variants": {
+            "given": [GIVEN],
+            "pruning": {"factors": []},
+            "projection": "Disabled",
+            "oneRow": [{"hops": 0}],
+        },
+    },
+    "stored, fanouts, given, oneRow, channels and projection must be left out with search Auto, which finds them out": {
+        **MINIMAL,
+        "variants": {"search": "Auto", "stored": [1]},
+    },
+    "first and then must be two variants": {**MINIMAL, "variants": {"cascades": [{"first": "x1", "then": "x1"}]}},
+    "variants.cascades must be left out with variants.search Auto: their stages are variants that are listed": {
+        **MINIMAL,
+        "variants": {"search": "Auto", "cascades": [CASCADE]},
+    },
+    "variants.cascades must not be given with variants.thresholds PerClass: they go by the highest score": {
+        **MINIMAL,
+        "variants": {"thresholds": "PerClass", "cascades": [CASCADE]},
+    },
+    "two of variants.cascades must not have the same stages: list their passOnPercents together": {
+        **MINIMAL,
+        "variants": {"cascades": [CASCADE, {**CASCADE, "passOnPercents": [7]}]},
+    },
+    "with variants.cascades, the other variants and 3 for each cascade must be at most 36: list fewer factors, "
+    "storages, fanouts or cascades": {
+        **MINIMAL,
+        "variants": {"cascades": [CASCADE, {"first": "x4", "then": "x1"}], "storage": [*Storage], "stored": [1, 2, 3]},
+    },
+    "heads, outputHeads and negativeSlope may be given with architecture GAT only": {**MINIMAL, "model": {"heads": 2}},
+    "hidden must be a multiple of heads: each head has hidden / heads columns": {
+        **MINIMAL,
+        "model": {"architecture": "GAT", "heads": 3},
+    },
+    "factors, given, stored and channels, times storages, must be at most 32 variants": {
+        **MINIMAL,
+        "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8]}, "storage": [*Storage], "given": [GIVEN]},
+    },
+    "pruning.factors may be empty beside given, stored or channels only": {
+        **MINIMAL,
+        "variants": {"pruning": {"factors": []}},
+    },
+    "each of variants.stored must be a layer of the model, which has one for each of model.fanouts": {
+        **MINIMAL,
+        "variants": {"stored": [1, 3]},
+    },
+    (
+        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored: stored1 "
+        "follows changes anyway"
+    ): {**MINIMAL, "variants": {"stored": [1], "storedFollowChanges": True}},
+    "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated": {
+        **MINIMAL,
+        "model": {"architecture": "SGC", "fanouts": [0]},
+        "variants": {"stored": [1]},
+    },
+    "columnFactor must be 1 with a table other than Features, whose rows are as wide for any number of columns": {
+        **MINIMAL,
+        "variants": {"channels": [{"factor": 2, "columnFactor": 4, "table": "Stored"}]},
+    },
+    "columnFactor of channels that read Features, 1 where it is left out, must be one of pruning.factors": {
+        **MINIMAL,
+        "variants": {"channels": [{"factor": 2, "columnFactor": 3}]},
+    },
+    "variants.channels must not be given with a model of one layer, which has no hidden channels, nor with SGC and "
+    "SIGN": {
+        **MINIMAL,
+        "model": {"fanouts": [10]},
+        "variants": {"channels": [{"factor": 2}]},
+    },
+    "factor of variants.channels must be at most model.hidden, divided by heads, and at most model.mlpHidden: it "
+    "leaves no channel otherwise": {
+        **MINIMAL,
+        "model": {"architecture": "GAT", "hidden": 24, "heads": 8},
+        "variants": {"channels": [{"factor": 3}, {"factor": 4, "table": "Projected"}]},
+    },
+    "names of given variants must not repeat": {
+        **MINIMAL,
+        "variants": {"given": [{**GIVEN, "name": "a"}, {**GIVEN, "name": "a"}]},
+    },
+    "stabilitySeeds must be 0 without factors, for which columns are ranked": {
+        **MINIMAL,
+        "variants": {"pruning": {"factors": [], "stabilitySeeds": 1}, "given": [GIVEN]},
+    },
+    "model.checkpoint must not be given where variants.given are all there is: none is made of it": {
+        **MINIMAL,
+        "model": {"checkpoint": {"uri": "file:///a.safetensors"}},
+        "variants": {"pruning": {"factors": []}, "projection": "Disabled", "given": [GIVEN]},
+    },
+    "maxQueuedSeeds must be at least maxSeeds": {
+        **MINIMAL,
+        "worker": {"batching": {"maxSeeds": 9, "maxQueuedSeeds": 8}},
+    },
+    "gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks for one "
+    "nvidia.com/gpu": {**MINIMAL, "worker": {"device": "GPU"}},
+    "gpu must not be given with device CPU, which would leave it idle": {
+        **MINIMAL,
+        "worker": {"device": "CPU", "gpu": {}},
+    },
+    "model.architecture must be GraphSAGE, GAT, RGCN, LightGCN with graph.source.typed: the others add up rows of a "
+    "node and its neighbours, and types have columns of their own": {
+        **TYPED,
+        "model": {"architecture": "GIN"},
+    },
+    "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations": {
+        **MINIMAL,
+        "model": {"architecture": "RGCN"},
+    },
+    "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
+    "variants.projection must not be Disabled with graph.source.typed, but with variants.given and pruning.factors [] "
+    "as all there is: what is made of a model over types are its products": {
+        **TYPED,
+        "variants": {"projection": "Disabled"},
+    },
+    "columns of variants.given must be left out with graph.source.typed: a row is a product, as wide as the hidden "
+    "layer, whichever columns it is made of": {**TYPED, "variants": {"given": [GIVEN]}},
+    "model.training.batches must be left out without graph.source.typed: over one type training always samples": {
+        **MINIMAL,
+        "model": {"training": {"batches": "Sampled"}},
+    },
+    "training.batches must be left out with architectures SGC, SIGN and LightGCN, which sample no neighbours": {
+        **TYPED,
+        "model": {"architecture": "LightGCN", "fanouts": [0], "training": {"batches": "WholeGraph"}},
+    },
+    "model.relationFanouts must be left out without graph.source.typed: a graph of one type has no relations": {
+        **MINIMAL,
+        "model": {"relationFanouts": [{"relation": "buys", "fanouts": [5, 5]}]},
+    },
+    "each of relationFanouts must be smaller than fanouts: as many numbers, none above it": {
+        **TYPED,
+        "model": {"relationFanouts": [{"relation": "buys", "fanouts": [5, 11]}]},
+    },
+    "table of variants.channels must be Projected or Stored with graph.source.typed: types have columns of their own, "
+    "so that no table holds columns of all of them": {**TYPED, "variants": {"channels": [{"factor": 2}]}},
+    "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
+    "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
+    "updates.log.postgres": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"replicas": 2}},
+    "updates.maxDelta must be less than worker.resources.limits.memory, within which a worker has the changes and all "
+    "else: lower the one, or raise the other": {
+        **MINIMAL,
+        "updates": {"log": {"sqlite": {}}},
+        "worker": {"resources": {"limits": {"memory": "2Gi"}}},
+    },
+    "updates.compaction.retrain must not be true where all weights are given: there is nothing to train": {
+        **MINIMAL,
+        "model": {"checkpoint": {"uri": "file:///model.safetensors"}},
+        "updates": {"log": {"sqlite": {}}, "compaction": {"retrain": True}},
+    },
+    "embeddings.sinks must name Secrets of their own: each value of those of endpoint is a token or a key": {
+        **MINIMAL,
+        "embeddings": {"sinks": [{"postgres": {"secretName": "one"}}]},
+        "endpoint": {"tokens": {"secretName": "one"}},
+    },
+    "index must be true where there are no sinks: there would be nothing to do": {
+        **MINIMAL,
+        "embeddings": {"index": False},
+    },
+    "a sink must be one: postgres must be set": {**MINIMAL, "embeddings": {"sinks": [{}]}},
+    "updates.log.postgres must name a Secret of its own: each value of those of endpoint is a token or a key": {
+        **MINIMAL,
+        "updates": {"log": {"postgres": {"secretName": "one"}}},
+        "endpoint": {"writeTokens": {"secretName": "one"}},
+    },
+    "variant must be given in mode Static, and only there": {**MINIMAL, "routing": {"mode": "Static"}},
+    "weights must be given in mode Weights, and only there": {**MINIMAL, "routing": {"weights": {"x1": 1}}},
+    "one of the weights must be above 0": {**MINIMAL, "routing": {"mode": "Weights", "weights": {"x1": 0}}},
+}
+"""A spec against each CEL rule: this is where the API server and pydantic must say the same."""
