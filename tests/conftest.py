@@ -29,7 +29,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)
 
 # A generation measures latencies for twelve seconds otherwise, which hardly any test reads. Programs that tests start
-# measure as briefly; what the variable does is in tests/worker/test_generation.py.
+# measure as briefly; what the variable does is in tests/worker/generation/test_generation.py.
 os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0.01")
 
 import gnnserve_worker.generation  # noqa: E402, F401 - sets how torch's threads wait

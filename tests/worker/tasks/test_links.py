@@ -395,7 +395,7 @@ TYPED_LINKS = [
 def test_a_network_over_types_learns_links_and_stores_what_it_gives(
     architecture: str, task: dict[str, Any], tmp_path: Path
 ) -> None:
-    """`test_new_ends.py` shows, with weights of torch_geometric, that other variants compute the same."""
+    """`changes/test_new_ends.py` shows, with weights of torch_geometric, that other variants compute the same."""
     repository = Repository(tmp_path / "repository", "default", "tiny")
     model = {"architecture": architecture, "hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 2}}
     service = light_gcn(typed_folder(shop(), tmp_path / "shop"), model, **task)

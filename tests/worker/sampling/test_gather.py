@@ -102,7 +102,7 @@ def _decoded(rows: Rows, storage: Storage) -> np.ndarray:
 
 
 def _aggregations(columns: int) -> list[Aggregation]:
-    """All but weighted ones, which `test_gcn.py` holds to torch_geometric."""
+    """All but weighted ones, which `models/test_gcn.py` holds to torch_geometric."""
     biases = [NO_BIAS, dense_features(1, columns, seed=columns)[0]]
     return [
         Aggregation(aggregator, own, own_factor, bias, relu)

@@ -25,7 +25,7 @@ from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
 INFORMATIVE = (2, 5, 7)
 SAMPLED = [name for name, spec in registry.OF_ONE_TYPE.items() if spec.aggregator is not Aggregator.NONE]
-"""Those whose features are propagated before training are in test_sgc.py."""
+"""Those whose features are propagated before training are in models/test_sgc.py."""
 ARCHITECTURES = pytest.mark.parametrize("architecture", SAMPLED)
 
 

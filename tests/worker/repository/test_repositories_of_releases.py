@@ -38,7 +38,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.tasks.generation import task_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 KEY = 43
 """Key that the releases' workers drew neighbours by."""
 ROOM_BYTES = 1 << 22
