@@ -144,7 +144,7 @@ def follow_reconcile() -> Opened:
 
 def follow_request() -> Opened:
     """Call it only in the main thread, where a worker runs."""
-    from tests.support.serving import service  # noqa: PLC0415 - a reconcile needs none of it
+    from tests.support.serving.serving import service  # noqa: PLC0415 - a reconcile needs none of it
 
     from gnnserve_api.files.repository import NetworkManifest  # noqa: PLC0415
     from gnnserve_api.spec.model import Architecture  # noqa: PLC0415

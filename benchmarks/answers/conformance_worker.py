@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.support.serving import FakeWorker, service
+from tests.support.serving.serving import FakeWorker, service
 
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.process.served_service import ServiceSettings

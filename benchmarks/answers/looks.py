@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.pods import POLL_S, WorkerPod
+from tests.support.pods.pods import POLL_S, WorkerPod
 
 from benchmarks.memory import read_memory
 

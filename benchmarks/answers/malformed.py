@@ -1,13 +1,13 @@
 """Traces that malformed requests and hostile overlays leave behind: none; and that what is right is answered right.
 
 Part `requests`: a worker's program as a pod runs it gets requests that are wrong in every way that
-tests/support/malformed.py knows, and one valid request in ten, whose answer must be right; for every ten of them also a
-call over gRPC, with messages that are wrong in ways of their own.
+tests/support/serving/malformed.py knows, and one valid request in ten, whose answer must be right; for every ten of
+them also a call over gRPC, with messages that are wrong in ways of their own.
 
-Part `overlays`: requests that bring nodes and edges, hostile in every way of tests/support/hostile_overlays.py, in JSON
-and as arrays over HTTP, and as tensors over HTTP and gRPC, to graphs of two kinds of edge rules. Every answer that is
-not a refusal is compared with an oracle that shares no code with the worker; every refusal has to begin with the place
-of the mistake; and others meanwhile ask for what is right.
+Part `overlays`: requests that bring nodes and edges, hostile in every way of
+tests/support/overlays/hostile_overlays.py, in JSON and as arrays over HTTP, and as tensors over HTTP and gRPC, to
+graphs of two kinds of edge rules. Every answer that is not a refusal is compared with an oracle that shares no code
+with the worker; every refusal has to begin with the place of the mistake; and others meanwhile ask for what is right.
 
 Memory (RssAnon), descriptors and threads are looked at in even steps after a warm-up whose length is fixed.
 """
@@ -28,13 +28,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from tests.support.configmap_server import configmap_server
-from tests.support.malformed import KINDS, Noted, send_all
-from tests.support.malformed_messages import NotedCalls, send_messages
-from tests.support.overlay_clients import NotedOverlays, send_overlays
-from tests.support.overlay_oracle import RULES, publish
-from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
-from tests.support.repository import NODES
+from tests.support.generation.repository import NODES
+from tests.support.kubernetes.configmap_server import configmap_server
+from tests.support.overlays.overlay_clients import NotedOverlays, send_overlays
+from tests.support.overlays.overlay_oracle import RULES, publish
+from tests.support.pods.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
+from tests.support.serving.malformed import KINDS, Noted, send_all
+from tests.support.serving.malformed_messages import NotedCalls, send_messages
 
 from benchmarks.answers.looks import Look, count_errors, growth_of_floor, wait_until_idle
 from benchmarks.memory import MemoryWatch, read_memory
@@ -132,9 +132,11 @@ def run_requests(run: Run) -> dict[str, Any]:
 
         seen = looked_at(pod, range(count), range(count, count + WARM_UP_REQUESTS), send)
     if calls.wrong:
-        print(f"wrong over gRPC: {calls.wrong[:10]} (numbers of tests.support.malformed_messages.make)")
+        print(f"wrong over gRPC: {calls.wrong[:10]} (numbers of tests.support.serving.malformed_messages.make)")
     if noted.unanswered or noted.wrong:
-        print(f"unanswered: {noted.unanswered[:10]}, wrong: {noted.wrong[:10]} (of tests.support.malformed.make)")
+        print(
+            f"unanswered: {noted.unanswered[:10]}, wrong: {noted.wrong[:10]} (of tests.support.serving.malformed.make)"
+        )
     return {
         "requests": {kind: noted.requests[kind] for kind in KINDS},
         "statuses": dict(sorted(noted.statuses.items())),
@@ -157,7 +159,7 @@ def run_overlays(run: Run) -> dict[str, Any]:
         start = number * (OVERLAYS + WARM_UP_OVERLAYS)
         seen.append(_overlays_over(rules, range(start, start + count), noted))
     for wrong, why in noted.wrong[:10]:
-        print(f"wrong: {wrong} of tests.support.hostile_overlays.make: {why}")
+        print(f"wrong: {wrong} of tests.support.overlays.hostile_overlays.make: {why}")
     for why in noted.wrong_bystanders[:10]:
         print(f"wrong, to another: {why}")
     forms, kinds = Counter[str](), Counter[str]()
@@ -240,7 +242,7 @@ VERDICTS = (
     ),
     Verdict("hostile overlays: most memory at once", at_most(ALLOWED_PEAK_MIB, "MiB"), _most_of_graphs(peak_mib)),
 )  # fmt: skip
-_WORKER = ("gnnserve_worker.pods.serve", "tests.support.worker_pod")
+_WORKER = ("gnnserve_worker.pods.serve", "tests.support.pods.worker_pod")
 BENCHMARK = Benchmark(
     "malformed",
     (Part("requests", run_requests, _WORKER), Part("overlays", run_overlays, _WORKER)),

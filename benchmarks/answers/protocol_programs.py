@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 import uvloop
-from tests.support.serving import CLASSES, FakeWorker, profile, service, variant
+from tests.support.serving.serving import CLASSES, FakeWorker, profile, service, variant
 
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.sampling.batch_view import BatchView

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.support.generated import generate_over
-from tests.support.graphs import random_tensors
-from tests.support.living import FEATURES, MODELS, PlainGraph, ids_of
+from tests.support.changes.living import FEATURES, MODELS, PlainGraph, ids_of
+from tests.support.generation.generated import generate_over
+from tests.support.graphs.graphs import random_tensors
 
 from benchmarks.changes.updates_measured import AnswerErrors
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules

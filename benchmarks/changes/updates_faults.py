@@ -31,7 +31,7 @@ from tests.changes.campaign.faults import KILLS, Done, Fault
 from tests.changes.campaign.history import Absent, Acknowledged, Attempt, Refused, Seen, Unanswered
 from tests.changes.campaign.play import Plan, Round, play
 from tests.changes.campaign.revision import VARIANTS
-from tests.support.postgres import postgres_server
+from tests.support.changes.postgres import postgres_server
 
 from benchmarks.results import Benchmark, Part, Run, commit, main
 from benchmarks.shapes import CACHE

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.living_links import ChangingLinks, JoinedLinks, LinksOfOneType, LinksOfTypes, largest_error
-from tests.support.new_ends import made
-from tests.support.recommended_links import of_users, service_of
+from tests.support.changes.living_links import ChangingLinks, JoinedLinks, LinksOfOneType, LinksOfTypes, largest_error
+from tests.support.generation.new_ends import made
+from tests.support.generation.recommended_links import of_users, service_of
 
 from benchmarks.accuracy.links import SHARED
 from benchmarks.changes.updates_answers import short_profile

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.support.generated import generate_over
+from tests.support.generation.generated import generate_over
 
 from benchmarks.changes.updates_answers import short_profile
 from benchmarks.changes.updates_measured import Replay, ReplayedVariant

@@ -30,7 +30,7 @@ from tests.cluster.harness.containers import ContainerProcess
 from tests.cluster.harness.layout import HOST_IP, POD_CIDR
 from tests.cluster.harness.processes import still_runs
 from tests.cluster.harness.services import Service
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.changes.postgres import PostgresServer, postgres_server
 
 from benchmarks.chaos.chaos_events import LIVING, WORKERS
 from gnnserve_api.status.reasons import Reason

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.cluster.harness.client import Cluster, wait_for
 from tests.cluster.harness.session import running_api_server
-from tests.support.helm import render
+from tests.support.kubernetes.helm import render
 
 from benchmarks.clusters.fleet_process import RELEASE, SYSTEM_NAMESPACE, Audit, Operator, writes_in
 from benchmarks.clusters.fleet_services import NAMESPACES, Fleet

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from tests.support.cache_model import Mistake, Outcome, Stress, run_stress
+from tests.support.caching.cache_model import Mistake, Outcome, Stress, run_stress
 
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, above, exactly

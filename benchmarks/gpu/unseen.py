@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tests.support.overlays import arrange_overlay
+from tests.support.overlays.overlays import arrange_overlay
 
 from benchmarks.gpu.engines import (
     Opened,

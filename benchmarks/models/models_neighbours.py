@@ -28,7 +28,7 @@ import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table
-from tests.support.programs import write_mischief
+from tests.support.programs.programs import write_mischief
 
 from benchmarks.load.shared_worker import Bench, Report, Served, generate, report_of, serving
 from benchmarks.models.models_files import QUICK_SHAPE

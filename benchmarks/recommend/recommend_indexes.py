@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from tests.support.postgres import postgres_server, programs_with_pgvector
+from tests.support.changes.postgres import postgres_server, programs_with_pgvector
 
 from gnnserve_api.files.embeddings import IndexManifest
 from gnnserve_worker.generation.embeddings.index import WANTED_RECALL, recall_of

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
+from tests.support.changes.postgres import PostgresServer, postgres_server, programs_with_pgvector
 
 from benchmarks.recommend.recommend_graph import published_graph, worker
 from benchmarks.recommend.recommend_sink import COPYING, INDEXING

@@ -201,10 +201,10 @@ def measure_operator(scratch: Path, settles_s: float) -> Measure:
     """Anonymous memory of an operator that knows services which cannot go on for want of a node, in an environment of
     what its commit declares: kopf imports some packages wherever they are installed."""
     # Imported here: the tests' API server in memory.
-    from tests.support.declared_environment import link_declared
-    from tests.support.fake_api import fake_api
-    from tests.support.fake_cluster import FakeCluster
-    from tests.support.operator import gnnservice
+    from tests.support.kubernetes.fake_api import fake_api
+    from tests.support.kubernetes.fake_cluster import FakeCluster
+    from tests.support.operator.declared_environment import link_declared
+    from tests.support.operator.operator import gnnservice
 
     def measure(commit: Commit) -> dict[str, float]:
         cluster = FakeCluster()

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from tests.support.configmap_server import NAMESPACE, configmap_server
-from tests.support.pods import WorkerPod, worker_pod
+from tests.support.kubernetes.configmap_server import NAMESPACE, configmap_server
+from tests.support.pods.pods import WorkerPod, worker_pod
 
 from benchmarks.memory import MemoryWatch, read_memory
 from benchmarks.results import Benchmark, Part, Run, main
@@ -222,7 +222,7 @@ def show(found: Any) -> None:
     Console(width=120).print(table)
 
 
-_WORKER = ("gnnserve_worker.pods.serve", "gnnserve_worker.compile_kernels", "tests.support.worker_pod")
+_WORKER = ("gnnserve_worker.pods.serve", "gnnserve_worker.compile_kernels", "tests.support.pods.worker_pod")
 
 
 def _shipped(found: Any) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from tests.support.overlays import arrange_overlay
+from tests.support.overlays.overlays import arrange_overlay
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.spec.graph import GraphSource, NpzSource

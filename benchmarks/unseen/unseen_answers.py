@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.support.overlays import ARCHITECTURES, FEATURES, RULES, World, drawn_of_list, revision_over, scaling_of
+from tests.support.overlays.overlays import (
+    ARCHITECTURES,
+    FEATURES,
+    RULES,
+    World,
+    drawn_of_list,
+    revision_over,
+    scaling_of,
+)
 from tests.support.statistics import p_value_of_uniform
 
 from gnnserve_api.spec.graph import Normalization

@@ -35,7 +35,7 @@ from gnnserve_operator.revert_log import RevertLog
 
 _NEVER = "1"
 """A resourceVersion that no object has, since an empty etcd has it already: an apply with it creates a missing object,
-and conflicts (409) with an existing one (tests/support/api_contract.py)."""
+and conflicts (409) with an existing one (tests/support/kubernetes/api_contract.py)."""
 
 _KNOWS_NO_TRIALS = "does not support dry run"
 """Part of the API server's refusal of a dry run where an admission webhook has side effects; it says nothing about the

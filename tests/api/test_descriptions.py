@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.descriptions import problems, problems_of_text
-from tests.support.helm import DocumentedValue, documented_values
+from tests.support.kubernetes.helm import DocumentedValue, documented_values
+from tests.support.pages.descriptions import problems, problems_of_text
 
 from gnnserve_api.generated import schema
 from gnnserve_api.generated.structural_schema import enums_of, structural, with_told_defaults

@@ -5,7 +5,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
-from tests.support.older_release import Released, released_specs
+from tests.support.operator.older_release import Released, released_specs
 
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.audience import Audience, audiences_of

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
+from tests.support.kubernetes.structural import rules, validator, violations, with_defaults
 from tests.support.schema_cases import BREAKS_RULE, CASCADE, GIVEN, MINIMAL, POOLED
-from tests.support.structural import rules, validator, violations, with_defaults
 
 from gnnserve_api.generated import schema
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec

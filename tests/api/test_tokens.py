@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.mounted import mount
+from tests.support.kubernetes.mounted import mount
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.http.tokens import LONGEST_TOKEN, MOST_TOKENS, check_token, read_client_token, read_tokens

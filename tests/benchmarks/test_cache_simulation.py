@@ -24,7 +24,7 @@ from benchmarks.cache_simulation.traces import (
     expand_trace,
     hot_subgraph,
 )
-from tests.support.graphs import graph_of, random_graph
+from tests.support.graphs.graphs import graph_of, random_graph
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.build import build_policy

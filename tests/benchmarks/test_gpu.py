@@ -43,11 +43,11 @@ from benchmarks.page.figure_blocks import RENDERERS, Results
 from benchmarks.page.gpu_figures import render_cards
 from benchmarks.results import Run, measured, run_parts, write_part
 from rich.console import Console
-from tests.support.gpu_twin import Twin
-from tests.support.graphs import dense_features, random_graph, table_of
-from tests.support.interpreter import patch_language_once, skip_overflow_checks
+from tests.support.gpu.gpu_twin import Twin
+from tests.support.gpu.interpreter import patch_language_once, skip_overflow_checks
+from tests.support.graphs.graphs import dense_features, random_graph, table_of
 from tests.support.lacks import needs_no_gpu
-from tests.support.pyg import explicit_sample, module_of, scores_of
+from tests.support.models.pyg import explicit_sample, module_of, scores_of
 
 from gnnserve_worker.caching import sharding
 from gnnserve_worker.gpu import buffers, placement

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from benchmarks.accuracy.live_accuracy import BENCHMARK, CHANGE_AT, LABELS, LEAST_CLASS, first_told, permuted
 from benchmarks.accuracy.live_accuracy_shadows import compare
-from tests.support.serving import FakeWorker, profile, variant
+from tests.support.serving.serving import FakeWorker, profile, variant
 
 from gnnserve_api.files.profile import Profile
 

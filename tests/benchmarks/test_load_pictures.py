@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchmarks.answers.load_pictures import draw
-from tests.support.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
+from tests.support.machine.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
 from typer.testing import CliRunner
 
 from gnnserve_cli.main import app

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from benchmarks.memory import Memory, MemoryWatch, read_memory
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
 
 
 def test_anonymous_and_mapped_memory_are_parts_of_all_and_processes_are_added_up() -> None:

@@ -17,8 +17,8 @@ from benchmarks.recommend.recommend_indexes import Queries, Searched, compare
 from benchmarks.recommend.recommend_sink import COPYING, INDEXING, vectors_of
 from benchmarks.recommend.recommend_writing import AFTER, BEFORE, figures, has_writer, writing
 from benchmarks.verdicts import judge
-from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
-from tests.support.waiting import until
+from tests.support.changes.postgres import PostgresServer, postgres_server, programs_with_pgvector
+from tests.support.machine.waiting import until
 
 from gnnserve_worker.nearest.search import unit
 

@@ -12,7 +12,7 @@ from benchmarks.relations.batch_training import errors_below
 from benchmarks.relations.relations_graph import CLASSES, TypedFiles, random_weights, write_typed
 from benchmarks.relations.relations_peers import service_manifest
 from benchmarks.shapes import FANOUTS
-from tests.support.several_types import load_types
+from tests.support.graphs.several_types import load_types
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource

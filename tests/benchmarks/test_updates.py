@@ -36,7 +36,7 @@ from benchmarks.changes.updates_results import Entries, Part, entries_of, fragme
 from benchmarks.page.figure_blocks import Results
 from benchmarks.page.updates_figures import updates
 from benchmarks.results import fragments, main, measured, merge, plain, read_parts, write_part
-from tests.support.graphs import graph_of, random_splits
+from tests.support.graphs.graphs import graph_of, random_splits
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_worker.graph.change_batch import decode_batch, encode_batch

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.logs import LogPlace, clear, postgres_place, sqlite_place
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.changes.logs import LogPlace, clear, postgres_place, sqlite_place
+from tests.support.changes.postgres import PostgresServer, postgres_server
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from tests.changes.campaign.history import (
 )
 from tests.changes.campaign.revision import draw_graph, from_json, to_json
 from tests.changes.campaign.simulated import Flaw, simulate
-from tests.support import waiting
+from tests.support.machine import waiting
 
 FIRST = FirstGraph({0: 10, 1: 20, 2: 30}, ((0, 1), (1, 2)))
 SET_TO_ONE, NEW_NODE, UNKNOWN, REMOVED = (

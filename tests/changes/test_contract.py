@@ -8,8 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.logs import LogPlace, entries, entry, read_all
-from tests.support.waiting import WAIT_S
+from tests.support.changes.logs import LogPlace, entries, entry, read_all
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_worker.changes import postgres_log, sqlite_log
 from gnnserve_worker.changes.log import (

@@ -14,7 +14,7 @@ from tests.changes.campaign.faults import KILLS, Away
 from tests.changes.campaign.history import Acknowledged, Seen
 from tests.changes.campaign.play import Plan, play
 from tests.support import campaigns
-from tests.support.postgres import PostgresServer
+from tests.support.changes.postgres import PostgresServer
 
 KILLED = campaigns.whole_or(9, 3)
 PLAN = Plan("a test 3", KILLED, "stored1", pace=Pace(0.05, 0.05), away=Away(0.05, 0.3, 0.05))

@@ -13,10 +13,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.support.logs import LogPlace, entries, read_all
-from tests.support.postgres import PostgresServer
-from tests.support.replica import FakeReplica, make_batch
-from tests.support.waiting import WAIT_S
+from tests.support.changes.logs import LogPlace, entries, read_all
+from tests.support.changes.postgres import PostgresServer
+from tests.support.changes.replica import FakeReplica, make_batch
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_worker.changes import follower, postgres_log, writer
 from gnnserve_worker.changes import updates as module
@@ -50,7 +50,7 @@ class _Writer:
         self._left = 0
         first = max((sequence for name, sequence in acknowledged if name == client), default=-1) + 1
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.log_writer", path, client, str(first)],
+            [sys.executable, "-m", "tests.support.changes.log_writer", path, client, str(first)],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             text=True,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.support.certificates import make_key_pair
-from tests.support.logs import LogPlace, clear, entries, entry, read_all
-from tests.support.postgres import PostgresServer, postgres_server
-from tests.support.severed import Severed, SeveringProxy
-from tests.support.small_disk import small_disk
-from tests.support.waiting import WAIT_S
+from tests.support.changes.logs import LogPlace, clear, entries, entry, read_all
+from tests.support.changes.postgres import PostgresServer, postgres_server
+from tests.support.changes.severed import Severed, SeveringProxy
+from tests.support.machine.small_disk import small_disk
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.certificates import make_key_pair
 
 from gnnserve_worker.changes import postgres_connections, postgres_log
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError

@@ -6,8 +6,8 @@ from collections import deque
 
 import msgspec
 import pytest
-from tests.support.logs import entry
-from tests.support.replica import make_batch
+from tests.support.changes.logs import entry
+from tests.support.changes.replica import make_batch
 
 from gnnserve_worker.changes.lag import Lag
 from gnnserve_worker.changes.log import (

@@ -13,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.changes.logs import UID, LogPlace, entries, entry, read_all, sqlite_place
 from tests.support.lacks import needs_root
-from tests.support.logs import UID, LogPlace, entries, entry, read_all, sqlite_place
-from tests.support.small_disk import small_disk
+from tests.support.machine.small_disk import small_disk
 
 from gnnserve_worker.changes import sqlite_log
 from gnnserve_worker.changes.log import LogBehindError, LogConflictError, LogError, LogFullError
@@ -172,7 +172,7 @@ def test_a_disk_that_is_full_from_the_beginning_is_told(tmp_path: Path) -> None:
 _MAKE = """
 import sys
 from pathlib import Path
-from tests.support.logs import entries
+from tests.support.changes.logs import entries
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 log = SqliteLog(Path(sys.argv[1]), "uid")
 sys.stdin.readline()

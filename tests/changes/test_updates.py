@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.support.flaky_log import FlakyLog
-from tests.support.logs import LogPlace, entry, read_all, sqlite_place
-from tests.support.replica import Edge, FakeReplica, make_batch
-from tests.support.waiting import WAIT_S
+from tests.support.changes.flaky_log import FlakyLog
+from tests.support.changes.logs import LogPlace, entry, read_all, sqlite_place
+from tests.support.changes.replica import Edge, FakeReplica, make_batch
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_worker.changes import follower, writer
 from gnnserve_worker.changes import updates as module

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.certificates import make_key_pair
-from tests.support.secured_worker import Running, started
+from tests.support.serving.certificates import make_key_pair
+from tests.support.serving.secured_worker import Running, started
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.repository import publish, repository_in, tiny_graph
+from tests.support.generation.repository import publish, repository_in, tiny_graph
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNService

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import Result
 from pyarrow import parquet
-from tests.support.fake_server import Asked, FakeServer, Told, fake_server, refusal
+from tests.support.machine.fake_server import Asked, FakeServer, Told, fake_server, refusal
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError

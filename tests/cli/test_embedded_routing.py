@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import httpx
 import pytest
-from tests.support import fork_server
-from tests.support.fake_server import Asked, Told, fake_server
-from tests.support.waiting import WAIT_S
+from tests.support.machine import fork_server
+from tests.support.machine.fake_server import Asked, Told, fake_server
+from tests.support.machine.waiting import WAIT_S
 
 DEADLINE_S = WAIT_S
 FULL_BATCH = list(range(100))
@@ -45,7 +45,7 @@ class Routed:
 @contextmanager
 def routed(routing: dict[str, Any], prometheus: str = "") -> Iterator[Routed]:
     settings = json.dumps({"intervalSeconds": 1, **routing})
-    with fork_server.started("tests.support.routed_server", settings, prometheus, stdout=True) as process:
+    with fork_server.started("tests.support.serving.routed_server", settings, prometheus, stdout=True) as process:
         assert process.stdout is not None
         lines: list[str] = []
         try:
@@ -149,6 +149,6 @@ def test_a_prometheus_is_believed_instead_of_the_own_counters() -> None:
     "routing", [{"mode": "Static", "variant": "x9"}, {"mode": "Weights", "weights": {"x1": 1, "x9": 1}}]
 )
 def test_a_variant_that_is_not_there_ends_the_start(routing: dict[str, Any]) -> None:
-    ended = fork_server.completed("tests.support.routed_server", json.dumps(routing))
+    ended = fork_server.completed("tests.support.serving.routed_server", json.dumps(routing))
     assert ended.returncode != 0
     assert "has no variant x9; choose from x1, x4, x8" in ended.stderr

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.fake_server import fake_server, refusal
+from tests.support.machine.fake_server import fake_server, refusal
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import DeviceError, DeviceLostError, InputError, RepositoryError, ResourceError

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support import fork_server
-from tests.support.waiting import WAIT_S, until
+from tests.support.machine import fork_server
+from tests.support.machine.waiting import WAIT_S, until
 
 from gnnserve_api.manifest import Document, folder_of, load_manifest, parse_document
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "tests.support.generating_program"
+PROGRAM = "tests.support.generation.generating_program"
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
-from tests.support.several_types import shop, write_folder
-from tests.support.tables import edges_of, nodes_of, table_source, write_table
+from tests.support.graphs.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.graphs.several_types import shop, write_folder
+from tests.support.graphs.tables import edges_of, nodes_of, table_source, write_table
 from typer.testing import CliRunner
 
 from gnnserve_cli.commands.inspection_parts import taken_columns

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.fake_server import (
+from tests.support.machine.fake_server import (
     NODES,
     Asked,
     FakeServer,
@@ -27,8 +27,8 @@ from tests.support.fake_server import (
     refusal,
     variants_body,
 )
+from tests.support.machine.waiting import WAIT_S
 from tests.support.profiles import profile
-from tests.support.waiting import WAIT_S
 from typer.testing import CliRunner
 
 from gnnserve_api.files.links import EndManifest, LinksManifest

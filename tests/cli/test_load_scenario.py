@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
+from tests.support.machine.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
 from typer.testing import CliRunner
 
 from gnnserve_cli.loadgen.generator import generate_load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
+from tests.support.machine.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError

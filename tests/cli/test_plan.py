@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.pages import ROOT
+from tests.support.pages.pages import ROOT
 from typer.testing import CliRunner
 
 from gnnserve_cli.main import app

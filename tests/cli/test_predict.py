@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.fake_server import Asked, Told, fake_server, nodes_body, refusal, variants_body
+from tests.support.machine.fake_server import Asked, Told, fake_server, nodes_body, refusal, variants_body
 from tests.support.profiles import profile
 from typer.testing import CliRunner
 

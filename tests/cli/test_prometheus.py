@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.support.fake_server import Asked, Told, fake_server
+from tests.support.machine.fake_server import Asked, Told, fake_server
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.pods.routing import Route

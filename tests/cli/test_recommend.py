@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.real_worker import RealWorker, publish
-from tests.support.secured_worker import started
+from tests.support.serving.real_worker import RealWorker, publish
+from tests.support.serving.secured_worker import started
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError

@@ -10,10 +10,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.fake_server import Told, fake_server
+from tests.support.machine.fake_server import Told, fake_server
+from tests.support.pages.report_pages import Page, printed, report_of, run, served_answer, write_repository
+from tests.support.pages.reports import (
+    CASES,
+    drifting,
+    every_storage,
+    manifest_of,
+    page_of,
+    subject_of,
+    without_test_nodes,
+)
 from tests.support.profiles import latency, revision_manifest, variant
-from tests.support.report_pages import Page, printed, report_of, run, served_answer, write_repository
-from tests.support.reports import CASES, drifting, every_storage, manifest_of, page_of, subject_of, without_test_nodes
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.profile import LinkScores

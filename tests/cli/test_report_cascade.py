@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+from tests.support.pages.reports import subject_of
 from tests.support.profiles import variant
-from tests.support.reports import subject_of
 
 from gnnserve_api.files.profile import CascadeProfile, Profile
 from gnnserve_cli.report.build import build_report

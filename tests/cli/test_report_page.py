@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.browser import Browser, browser
-from tests.support.contrasts import CONTRASTS
-from tests.support.reports import page_of
+from tests.support.pages.browser import Browser, browser
+from tests.support.pages.contrasts import CONTRASTS
+from tests.support.pages.reports import page_of
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.fake_server import Told, fake_server, refusal
+from tests.support.machine.fake_server import Told, fake_server, refusal
+from tests.support.pages.report_pages import (
+    Page,
+    graph_manifest,
+    printed,
+    report_of,
+    run,
+    served_answer,
+    write_repository,
+)
+from tests.support.pages.reports import drifting, subject_of, untested
 from tests.support.profiles import latency, revision_manifest, variant
-from tests.support.report_pages import Page, graph_manifest, printed, report_of, run, served_answer, write_repository
-from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 
 from gnnserve_api.files.edges import Direction, EdgeRules

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.support import serving
-from tests.support.pair_workers import of_links
+from tests.support.machine.waiting import WAIT_S
 from tests.support.profiles import profile, revision_manifest
-from tests.support.waiting import WAIT_S
+from tests.support.serving import serving
+from tests.support.serving.pair_workers import of_links
 from typer.testing import CliRunner
 
 from gnnserve_api.device import CachePolicy, Device

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import msgspec
 from rich.console import Console
+from tests.support.pages.reports import subject_of
 from tests.support.profiles import variant
-from tests.support.reports import subject_of
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.files.profile import Profile

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support import fork_server
-from tests.support.pods import answers_of, publish_answering
-from tests.support.waiting import WAIT_S, until
+from tests.support.machine import fork_server
+from tests.support.machine.waiting import WAIT_S, until
+from tests.support.pods.pods import answers_of, publish_answering
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.exits import ExitCode

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from tests.support.kernel_source import kernel_root, see_other_sources
+from tests.support.gpu.kernel_source import kernel_root, see_other_sources
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.device import CachePolicy, Device

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from tests.support.fake_server import Told, fake_server, variants_body
+from tests.support.machine.fake_server import Told, fake_server, variants_body
 from tests.support.profiles import profile, revision_manifest, variant
 from typer.testing import CliRunner
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from tests.support.fake_server import Asked, Told, fake_server
-from tests.support.waiting import WAIT_S, until
+from tests.support.machine.fake_server import Asked, Told, fake_server
+from tests.support.machine.waiting import WAIT_S, until
 
 from gnnserve_client.address import parse_url
 from gnnserve_client.direct import DirectConnection, _has_ended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.fake_server import fake_server
+from tests.support.machine.fake_server import fake_server
 
 from gnnserve_client.address import parse_url
 from gnnserve_client.direct import DirectConnection

@@ -12,11 +12,11 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.certificates import make_key_pair
-from tests.support.client_worker import FEATURES, Brought, client_worker
-from tests.support.secured_worker import started
-from tests.support.serving import CLASSES, HIDDEN, NODES, FakeWorker, running, service
-from tests.support.updates import FakeUpdates
+from tests.support.changes.updates import FakeUpdates
+from tests.support.serving.certificates import make_key_pair
+from tests.support.serving.client_worker import FEATURES, Brought, client_worker
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import CLASSES, HIDDEN, NODES, FakeWorker, running, service
 
 from gnnserve_api.files.graph_schema import AS_LISTED, WITHOUT_NAMES, PayloadManifest, relation_manifest
 from gnnserve_api.files.repository import NodeIdKind

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from tests.cluster.harness.api_server import started
 from tests.cluster.harness.client import wait_for
-from tests.support.api_contract import Api, OverHttp, case, client_of, controllers_case
-from tests.support.api_types import TRAITS
-from tests.support.fake_cluster import KINDS
-from tests.support.managed_fields import Type
+from tests.support.kubernetes.api_contract import Api, OverHttp, case, client_of, controllers_case
+from tests.support.kubernetes.api_types import TRAITS
+from tests.support.kubernetes.fake_cluster import KINDS
+from tests.support.kubernetes.managed_fields import Type
 
 from gnnserve_api.generated.schema import RESOURCES, crd_yaml
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.fake_server import Asked, Told, fake_server
-from tests.support.helm import (
+from tests.support.kubernetes.helm import (
     CHART,
     ROOT,
     HelmError,
@@ -25,8 +24,9 @@ from tests.support.helm import (
     run_helm,
     values_table,
 )
-from tests.support.pages import anchors, links
-from tests.support.rights import Right, needed_rights, rights_of
+from tests.support.machine.fake_server import Asked, Told, fake_server
+from tests.support.operator.rights import Right, needed_rights, rights_of
+from tests.support.pages.pages import anchors, links
 
 from gnnserve_api.spec.pods import QUANTITY, Resources
 from gnnserve_operator.kinds import LEASE, RECONCILED

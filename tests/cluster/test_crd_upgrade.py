@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.session import running_api_server
-from tests.support.api_contract import Api, OverHttp, client_of, generation_of, made, version_of
-from tests.support.older_release import Built, older_crd, older_services
+from tests.support.kubernetes.api_contract import Api, OverHttp, client_of, generation_of, made, version_of
+from tests.support.operator.older_release import Built, older_crd, older_services
 
 from gnnserve_api.generated.schema import crd
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.harness.client import Cluster, wait_for
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.session import running_api_server
-from tests.support.helm import render
+from tests.support.kubernetes.helm import render
 
 from gnnserve_api.generated.schema import RESOURCES, crd_yaml
 

@@ -10,8 +10,8 @@ import pytest
 from tests.cluster.harness.client import Cluster, wait_for
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.session import running_api_server
-from tests.support.helm import render
-from tests.support.operator import child
+from tests.support.kubernetes.helm import render
+from tests.support.operator.operator import child
 
 from gnnserve_operator.desired.metadata import FIELD_MANAGER, TERM_ANNOTATION
 from gnnserve_operator.leadership import fence_of

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.dashboards import DASHBOARD, NAME, expressions, panels, rules
-from tests.support.exposed import operator_metrics, worker_metrics
-from tests.support.promtool import promtool, run_promtool
+from tests.support.kubernetes.dashboards import DASHBOARD, NAME, expressions, panels, rules
+from tests.support.kubernetes.promtool import promtool, run_promtool
+from tests.support.serving.exposed import operator_metrics, worker_metrics
 
 OF_THE_TARGET = {"namespace", "pod", "instance", "job"}
 """Labels that come with a scrape."""

@@ -19,8 +19,8 @@ from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.kubernetes.object_versions import versions as of_all
 from tests.support.lacks import lacks_own_node
-from tests.support.object_versions import versions as of_all
 
 TIMES = {"leaseSeconds": 8, "renewDeadlineSeconds": 6, "retrySeconds": 1}
 TAKEOVER_LIMIT_S = 60

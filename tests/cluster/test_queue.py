@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.cluster.harness.client import Namespace, wait_for
 from tests.cluster.harness.services import SMALL_SPEC, Service
-from tests.support.queued_jobs import QUEUE, job_of, runs
+from tests.support.kubernetes.queued_jobs import QUEUE, job_of, runs
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.support.helm import Manifest, render
-from tests.support.pages import read_page
+from tests.support.kubernetes.helm import Manifest, render
+from tests.support.pages.pages import read_page
 
 from gnnserve_operator.desired.access import build_role
 from gnnserve_operator.desired.metadata import Parent

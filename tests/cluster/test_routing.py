@@ -21,7 +21,7 @@ from tests.cluster.harness.installation import RELEASE, SYSTEM_NAMESPACE, Instal
 from tests.cluster.harness.load import OpenLoad
 from tests.cluster.harness.prometheus import Prometheus
 from tests.cluster.harness.services import Service
-from tests.support.dashboards import expressions
+from tests.support.kubernetes.dashboards import expressions
 from tests.support.lacks import lacks_own_node
 
 GRAPH = Communities(nodes=4_000, links=100_000, features=2048, classes=4, train=1_000, validation=500, test=500)

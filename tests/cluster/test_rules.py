@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.harness.prometheus import RULES
-from tests.support.helm import ROOT, HelmError, render
-from tests.support.pages import anchors
-from tests.support.promtool import promtool, run_promtool
+from tests.support.kubernetes.helm import ROOT, HelmError, render
+from tests.support.kubernetes.promtool import promtool, run_promtool
+from tests.support.pages.pages import anchors
 
 WORKER = 'namespace="team",service="digits",pod="w1",instance="10.0.0.1:8080"'
 SERVICE = 'namespace="team",service="digits"'

@@ -16,8 +16,8 @@ import yaml
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.commands import output_of
 from tests.cluster.harness.session import running_api_server
-from tests.support.api_contract import client_of
-from tests.support.pods import ROOT
+from tests.support.kubernetes.api_contract import client_of
+from tests.support.pods.pods import ROOT
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

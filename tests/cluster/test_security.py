@@ -16,7 +16,7 @@ from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.services import SMALL_SPEC, Service
-from tests.support.certificates import make_key_pair
+from tests.support.serving.certificates import make_key_pair
 
 from gnnserve_worker.serving.security.tls import KeyPairFiles
 

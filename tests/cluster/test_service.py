@@ -19,8 +19,8 @@ from tests.cluster.harness.installation import Installation
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.kubernetes.object_versions import versions
 from tests.support.lacks import lacks_own_node
-from tests.support.object_versions import versions
 from typer.testing import CliRunner
 
 from gnnserve_cli.main import app

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.session import running_api_server
-from tests.support.api_contract import Api, OverHttp, client_of, made, refusal
-from tests.support.observed import make_service, make_settings
+from tests.support.kubernetes.api_contract import Api, OverHttp, client_of, made, refusal
+from tests.support.operator.observed import make_service, make_settings
 from tests.support.schema_cases import BREAKS_RULE
 
 from gnnserve_api.generated.schema import crd

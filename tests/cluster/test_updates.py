@@ -16,8 +16,8 @@ from tests.cluster.harness.installation import Installation
 from tests.cluster.harness.layout import HOST_IP, POD_CIDR
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.changes.postgres import PostgresServer, postgres_server, programs_with_pgvector
 from tests.support.lacks import lacks_own_node
-from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
 
 TOKEN = "a-token-that-writes-0123456789"  # noqa: S105 - of the tests
 NODES, NEW = 1797, 5000

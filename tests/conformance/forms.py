@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tests.support.grpc_worker import GrpcClient, listening
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving.grpc_worker import GrpcClient, listening
+from tests.support.serving.serving import Client, FakeWorker, running
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.asking.question import ErrorCode

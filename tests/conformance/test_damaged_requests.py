@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from tests.conformance.open_inference_calls import ANSWERED, INFER, WRONG
-from tests.support.connections import serving
-from tests.support.malformed import FIELDS, LITERALS, flip, splice
-from tests.support.open_inference_answers import check
-from tests.support.overlay_bodies import NAMED, POSITIONS
-from tests.support.questions import question_of
-from tests.support.serving import FakeWorker
+from tests.support.overlays.overlay_bodies import NAMED, POSITIONS
+from tests.support.serving.connections import serving
+from tests.support.serving.malformed import FIELDS, LITERALS, flip, splice
+from tests.support.serving.open_inference_answers import check
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import FakeWorker
 
 from gnnserve_worker.asking.question import NO_WISHES, Question, RequestError, Wishes
 from gnnserve_worker.inference.served import ServedRevision

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.conformance.open_inference_calls import ANSWERED, INFER, LENGTH, TOLD, WRONG, Call, asking, nodes
-from tests.support.open_inference_answers import check
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving.open_inference_answers import check
+from tests.support.serving.serving import Client, FakeWorker, running
 
 from gnnserve_worker.serving.security.access import Access
 

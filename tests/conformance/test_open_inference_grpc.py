@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 from tests.conformance.open_inference_rpcs import ANSWERED, TOLD, WRONG, Rpc
-from tests.support.grpc_worker import MESSAGES, Ended, GrpcClient, listening
-from tests.support.open_inference_answers import check
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving.grpc_worker import MESSAGES, Ended, GrpcClient, listening
+from tests.support.serving.open_inference_answers import check
+from tests.support.serving.serving import Client, FakeWorker, running
 
 from gnnserve_worker.serving.grpc.messages import INFERENCE
 

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 from tests.conformance.forms import FORMS, Asked, Said, serving
-from tests.support.http_errors import overload, slow_worker
-from tests.support.overlay_bodies import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
-from tests.support.questions import question_of
-from tests.support.serving import TRADE_OFF, Client, FakeWorker, accepted, held, service, without_overlays
-from tests.support.updates import FakeUpdates
+from tests.support.changes.updates import FakeUpdates
+from tests.support.overlays.overlay_bodies import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
+from tests.support.serving.http_errors import overload, slow_worker
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, accepted, held, service, without_overlays
 
 from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.question import Question, RequestError

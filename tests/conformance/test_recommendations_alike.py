@@ -13,10 +13,10 @@ import httpx
 import numpy as np
 import pytest
 from tests.conformance.forms import LENGTH, STATUSES
-from tests.support.grpc_worker import GrpcClient, listening
-from tests.support.recommended_links import of_users, published
-from tests.support.recommending import FEATURES, NODES, asking_for, loaded, publish
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.generation.recommended_links import of_users, published
+from tests.support.serving.grpc_worker import GrpcClient, listening
+from tests.support.serving.recommending import FEATURES, NODES, asking_for, loaded, publish
+from tests.support.serving.serving import Client, FakeWorker, running
 
 from gnnserve_api.spec.embeddings import EmbeddingsSpec
 from gnnserve_worker.inference.served import ServedRevision

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from tests.support.pages import code_blocks, read_page
-from tests.support.serving_process import started
+from tests.support.pages.pages import code_blocks, read_page
+from tests.support.serving.serving_process import started
 from tritonclient.utils import InferenceServerException
 
 IDS = np.array([3, 8, 3])

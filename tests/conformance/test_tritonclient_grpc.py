@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tests.support.pages import code_blocks, read_page
-from tests.support.secured_worker import started
-from tests.support.serving import FakeWorker
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.pages.pages import code_blocks, read_page
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import FakeWorker
 from tritonclient.utils import InferenceServerException
 
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS

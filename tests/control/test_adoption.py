@@ -7,8 +7,8 @@ import re
 from tests.control.campaign.play import play_alone
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.world import KEY, World
-from tests.support.operator import KEY as SERVICE_KEY
-from tests.support.operator import gnnservice, live, owner
+from tests.support.operator.operator import KEY as SERVICE_KEY
+from tests.support.operator.operator import gnnservice, live, owner
 
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.observe import _pods

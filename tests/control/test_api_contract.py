@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.support.api_contract import NOWHERE, Api, InProcess, OverHttp, case, controllers_case
-from tests.support.fake_api import fake_api
-from tests.support.fake_cluster import FakeCluster
+from tests.support.kubernetes.api_contract import NOWHERE, Api, InProcess, OverHttp, case, controllers_case
+from tests.support.kubernetes.fake_api import fake_api
+from tests.support.kubernetes.fake_cluster import FakeCluster
 
 CASES = {**case.found, **controllers_case.found}
 

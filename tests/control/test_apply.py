@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_api import FakeApi, fake_api
-from tests.support.fake_cluster import FakeCluster, Fault, Refusal
-from tests.support.operator import KEY, UID, child, live, owner
+from tests.support.kubernetes.fake_api import FakeApi, fake_api
+from tests.support.kubernetes.fake_cluster import FakeCluster, Fault, Refusal
+from tests.support.operator.operator import KEY, UID, child, live, owner
 
 from gnnserve_operator.apply import (
     Applied,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.observed import Namespace, make_result, make_settings
-from tests.support.older_release import released_specs
+from tests.support.operator.observed import Namespace, make_result, make_settings
+from tests.support.operator.older_release import released_specs
 
 from gnnserve_api.pods.generation import encode_message
 from gnnserve_api.spec.audience import Audience, audiences_of

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.support.fake_api import FakeApi, fake_api
-from tests.support.fake_cluster import KINDS, FakeCluster, Fault, Refusal
-from tests.support.fake_server import Told, fake_server
-from tests.support.operator import child, gnnservice
+from tests.support.kubernetes.fake_api import FakeApi, fake_api
+from tests.support.kubernetes.fake_cluster import KINDS, FakeCluster, Fault, Refusal
+from tests.support.machine.fake_server import Told, fake_server
+from tests.support.operator.operator import child, gnnservice
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.support.observed import Namespace
-from tests.support.operator import gnnservice, live
+from tests.support.operator.observed import Namespace
+from tests.support.operator.operator import gnnservice, live
 
 from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, decide_replicas, find_writers
 from gnnserve_operator.handlers.index import Index, Kept

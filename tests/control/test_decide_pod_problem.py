@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.observed import make_service
+from tests.support.operator.observed import make_service
 
 from gnnserve_api.errors import DeviceError
 from gnnserve_api.status.reasons import Reason

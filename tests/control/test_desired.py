@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.desired_children import build, environment, of_kind, pod_of
-from tests.support.observed import UID, make_result, make_service
-from tests.support.pod_security import violations
+from tests.support.kubernetes.pod_security import violations
+from tests.support.operator.desired_children import build, environment, of_kind, pod_of
+from tests.support.operator.observed import UID, make_result, make_service
 
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods.generation import decode_result

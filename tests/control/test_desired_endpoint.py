@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.desired_children import build, of_kind, pod_of
-from tests.support.observed import make_service, make_settings
-from tests.support.pod_security import violations
+from tests.support.kubernetes.pod_security import violations
+from tests.support.operator.desired_children import build, of_kind, pod_of
+from tests.support.operator.observed import make_service, make_settings
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template

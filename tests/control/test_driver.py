@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.routed_spec import CANDIDATES, REVISION, STALE, STAMP, START, make_spec
-from tests.support.samples import NOW_S, offered
+from tests.support.operator.routed_spec import CANDIDATES, REVISION, STALE, STAMP, START, make_spec
+from tests.support.operator.samples import NOW_S, offered
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.decision import RoutingState

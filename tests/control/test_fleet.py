@@ -13,8 +13,8 @@ from tests.control.campaign.play import SETTINGS
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import World
-from tests.support.fake_cluster import Fault, Refusal
-from tests.support.operator import gnnservice
+from tests.support.kubernetes.fake_cluster import Fault, Refusal
+from tests.support.operator.operator import gnnservice
 
 from gnnserve_operator.fleet import Fleet, Line
 from gnnserve_operator.handlers.index import Index

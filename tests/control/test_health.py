@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.support.clock import FakeClock, settle
-from tests.support.operator import KEY, child, gnnservice, live
+from tests.support.machine.clock import FakeClock, settle
+from tests.support.operator.operator import KEY, child, gnnservice, live
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import RetryLaterError

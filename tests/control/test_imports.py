@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.declared_environment import run_declared
+from tests.support.operator.declared_environment import run_declared
 
 START = """
 import json, sys

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.control.campaign.clock import SimClock
-from tests.support.api_server import ApiServer, Request, Response
-from tests.support.fake_cluster import FakeCluster
-from tests.support.in_process import InProcessTransport
+from tests.support.kubernetes.api_server import ApiServer, Request, Response
+from tests.support.kubernetes.fake_cluster import FakeCluster
+from tests.support.kubernetes.in_process import InProcessTransport
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.metadata import FIELD_MANAGER, QUEUE_NAME

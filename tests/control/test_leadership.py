@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.support.api_server import ApiServer, Request, Response
-from tests.support.clock import FakeClock, settle
-from tests.support.fake_cluster import FakeCluster, Fault, Refusal
-from tests.support.in_process import InProcessTransport
-from tests.support.operator import child
+from tests.support.kubernetes.api_server import ApiServer, Request, Response
+from tests.support.kubernetes.fake_cluster import FakeCluster, Fault, Refusal
+from tests.support.kubernetes.in_process import InProcessTransport
+from tests.support.machine.clock import FakeClock, settle
+from tests.support.operator.operator import child
 
 from gnnserve_operator.clock import SystemClock
 from gnnserve_operator.cluster import Cluster

@@ -16,9 +16,9 @@ from typing import Any
 import kopf
 import pytest
 import yaml
-from tests.support.certificates import make_key_pair
-from tests.support.fake_api import FakeApi
-from tests.support.fake_cluster import FakeCluster
+from tests.support.kubernetes.fake_api import FakeApi
+from tests.support.kubernetes.fake_cluster import FakeCluster
+from tests.support.serving.certificates import make_key_pair
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_operator import exec_credentials

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from tests.support.operator import KEY
+from tests.support.operator.operator import KEY
 
 from gnnserve_operator.logs import OnceInAWhile, about, configure_logging
 from gnnserve_operator.settings import LogFormat, LogLevel

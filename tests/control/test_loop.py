@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from tests.support.clock import FakeClock, settle
-from tests.support.waiting import WAIT_S
+from tests.support.machine.clock import FakeClock, settle
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_operator import loop as loop_module
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.clock import QuickClock
-from tests.support.control_plane import fail_job, finish_job, run_workers
-from tests.support.fake_api import FakeApi, fake_api
-from tests.support.fake_cluster import FakeCluster, Fault, Refusal
-from tests.support.operator import gnnservice
-from tests.support.running_operator import RunningOperator, condition_of, operator_process, running_operator
-from tests.support.waiting import WAIT_S
+from tests.support.kubernetes.control_plane import fail_job, finish_job, run_workers
+from tests.support.kubernetes.fake_api import FakeApi, fake_api
+from tests.support.kubernetes.fake_cluster import FakeCluster, Fault, Refusal
+from tests.support.machine.clock import QuickClock
+from tests.support.machine.waiting import WAIT_S
+from tests.support.operator.operator import gnnservice
+from tests.support.operator.running_operator import RunningOperator, condition_of, operator_process, running_operator
 
 from gnnserve_api.pods.routing import ROUTING_KEY, decode_routing
 from gnnserve_operator import main

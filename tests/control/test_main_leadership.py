@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.api_server import Request
-from tests.support.control_plane import finish_job, run_workers
-from tests.support.fake_api import FakeApi, fake_api
-from tests.support.fake_cluster import FakeCluster, Fault, Refusal
-from tests.support.operator import gnnservice
-from tests.support.running_operator import RunningOperator, operator_process, running_operator
-from tests.support.waiting import WAIT_S
+from tests.support.kubernetes.api_server import Request
+from tests.support.kubernetes.control_plane import finish_job, run_workers
+from tests.support.kubernetes.fake_api import FakeApi, fake_api
+from tests.support.kubernetes.fake_cluster import FakeCluster, Fault, Refusal
+from tests.support.machine.waiting import WAIT_S
+from tests.support.operator.operator import gnnservice
+from tests.support.operator.running_operator import RunningOperator, operator_process, running_operator
 
 from gnnserve_operator.errors import LostLeadershipError
 from gnnserve_operator.settings import LeaderElection

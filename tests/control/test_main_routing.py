@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.control_plane import finish_job, run_workers
-from tests.support.fake_api import fake_api
-from tests.support.fake_cluster import FakeCluster, Fault, Refusal
-from tests.support.fake_prometheus import FakePrometheus, Rates, answer_with, serving
-from tests.support.fake_server import Asked, FakeServer, Told
-from tests.support.operator import gnnservice
-from tests.support.ports import reserved_port
-from tests.support.running_operator import RunningOperator, condition_of, running_operator
-from tests.support.waiting import WAIT_S
+from tests.support.kubernetes.control_plane import finish_job, run_workers
+from tests.support.kubernetes.fake_api import fake_api
+from tests.support.kubernetes.fake_cluster import FakeCluster, Fault, Refusal
+from tests.support.machine.fake_server import Asked, FakeServer, Told
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import WAIT_S
+from tests.support.operator.fake_prometheus import FakePrometheus, Rates, answer_with, serving
+from tests.support.operator.operator import gnnservice
+from tests.support.operator.running_operator import RunningOperator, condition_of, running_operator
 
 from gnnserve_api.pods.routing import ROUTING_KEY, RoutingTable, decode_routing
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.control.campaign.sim_operator import SimOperator
 from tests.control.campaign.world import KEY
-from tests.support.operator import child, gnnservice, live
-from tests.support.reconcile_scene import Scene
+from tests.support.operator.operator import child, gnnservice, live
+from tests.support.operator.reconcile_scene import Scene
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.handlers.index import Index

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.control.campaign.clock import SimClock, let_run
 from tests.control.campaign.sim_operator import SimProber
-from tests.support.api_server import ApiServer
-from tests.support.fake_cluster import FakeCluster
-from tests.support.in_process import InProcessTransport
-from tests.support.operator import KEY, gnnservice, live
+from tests.support.kubernetes.api_server import ApiServer
+from tests.support.kubernetes.fake_cluster import FakeCluster
+from tests.support.kubernetes.in_process import InProcessTransport
+from tests.support.operator.operator import KEY, gnnservice, live
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import RetryLaterError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.observed import make_result
+from tests.support.operator.observed import make_result
 
 from gnnserve_api.pods.generation import encode_result
 from gnnserve_api.pods.routing import RoutingTable, encode_routing

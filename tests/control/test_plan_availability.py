@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.observed import UID, Namespace, make_route, make_service
+from tests.support.operator.observed import UID, Namespace, make_route, make_service
 
 from gnnserve_api.pods.routing import CredentialState
 from gnnserve_api.status.reasons import Reason

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.support.observed import Namespace, make_service
+from tests.support.operator.observed import Namespace, make_service
 
 from gnnserve_api.pods.change_log import UpdatesState
 from gnnserve_api.pods.routing import Canary, CanaryRoute

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.support.observed import UID, Namespace, make_service
+from tests.support.operator.observed import UID, Namespace, make_service
 
 from gnnserve_operator.decide.repository import RepositoryDecision, decide_mounted, decide_repository, is_of_lost_claim
 from gnnserve_operator.desired.deployment import MountedClaim

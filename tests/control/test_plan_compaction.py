@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import UNSET
-from tests.support.observed import Namespace, make_route, make_settings
-from tests.support.planned_compaction import LITTLE, MUCH, environment, living, tell
-from tests.support.planned_updates import CREDENTIALS, POSTGRES, SQLITE
+from tests.support.operator.observed import Namespace, make_route, make_settings
+from tests.support.operator.planned_compaction import LITTLE, MUCH, environment, living, tell
+from tests.support.operator.planned_updates import CREDENTIALS, POSTGRES, SQLITE
 
 from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
 from gnnserve_api.pods.routing import Damage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.observed import Namespace
+from tests.support.operator.observed import Namespace
 
 from gnnserve_api.pods.routing import CredentialState
 from gnnserve_operator.decide.status import is_said_already

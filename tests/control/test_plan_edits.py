@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from tests.support.observed import Namespace, make_settings
+from tests.support.operator.observed import Namespace, make_settings
 
 
 def serving(**spec: Any) -> Namespace:

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.observed import Namespace, make_service, make_settings
-from tests.support.planned_embeddings import embedding_jobs, end, serving
-from tests.support.pod_security import violations
+from tests.support.kubernetes.pod_security import violations
+from tests.support.operator.observed import Namespace, make_service, make_settings
+from tests.support.operator.planned_embeddings import embedding_jobs, end, serving
 
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods.routing import ROUTING_KEY

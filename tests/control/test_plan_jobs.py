@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.support.observed import Namespace, make_result, make_settings
+from tests.support.operator.observed import Namespace, make_result, make_settings
 
 from gnnserve_api.pods.generation import encode_result
 from gnnserve_operator.belonging import Conflict

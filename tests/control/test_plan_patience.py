@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.support.observed import Namespace
+from tests.support.operator.observed import Namespace
 
 UNCHANGED = "Nothing of this has changed for 15 minutes."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.observed import Namespace
+from tests.support.operator.observed import Namespace
 
 from gnnserve_api.files.programs import ProgramLimits
 from gnnserve_api.pods.routing import CanaryRoute, ProgramState

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.observed import Namespace, make_settings
-from tests.support.planned_compaction import MUCH, living, tell
-from tests.support.planned_embeddings import embedding_jobs, end, serving
-from tests.support.planned_turns import FULL, with_generation
+from tests.support.operator.observed import Namespace, make_settings
+from tests.support.operator.planned_compaction import MUCH, living, tell
+from tests.support.operator.planned_embeddings import embedding_jobs, end, serving
+from tests.support.operator.planned_turns import FULL, with_generation
 
 from gnnserve_operator.desired.metadata import QUEUE_NAME
 from gnnserve_operator.turns import IDLE, UNDER_WAY

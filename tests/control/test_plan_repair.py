@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from tests.support.observed import Namespace, make_route
+from tests.support.operator.observed import Namespace, make_route
 
 from gnnserve_api.pods.routing import Damage
 from gnnserve_operator.desired.metadata import REPAIR_ANNOTATION

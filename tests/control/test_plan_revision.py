@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.observed import Namespace
-from tests.support.planned_compaction import LITTLE, MUCH, environment, tell
-from tests.support.planned_updates import POSTGRES, serving
+from tests.support.operator.observed import Namespace
+from tests.support.operator.planned_compaction import LITTLE, MUCH, environment, tell
+from tests.support.operator.planned_updates import POSTGRES, serving
 
 from gnnserve_operator.turns import IDLE, Turn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.observed import UID, Namespace, make_service, make_settings
+from tests.support.operator.observed import UID, Namespace, make_service, make_settings
 
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.worker import RolloutSpec

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.observed import START, VARIANT_ROUTES, Namespace, make_settings
-from tests.support.samples import NOW_S, batches, offered
+from tests.support.operator.observed import START, VARIANT_ROUTES, Namespace, make_settings
+from tests.support.operator.samples import NOW_S, batches, offered
 
 from gnnserve_api.generated.schema import crd
 from gnnserve_api.pods.routing import RoutingMode

@@ -14,7 +14,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.support.campaigns import examples
-from tests.support.observed import START, UID, Namespace, make_result, make_route, make_service, make_settings
+from tests.support.operator.observed import START, UID, Namespace, make_result, make_route, make_service, make_settings
 
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_api.pods.generation import encode_message

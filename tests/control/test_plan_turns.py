@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.observed import Namespace, make_settings
-from tests.support.planned_turns import FULL, with_generation
+from tests.support.operator.observed import Namespace, make_settings
+from tests.support.operator.planned_turns import FULL, with_generation
 
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.kinds import observed_ref

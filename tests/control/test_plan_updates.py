@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.observed import Namespace
-from tests.support.planned_updates import POSTGRES, SQLITE, UP_TO_DATE, serving, tell
+from tests.support.operator.observed import Namespace
+from tests.support.operator.planned_updates import POSTGRES, SQLITE, UP_TO_DATE, serving, tell
 
 from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
 

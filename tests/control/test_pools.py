@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import CLAIM_PROTECTION
-from tests.support.pod_security import violations
-from tests.support.pool_scene import MIB, NAMESPACE, Scene
+from tests.support.kubernetes.fake_cluster import CLAIM_PROTECTION
+from tests.support.kubernetes.pod_security import violations
+from tests.support.operator.pool_scene import MIB, NAMESPACE, Scene
 
 from gnnserve_api.pods.pool import (
     FIRST_PORT,

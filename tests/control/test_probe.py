@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.certificates import make_key_pair
-from tests.support.fake_server import Asked, Told, fake_server
-from tests.support.operator import KEY
-from tests.support.running_operator import OneAddress
-from tests.support.secured_worker import started as secured_worker
+from tests.support.machine.fake_server import Asked, Told, fake_server
+from tests.support.operator.operator import KEY
+from tests.support.operator.running_operator import OneAddress
+from tests.support.serving.certificates import make_key_pair
+from tests.support.serving.secured_worker import started as secured_worker
 
 from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesState
 from gnnserve_api.pods.routing import Damage, Route

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.support.fake_prometheus import FakePrometheus, Rates, answer_with
-from tests.support.fake_server import Asked, FakeServer, Told, fake_server
-from tests.support.ports import reserved_port
+from tests.support.machine.fake_server import Asked, FakeServer, Told, fake_server
+from tests.support.machine.ports import reserved_port
+from tests.support.operator.fake_prometheus import FakePrometheus, Rates, answer_with
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.metrics import Metrics

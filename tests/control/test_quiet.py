@@ -13,8 +13,8 @@ from tests.control.campaign.play import play_alone
 from tests.control.campaign.scenarios import BAD_GRAPH
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.world import World
-from tests.support.operator import live
-from tests.support.pool_scene import Scene as PoolScene
+from tests.support.operator.operator import live
+from tests.support.operator.pool_scene import Scene as PoolScene
 
 from gnnserve_operator.errors import RetryLaterError
 from gnnserve_operator.kinds import CLAIM, POD_MONITOR, Kind, ObjectRef

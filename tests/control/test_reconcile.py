@@ -11,9 +11,9 @@ from tests.control.campaign.scenarios import delete_claim, is_generating
 from tests.control.campaign.sim_operator import RESYNC_S, SimProber
 from tests.control.campaign.world import KEY
 from tests.support import campaigns
-from tests.support.api_server import Request
-from tests.support.fake_cluster import KINDS
-from tests.support.reconcile_scene import Scene
+from tests.support.kubernetes.api_server import Request
+from tests.support.kubernetes.fake_cluster import KINDS
+from tests.support.operator.reconcile_scene import Scene
 
 from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.errors import ConflictError

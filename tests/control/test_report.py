@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.support.operator import KEY, gnnservice, live
+from tests.support.operator.operator import KEY, gnnservice, live
 
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.plan import EventNote

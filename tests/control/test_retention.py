@@ -11,7 +11,7 @@ from tests.control.campaign.play import play_alone
 from tests.control.campaign.scenarios import CLAIM, LIVING, delete_claim, serve, write
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.world import KEY, World
-from tests.support.observed import Namespace, make_service
+from tests.support.operator.observed import Namespace, make_service
 
 from gnnserve_api.spec.repository import DeletionPolicy
 from gnnserve_operator.decide.repository import decide_claim, decide_pool_claim

@@ -12,7 +12,7 @@ from tests.control.campaign.play import SETTINGS
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import World
-from tests.support.operator import child, live
+from tests.support.operator.operator import child, live
 
 from gnnserve_operator.decide.reverts import (
     REVERTED,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.desired_children import build
-from tests.support.observed import make_service
-from tests.support.rights import needed_rights, rights_of
+from tests.support.operator.desired_children import build
+from tests.support.operator.observed import make_service
+from tests.support.operator.rights import needed_rights, rights_of
 
 from gnnserve_operator.desired.children import CHILDREN, PRUNED_KINDS, WATCHED_CHILDREN, kinds_under
 from gnnserve_operator.kinds import JOB, POD, POD_MONITOR

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.routed_spec import CANDIDATES, COSTS, LATENCY_MS, REVISION, STALE, START, make_spec
+from tests.support.operator.routed_spec import CANDIDATES, COSTS, LATENCY_MS, REVISION, STALE, START, make_spec
 
 from gnnserve_api.pods.routing import AffineCost, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from tests.support.observed import VARIANT_ROUTES, make_service
-from tests.support.operator import KEY
+from tests.support.operator.observed import VARIANT_ROUTES, make_service
+from tests.support.operator.operator import KEY
 
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status.reasons import Reason

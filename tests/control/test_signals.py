@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.samples import NOW_S, batches, offered, series
+from tests.support.operator.samples import NOW_S, batches, offered, series
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_routing.signals import (

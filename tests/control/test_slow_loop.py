@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.support.clock import FakeClock, settle
-from tests.support.operator import KEY
+from tests.support.machine.clock import FakeClock, settle
+from tests.support.operator.operator import KEY
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.service_routing import PrometheusQuestion

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import kopf
 import pytest
-from tests.support.fake_server import Asked, FakeServer, Told, fake_server
+from tests.support.machine.fake_server import Asked, FakeServer, Told, fake_server
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_operator.login import Access

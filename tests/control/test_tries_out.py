@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.control.campaign.play import play_alone
 from tests.control.campaign.world import KEY, World
-from tests.support.fake_cluster import Fault, Refusal
-from tests.support.observed import Namespace
+from tests.support.kubernetes.fake_cluster import Fault, Refusal
+from tests.support.operator.observed import Namespace
 
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.kinds import ObjectRef

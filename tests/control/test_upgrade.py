@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.older_release import Built, BuiltPool, Released, older_pools, older_services, released_specs
+from tests.support.operator.older_release import Built, BuiltPool, Released, older_pools, older_services, released_specs
 
 from gnnserve_api.pods.pool import PoolServices
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec

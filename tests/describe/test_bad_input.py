@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 import yaml
-from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES, Net
+from tests.support.programs.described import CLASSES, COLUMNS, GRAPH, NODES, Net
 from torch_geometric.data import Data, HeteroData
 
 from gnnserve_api.errors import InputError

@@ -13,9 +13,9 @@ import torch
 import torch_geometric.nn as pyg
 import yaml
 from safetensors.numpy import load_file
-from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES, TYPED_GRAPH, EdgeNet, Net, TypedNet
-from tests.support.graphs import table_of
-from tests.support.programs import check_program_file
+from tests.support.graphs.graphs import table_of
+from tests.support.programs.described import CLASSES, COLUMNS, GRAPH, NODES, TYPED_GRAPH, EdgeNet, Net, TypedNet
+from tests.support.programs.programs import check_program_file
 from torch_geometric.data import Data
 
 from gnnserve_api.errors import InputError

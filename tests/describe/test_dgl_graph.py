@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES
+from tests.support.programs.described import CLASSES, COLUMNS, GRAPH, NODES
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import InputRole

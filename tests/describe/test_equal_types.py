@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.support.described import CLASSES, TYPED_GRAPH
+from tests.support.programs.described import CLASSES, TYPED_GRAPH
 from torch_geometric.data import HeteroData
 from torch_geometric.utils import scatter
 

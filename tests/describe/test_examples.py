@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.pages import ROOT
+from tests.support.pages.pages import ROOT
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_describe import Wishes, describe

@@ -12,7 +12,7 @@ import torch
 import torch_geometric.nn as pyg
 import yaml
 from safetensors.torch import load_file
-from tests.support.described import CLASSES, GRAPH, TYPED_GRAPH, Net, TypedNet
+from tests.support.programs.described import CLASSES, GRAPH, TYPED_GRAPH, Net, TypedNet
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import load_manifest

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from safetensors.numpy import load_file
-from tests.support.described import CLASSES, COLUMNS, GRAPH, NODES, TYPED_GRAPH, Net
+from tests.support.programs.described import CLASSES, COLUMNS, GRAPH, NODES, TYPED_GRAPH, Net
 from torch_geometric.data import Data
 from torch_geometric.utils import degree, scatter
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.support.declared_environment import run_declared
-from tests.support.described import GRAPH
+from tests.support.operator.declared_environment import run_declared
+from tests.support.programs.described import GRAPH
 from torch_geometric.data import Data
 from typer.testing import CliRunner
 
@@ -19,7 +19,7 @@ from gnnserve_describe.__main__ import main
 
 SOURCE = """
 import torch
-from tests.support.described import GRAPH, Net
+from tests.support.programs.described import GRAPH, Net
 from torch_geometric.nn import SAGEConv
 
 model = Net(SAGEConv).eval()

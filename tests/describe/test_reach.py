@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from tests.support.described import COLUMNS, GRAPH, ONE_WAY, Net
+from tests.support.programs.described import COLUMNS, GRAPH, ONE_WAY, Net
 from torch_geometric.data import Data
 from torch_geometric.utils import degree
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
-from tests.support.described import CLASSES, ONE_WAY, TYPED_GRAPH, Net
+from tests.support.programs.described import CLASSES, ONE_WAY, TYPED_GRAPH, Net
 from torch_geometric.data import HeteroData
 from torch_geometric.utils import degree, scatter
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.client_worker import Brought, client_worker
-from tests.support.pages import code_blocks, first_cells, read_page, section
-from tests.support.secured_worker import started
+from tests.support.pages.pages import code_blocks, first_cells, read_page, section
+from tests.support.serving.client_worker import Brought, client_worker
+from tests.support.serving.secured_worker import started
 
 import gnnserve_client
 from gnnserve_client import AsyncClient, Changes, Client

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.fake_server import Asked, Told, fake_server, variants_body
-from tests.support.pages import ROOT, anchors, links
+from tests.support.machine.fake_server import Asked, Told, fake_server, variants_body
+from tests.support.pages.pages import ROOT, anchors, links
 from tests.support.profiles import profile
-from tests.support.questions import question_of
-from tests.support.serving import FakeWorker, with_overlays
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import FakeWorker, with_overlays
 
 from gnnserve_api.files.repository import NodeIdKind, SourceColumn
 from gnnserve_api.manifest import load_manifest

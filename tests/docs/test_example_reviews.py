@@ -7,8 +7,8 @@ import runpy
 from pathlib import Path
 
 import pytest
-from tests.support.pages import ROOT, anchors, links
-from tests.support.several_types import load_types
+from tests.support.graphs.several_types import load_types
+from tests.support.pages.pages import ROOT, anchors, links
 
 from gnnserve_api.http.protocol import TypedOverlay
 from gnnserve_api.manifest import load_manifest

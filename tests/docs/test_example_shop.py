@@ -8,8 +8,8 @@ import runpy
 from pathlib import Path
 
 import pytest
-from tests.support.links import load_links
-from tests.support.pages import ROOT, anchors, links
+from tests.support.graphs.links import load_links
+from tests.support.pages.pages import ROOT, anchors, links
 
 from gnnserve_api.manifest import load_manifest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples.spam import play, reviews
-from tests.support.pages import ROOT
+from tests.support.pages.pages import ROOT
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.paths import paths_of

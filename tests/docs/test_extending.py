@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from tests.support.pages import ROOT, read_page, section
+from tests.support.pages.pages import ROOT, read_page, section
 
 from gnnserve_api.families import ChannelAxis, ColumnAxis, FollowAxis, HopAxis, NetworkAxis, RowAxis
 from gnnserve_api.pods.routing import RoutingMode

@@ -25,7 +25,7 @@ from benchmarks.page.page import (
     render_section,
 )
 from benchmarks.page.summary_figures import QUOTES, fill_summary, render_summary
-from tests.support.pages import ROOT, anchors, links
+from tests.support.pages.pages import ROOT, anchors, links
 
 from gnnserve_api.tiers import Point, frontier
 

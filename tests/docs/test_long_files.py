@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from tests.support.pages import ROOT, read_page, section
+from tests.support.pages.pages import ROOT, read_page, section
 
 MOST_LINES = 600
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.pages import DOCS, code_blocks, read_page
+from tests.support.pages.pages import DOCS, code_blocks, read_page
 
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import API_VERSION, GNNServiceSpec

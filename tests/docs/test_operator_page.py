@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.support.pages import read_page
+from tests.support.pages.pages import read_page
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType

@@ -15,11 +15,11 @@ import pytest
 import typer.main
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.exposed import ON_GPU, canary_sample, watched
-from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
+from tests.support.changes.updates import FakeUpdates
+from tests.support.pages.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
 from tests.support.profiles import revision_manifest
-from tests.support.serving import FakeWorker, running
-from tests.support.updates import FakeUpdates
+from tests.support.serving.exposed import ON_GPU, canary_sample, watched
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.families import POINTS
 from gnnserve_api.files.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.support.pages import ROOT, read_page
+from tests.support.pages.pages import ROOT, read_page
 
 PAGE = read_page("papers.md")
 TITLES = {

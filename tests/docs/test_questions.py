@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.support.pages import read_page
+from tests.support.pages.pages import read_page
 from tools.docs_site import slug
 
 ROWS = [

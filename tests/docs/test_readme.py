@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.support.pages import ROOT, anchors, code_blocks, links, read_page
+from tests.support.pages.pages import ROOT, anchors, code_blocks, links, read_page
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_describe import Wishes, describe

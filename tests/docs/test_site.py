@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.pages import DOCS, ROOT, read_page
+from tests.support.pages.pages import DOCS, ROOT, read_page
 
 
 def pages_of(nav: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 
-from tests.support.pages import ROOT
+from tests.support.pages.pages import ROOT
 
 FOLDERS = (
     "worker",

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tests.support.gpu_revisions import use_small_chunks
-from tests.support.gpu_twin import Twin
-from tests.support.interposed import Interposed
-from tests.support.interpreter import patch_language_once
+from tests.support.gpu.gpu_revisions import use_small_chunks
+from tests.support.gpu.gpu_twin import Twin
+from tests.support.gpu.interposed import Interposed
+from tests.support.gpu.interpreter import patch_language_once
 from torch import Tensor
 
 from gnnserve_worker.gpu.accelerator import Accelerator

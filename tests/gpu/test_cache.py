@@ -12,7 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tests.support.graphs import random_graph
+from tests.support.graphs.graphs import random_graph
 from tests.support.lacks import lacks_gpu
 
 from gnnserve_api.device import CachePolicy

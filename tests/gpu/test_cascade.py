@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from tests.support.gpu_revisions import engine_of, published, revision
+from tests.support.gpu.gpu_revisions import engine_of, published, revision
 
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.device import CachePolicy

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.support.gpu_revisions import (
+from tests.support.gpu.gpu_revisions import (
     NODES,
     WIDTH,
     engine_of,
@@ -22,10 +22,10 @@ from tests.support.gpu_revisions import (
     some_seeds,
     use_small_chunks,
 )
-from tests.support.gpu_twin import Twin
-from tests.support.graphs import network_manifest, random_tensors
-from tests.support.interposed import Interposed
-from tests.support.interpreter import skip_overflow_checks
+from tests.support.gpu.gpu_twin import Twin
+from tests.support.gpu.interposed import Interposed
+from tests.support.gpu.interpreter import skip_overflow_checks
+from tests.support.graphs.graphs import network_manifest, random_tensors
 from tests.support.lacks import needs_gpu, needs_no_gpu
 
 from gnnserve_api.device import CachePolicy

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.gpu_revisions import NODES, projected_revision, published, revision, some_seeds, use_small_chunks
-from tests.support.interposed import Interposed
-from tests.support.interpreter import skip_overflow_checks
-from tests.support.overlays import arrange_overlay
-from tests.support.serving import FakeWorker, running, with_overlays
+from tests.support.gpu.gpu_revisions import NODES, projected_revision, published, revision, some_seeds, use_small_chunks
+from tests.support.gpu.interposed import Interposed
+from tests.support.gpu.interpreter import skip_overflow_checks
+from tests.support.overlays.overlays import arrange_overlay
+from tests.support.serving.serving import FakeWorker, running, with_overlays
 
 import gnnserve_worker.gpu.failure as failure_module
 import gnnserve_worker.gpu.served as served_module

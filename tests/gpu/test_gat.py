@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.gpu_revisions import assert_answers_are_the_cpus, projected_revision, revision
+from tests.support.gpu.gpu_revisions import assert_answers_are_the_cpus, projected_revision, revision
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.accelerator import Accelerator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.support.gpu_revisions import assert_answers_are_the_cpus, engine_of, projected_revision, revision
+from tests.support.gpu.gpu_revisions import assert_answers_are_the_cpus, engine_of, projected_revision, revision
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.accelerator import Accelerator

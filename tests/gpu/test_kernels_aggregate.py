@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.support.graphs import dense_features, random_graph
+from tests.support.graphs.graphs import dense_features, random_graph
 
 from gnnserve_worker.gpu.arrays import PADDING, DeviceAggregation, DeviceGraph, PaddedTree
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.support.graphs import dense_features, random_graph, table_of
+from tests.support.graphs.graphs import dense_features, random_graph, table_of
 from tests.support.lacks import needs_gpu
 
 from gnnserve_api.variants import Storage

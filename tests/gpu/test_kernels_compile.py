@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import triton
-from tests.support.gpu_compilation import Compiled, compile_all
+from tests.support.gpu.gpu_compilation import Compiled, compile_all
 
 from gnnserve_worker.gpu.kernels.bounds import ARCHITECTURES, MOST_REGISTERS, exceeded, most_spilled_bytes
 

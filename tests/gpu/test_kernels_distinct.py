@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from tests.support.gathered_on_gpu import (
+from tests.support.gpu.gathered_on_gpu import (
     KEY,
     MEAN,
     NODES,
@@ -21,7 +21,7 @@ from tests.support.gathered_on_gpu import (
     put_on_device,
     rows_of,
 )
-from tests.support.graphs import dense_features, projected_table_of, random_graph, table_of
+from tests.support.graphs.graphs import dense_features, projected_table_of, random_graph, table_of
 from torch import Tensor
 
 from gnnserve_api.variants import Storage

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from tests.support.gathered_on_gpu import (
+from tests.support.gpu.gathered_on_gpu import (
     KEY,
     MEAN,
     NO_BIAS,
@@ -20,8 +20,8 @@ from tests.support.gathered_on_gpu import (
     put_on_device,
     rows_of,
 )
-from tests.support.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
-from tests.support.memory import between_forbidden_pages
+from tests.support.graphs.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
+from tests.support.machine.memory import between_forbidden_pages
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceAggregation, DeviceGraph, DeviceRows, PaddedTree

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.support.graphs import graph_of, random_graph
-from tests.support.sampler_contract import FANOUTS, SamplerContract, Tree
+from tests.support.graphs.graphs import graph_of, random_graph
+from tests.support.sampling.sampler_contract import FANOUTS, SamplerContract, Tree
 from torch import Tensor
 
 from gnnserve_worker.gpu.arrays import PADDING, DeviceGraph, PaddedTree

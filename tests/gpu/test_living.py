@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.support.gpu_revisions import means, use_small_chunks
-from tests.support.gpu_twin import Twin
-from tests.support.interpreter import skip_overflow_checks
+from tests.support.changes.living import DEEPER, FEATURES, MODELS, ROOM_BYTES, VARIANTS, PlainGraph, batch_of, generated
+from tests.support.gpu.gpu_revisions import means, use_small_chunks
+from tests.support.gpu.gpu_twin import Twin
+from tests.support.gpu.interpreter import skip_overflow_checks
 from tests.support.lacks import needs_no_gpu
-from tests.support.living import DEEPER, FEATURES, MODELS, ROOM_BYTES, VARIANTS, PlainGraph, batch_of, generated
-from tests.support.overlays import arrange_overlay
+from tests.support.overlays.overlays import arrange_overlay
 
 import gnnserve_worker.gpu.living as living_module
 import gnnserve_worker.gpu.served as served_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.support.gpu_revisions import revision
+from tests.support.gpu.gpu_revisions import revision
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.network import DeviceNetwork, DeviceProduct

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.support.gpu_revisions import engine_of, means, use_small_chunks
-from tests.support.gpu_twin import Twin
-from tests.support.interposed import Interposed
-from tests.support.interpreter import skip_overflow_checks
-from tests.support.overlays import ARCHITECTURES, FEATURES, NODES, World, revision_over
+from tests.support.gpu.gpu_revisions import engine_of, means, use_small_chunks
+from tests.support.gpu.gpu_twin import Twin
+from tests.support.gpu.interposed import Interposed
+from tests.support.gpu.interpreter import skip_overflow_checks
+from tests.support.overlays.overlays import ARCHITECTURES, FEATURES, NODES, World, revision_over
 
 import gnnserve_worker.gpu.buffers as buffers_module
 import gnnserve_worker.gpu.kernels.attention as attention_module

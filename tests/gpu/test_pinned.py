@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.gpu_twin import Twin
+from tests.support.gpu.gpu_twin import Twin
 
 import gnnserve_worker.gpu.pinned as pinned_module
 from gnnserve_worker.gpu.memory import RESERVE_BYTES, HostMemory, Ledger

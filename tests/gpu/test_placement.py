@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.gpu_revisions import projected_revision, revision
+from tests.support.gpu.gpu_revisions import projected_revision, revision
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.buffers import LaneSizes, bucket_of, plan_lane

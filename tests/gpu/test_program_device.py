@@ -18,7 +18,9 @@ from gnnserve_worker.pods.device import DeviceSettings, open_served
 @pytest.mark.gpu
 @needs_cuda_provider()
 def test_a_program_is_served_by_the_gpu_with_the_scores_of_the_cpu(tmp_path: Path) -> None:
-    from tests.support.published_programs import published  # needs onnx, which the oldest versions come without
+    from tests.support.programs.published_programs import (
+        published,  # needs onnx, which the oldest versions come without
+    )
 
     repository, manifest = published(tmp_path)
     loaded = load_revision(repository, manifest.revision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.gpu_revisions import assert_answers_are_the_cpus, projected_revision, revision
+from tests.support.gpu.gpu_revisions import assert_answers_are_the_cpus, projected_revision, revision
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.accelerator import Accelerator

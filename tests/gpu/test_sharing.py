@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.support.gpu_revisions import engine_of, means, revision, some_seeds, use_small_chunks
-from tests.support.interposed import Interposed
-from tests.support.interpreter import skip_overflow_checks
+from tests.support.gpu.gpu_revisions import engine_of, means, revision, some_seeds, use_small_chunks
+from tests.support.gpu.interposed import Interposed
+from tests.support.gpu.interpreter import skip_overflow_checks
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.gpu.accelerator import Accelerator

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.gpu_revisions import engine_of, published, revision, use_small_chunks
-from tests.support.interpreter import skip_overflow_checks
-from tests.support.loading import DEADLINE_S
-from tests.support.serving import Client, FakeWorker, running, with_compute
+from tests.support.gpu.gpu_revisions import engine_of, published, revision, use_small_chunks
+from tests.support.gpu.interpreter import skip_overflow_checks
+from tests.support.serving.loading import DEADLINE_S
+from tests.support.serving.serving import Client, FakeWorker, running, with_compute
 
 import gnnserve_worker.gpu.served as served_module
 import gnnserve_worker.gpu.sharing as sharing_module

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from tests.support.graphs import npz_arrays, random_splits, write_npz
-from tests.support.hetero_pyg import HIDDEN, HeteroModel
-from tests.support.programs import export_over_graph
-from tests.support.pyg import edges_of_graph, module_of, to_tensors
-from tests.support.several_types import TypedParts, load_types, typed_source, write_folder
+from tests.support.graphs.graphs import npz_arrays, random_splits, write_npz
+from tests.support.graphs.several_types import TypedParts, load_types, typed_source, write_folder
+from tests.support.models.hetero_pyg import HIDDEN, HeteroModel
+from tests.support.models.pyg import edges_of_graph, module_of, to_tensors
+from tests.support.programs.programs import export_over_graph
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.generated.capabilities import SETUPS, Setup, merged

@@ -17,7 +17,7 @@ import numpy as np
 from tests.matrix.cells import Cell
 from tests.matrix.columns import COLUMNS_OF_PAGE, Column
 from tests.matrix.scene import Opened, Scene, run, scene_of
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving.serving import Client, FakeWorker, running
 
 from gnnserve_api.generated.capabilities import CAPABILITIES_PATH, FEATURES, SERVED_PART, page_with, row
 from gnnserve_client import Overlay, TypedOverlay

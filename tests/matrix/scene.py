@@ -23,11 +23,11 @@ import numpy as np
 from safetensors.numpy import load_file
 from tests.matrix.cells import Cell, fields_of
 from tests.matrix.columns import MOST_NEIGHBOURS, Column
-from tests.support.following_index import followed
-from tests.support.grpc_worker import listening
-from tests.support.living import ROOM_BYTES, write_and_apply
-from tests.support.serving import Client, FakeWorker, running
-from tests.support.two_revisions import STAYS, DirectCalls
+from tests.support.changes.living import ROOM_BYTES, write_and_apply
+from tests.support.serving.following_index import followed
+from tests.support.serving.grpc_worker import listening
+from tests.support.serving.serving import Client, FakeWorker, running
+from tests.support.serving.two_revisions import STAYS, DirectCalls
 
 from gnnserve_api.families import ChannelAxis, ColumnAxis, NetworkAxis, point_of
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest

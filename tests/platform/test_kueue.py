@@ -9,8 +9,8 @@ import pytest
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.kueue import kueue
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.kubernetes.queued_jobs import QUEUE, job_of, runs
 from tests.support.lacks import lacks_own_node
-from tests.support.queued_jobs import QUEUE, job_of, runs
 
 pytestmark = pytest.mark.usefixtures("operator")
 

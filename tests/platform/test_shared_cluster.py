@@ -16,9 +16,9 @@ import yaml
 from tests.cluster.harness.client import Cluster, wait_for
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.session import running_api_server
-from tests.support.helm import render
-from tests.support.ports import reserved_port
-from tests.support.running_operator import operator_process
+from tests.support.kubernetes.helm import render
+from tests.support.machine.ports import reserved_port
+from tests.support.operator.running_operator import operator_process
 
 # The first test may wait until Kubernetes is compiled.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]

@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from tests.support.declared_environment import ROOT, declared_requirements, required_distributions, run_declared
+from tests.support.operator.declared_environment import (
+    ROOT,
+    declared_requirements,
+    required_distributions,
+    run_declared,
+)
 from tools.audit import IMAGES
 
 from gnnserve_api.errors import ResourceError

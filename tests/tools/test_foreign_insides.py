@@ -14,10 +14,13 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Reasons, by file and finding, why there is no public way."""
 _PATCHED = "the interpreter patches its language at every launch, which is half of the time of these tests"
 EXCEPTIONS_OF_TESTS = {
-    ("tests/support/fork_server.py", "sys.modules.pop"): "a fork runs the module again, as a new process would",
-    ("tests/support/gpu_compilation.py", "triton.runtime.jit.JITFunction.run"): "kernels are compiled and not launched",
-    ("tests/support/interpreter.py", "triton.runtime.interpreter._patch_lang"): _PATCHED,
-    ("tests/support/interpreter.py", "triton.language.tensor.__index__"): "Triton 3.6's is refused by numpy 2.4",
+    ("tests/support/machine/fork_server.py", "sys.modules.pop"): "a fork runs the module again, as a new process would",
+    (
+        "tests/support/gpu/gpu_compilation.py",
+        "triton.runtime.jit.JITFunction.run",
+    ): "kernels are compiled and not launched",
+    ("tests/support/gpu/interpreter.py", "triton.runtime.interpreter._patch_lang"): _PATCHED,
+    ("tests/support/gpu/interpreter.py", "triton.language.tensor.__index__"): "Triton 3.6's is refused by numpy 2.4",
 }
 """Reasons, by file and finding, why tests do so, which no user runs."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.kernel_source import kernel_root
+from tests.support.gpu.kernel_source import kernel_root
 from tools import kernels
 
 from gnnserve_worker.kernel_cache import EVERYTHING, note_compiled

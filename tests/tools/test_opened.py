@@ -9,7 +9,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from tests.support.pages import ROOT, read_page
+from tests.support.pages.pages import ROOT, read_page
 from tests.support.profiles import profile
 from tools.opened import Trace, follow_reconcile
 

@@ -11,7 +11,7 @@ from importlib import metadata
 
 import yaml
 from cyclonedx.model.bom import Bom
-from tests.support.declared_environment import ROOT
+from tests.support.operator.declared_environment import ROOT
 from tools.audit import IMAGES
 from tools.sbom import bill_of, debian_components
 

@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
-from tests.support.declared_environment import declared_requirements
+from tests.support.operator.declared_environment import declared_requirements
 
 NEWEST_TESTED = {"kopf": "1.45.2", "torch": "2.15.0"}
 """Newest versions that the whole suite has passed with; the next minor release is not admitted. To admit one, install

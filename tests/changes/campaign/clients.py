@@ -33,7 +33,7 @@ from tests.changes.campaign.history import (
     Unanswered,
 )
 from tests.changes.campaign.revision import NODES, VALUES, from_json, to_binary, to_json
-from tests.support.waiting import Patience, until
+from tests.support.machine.waiting import Patience, until
 
 from gnnserve_api.http.changes import CHANGES_TYPE, CLIENT_HEADER, SEQUENCE_HEADER
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from tests.changes.campaign.clients import Caller, Notes, Reached
 from tests.changes.campaign.world import Worker, World
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 
 class Fault(StrEnum):

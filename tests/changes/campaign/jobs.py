@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support import fork_server
+from tests.support.machine import fork_server
 
 from gnnserve_api.pods.generation import GenerationResult, decode_result
 from gnnserve_api.pods.interface import COMPACT_VARIABLE

@@ -37,7 +37,7 @@ from tests.changes.campaign.faults import (
 from tests.changes.campaign.history import History, LogRecord, Replica
 from tests.changes.campaign.revision import draw_graph
 from tests.changes.campaign.world import running_world
-from tests.support.postgres import PostgresServer
+from tests.support.changes.postgres import PostgresServer
 
 Logs = dict[str, tuple[LogRecord, ...]]
 _TRIES = 10

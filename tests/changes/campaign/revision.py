@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from tests.changes.campaign.graph import Batch, FirstGraph
-from tests.support.graphs import Tensors
-from tests.support.living import batch_of
+from tests.support.changes.living import batch_of
+from tests.support.graphs.graphs import Tensors
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.graph.change_batch import encode_batch

@@ -21,11 +21,11 @@ from tests.changes.campaign.clients import Place
 from tests.changes.campaign.graph import FirstGraph
 from tests.changes.campaign.jobs import Jobs
 from tests.changes.campaign.revision import NAMESPACE, SERVICE, service_of, write_source
-from tests.support import fork_server
-from tests.support.configmap_server import ConfigMapServer, configmap_server
-from tests.support.partition import Partition
-from tests.support.pods import WorkerPod, worker_pod
-from tests.support.postgres import PostgresServer
+from tests.support.changes.partition import Partition
+from tests.support.changes.postgres import PostgresServer
+from tests.support.kubernetes.configmap_server import ConfigMapServer, configmap_server
+from tests.support.machine import fork_server
+from tests.support.pods.pods import WorkerPod, worker_pod
 
 from gnnserve_api.pods.generation import GenerationResult
 from gnnserve_api.pods.interface import (

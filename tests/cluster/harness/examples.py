@@ -31,8 +31,8 @@ from tests.cluster.harness.components import REPOSITORY
 from tests.cluster.harness.installation import MIRROR_PORT, SYSTEM_NAMESPACE
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import Service
-from tests.support.pages import code_blocks, read_page, section
-from tests.support.published import ogb_files, sample
+from tests.support.graphs.published import ogb_files, sample
+from tests.support.pages.pages import code_blocks, read_page, section
 from typer.testing import CliRunner
 
 from gnnserve_api.manifest import load_manifest

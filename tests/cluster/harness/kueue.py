@@ -21,7 +21,7 @@ from tests.cluster.harness import binaries
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.layout import HOST_IP, Layout
 from tests.cluster.harness.processes import Background
-from tests.support.certificates import make_key_pair
+from tests.support.serving.certificates import make_key_pair
 
 _WEBHOOK_PORT, _HEALTH_PORT = 19443, 18081
 _API = "kueue.x-k8s.io/v1beta2"

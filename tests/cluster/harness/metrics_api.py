@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.cluster.harness.client import Cluster, wait_for
 from tests.cluster.harness.layout import HOST_IP, NODE
-from tests.support.certificates import make_key_pair
+from tests.support.serving.certificates import make_key_pair
 
 NAME = "test-metrics"
 RESOURCE_GROUP, EXTERNAL_GROUP = "metrics.k8s.io", "external.metrics.k8s.io"

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 from tests.control.campaign.clock import SimClock
-from tests.support import garbage_collector
-from tests.support.control_plane import VARIANT_ROUTES, VARIANTS
-from tests.support.fake_cluster import FakeCluster
+from tests.support.kubernetes import garbage_collector
+from tests.support.kubernetes.control_plane import VARIANT_ROUTES, VARIANTS
+from tests.support.kubernetes.fake_cluster import FakeCluster
 
 from gnnserve_api.pods.change_log import UpdatesState
 from gnnserve_api.pods.generation import GenerationResult, encode_result

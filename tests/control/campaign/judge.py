@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.control.campaign.control_plane import ControlPlane, revision_of
-from tests.support.api_server import Request
-from tests.support.fake_cluster import FakeCluster
+from tests.support.kubernetes.api_server import Request
+from tests.support.kubernetes.fake_cluster import FakeCluster
 
 from gnnserve_api.pods.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService

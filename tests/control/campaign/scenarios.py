@@ -20,7 +20,7 @@ from tests.control.campaign.control_plane import (
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.trouble import PEACE, STOPPED, VIEWS
 from tests.control.campaign.world import KEY, MOST_RESTARTS, World
-from tests.support.fake_cluster import Fault, Refusal
+from tests.support.kubernetes.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods.interface import COMPACT_VARIABLE
 from gnnserve_operator.decide.reverts import REVERTED

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from tests.control.campaign.clock import SimClock
 from tests.control.campaign.view import Meddle, View, tell
-from tests.support.api_server import Request, Response
-from tests.support.fake_cluster import FakeCluster
-from tests.support.in_process import InProcessTransport
+from tests.support.kubernetes.api_server import Request, Response
+from tests.support.kubernetes.fake_cluster import FakeCluster
+from tests.support.kubernetes.in_process import InProcessTransport
 
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.cluster import Cluster

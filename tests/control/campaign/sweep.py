@@ -20,8 +20,8 @@ from tests.control.campaign.play import Outcome, play
 from tests.control.campaign.scenarios import Scene
 from tests.control.campaign.trouble import CRASHES, ON_STEP, STOPS, VIEWS, Point, Trouble
 from tests.control.campaign.world import World
-from tests.support.api_server import Response
-from tests.support.fake_cluster import Change
+from tests.support.kubernetes.api_server import Response
+from tests.support.kubernetes.fake_cluster import Change
 
 _NEVER = sys.maxsize
 

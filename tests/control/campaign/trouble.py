@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.control.campaign.sim_operator import Crash
 from tests.control.campaign.view import DELAY_S
-from tests.support.api_server import Response
-from tests.support.fake_cluster import Change
+from tests.support.kubernetes.api_server import Response
+from tests.support.kubernetes.fake_cluster import Change
 
 if TYPE_CHECKING:
     from tests.control.campaign.world import World

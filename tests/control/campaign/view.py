@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tests.support.fake_cluster import Change, FakeCluster
+from tests.support.kubernetes.fake_cluster import Change, FakeCluster
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.metadata import MANAGED_BY, MANAGER

@@ -18,9 +18,9 @@ from tests.control.campaign.control_plane import ACT_S, ControlPlane
 from tests.control.campaign.judge import Judge
 from tests.control.campaign.sim_operator import RESYNC_S, SimOperator, Surroundings
 from tests.control.campaign.trouble import FENCED, STOPS, Trouble
-from tests.support.api_server import ApiServer, Request, Response
-from tests.support.fake_cluster import FakeCluster
-from tests.support.operator import gnnservice
+from tests.support.kubernetes.api_server import ApiServer, Request, Response
+from tests.support.kubernetes.fake_cluster import FakeCluster
+from tests.support.operator.operator import gnnservice
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.desired.metadata import TERM_ANNOTATION

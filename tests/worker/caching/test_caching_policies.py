@@ -7,7 +7,7 @@ import pytest
 from benchmarks.cache_simulation.belady import belady_hits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.cache_policies import SlowFifo, SlowFrequency, SlowLfu, slow_belady
+from tests.support.caching.cache_policies import SlowFifo, SlowFrequency, SlowLfu, slow_belady
 from tests.support.campaigns import examples
 
 from gnnserve_api.device import CachePolicy

@@ -2,7 +2,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.support.cache_steps import Scene, all_scenes
+from tests.support.caching.cache_steps import Scene, all_scenes
 
 from gnnserve_worker.caching import slots as slots_module
 from gnnserve_worker.caching.policy import NO_ITEMS, Changes

@@ -1,7 +1,7 @@
 """The protocol in real threads: a smaller `make stress-cache`."""
 
 import pytest
-from tests.support.cache_model import Mistake, Stress, run_stress
+from tests.support.caching.cache_model import Mistake, Stress, run_stress
 
 
 @pytest.mark.campaign

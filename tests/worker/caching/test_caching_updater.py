@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.epochs import Epochs

@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from tests.support.compacting_pod import COLUMNS, MAX_DELTA_BYTES, UID, Service, new_node
-from tests.support.generating_pod import keep_signals, manifest_of
-from tests.support.secured_worker import Running, started
-from tests.support.waiting import WAIT_S, until
+from tests.support.machine.waiting import WAIT_S, until
+from tests.support.pods.compacting_pod import COLUMNS, MAX_DELTA_BYTES, UID, Service, new_node
+from tests.support.pods.generating_pod import keep_signals, manifest_of
+from tests.support.serving.secured_worker import Running, started
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.pods.routing import RoutingTable

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import random_graph
+from tests.support.graphs.graphs import random_graph
 
 from gnnserve_api.files.graph_schema import one_type
 from gnnserve_worker.graph import change_ids

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.living import FEATURES, PlainGraph, batch_of, generated, ids_of, stored_ids
-from tests.support.living_relations import PlainTypedGraph
-from tests.support.living_types import VARIANTS as TYPED_VARIANTS
-from tests.support.living_types import batch_of as typed_batch_of
-from tests.support.living_types import opened as opened_typed
-from tests.support.living_types import served_by
-from tests.support.overlays import RULES
-from tests.support.typed_overlays import Given, made
+from tests.support.changes.living import FEATURES, PlainGraph, batch_of, generated, ids_of, stored_ids
+from tests.support.changes.living_relations import PlainTypedGraph
+from tests.support.changes.living_types import VARIANTS as TYPED_VARIANTS
+from tests.support.changes.living_types import batch_of as typed_batch_of
+from tests.support.changes.living_types import opened as opened_typed
+from tests.support.changes.living_types import served_by
+from tests.support.overlays.overlays import RULES
+from tests.support.overlays.typed_overlays import Given, made
 
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.compaction.source_changes import SourceChanges

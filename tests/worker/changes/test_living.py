@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.living import (
+from tests.support.changes.living import (
     DEEPER,
     FEATURES,
     MODELS,
@@ -18,7 +18,7 @@ from tests.support.living import (
     ids_of,
     stored_ids,
 )
-from tests.support.overlays import RULES, arrange_overlay
+from tests.support.overlays.overlays import RULES, arrange_overlay
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import (

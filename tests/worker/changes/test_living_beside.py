@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.living import (
+from tests.support.changes.living import (
     DEEPER,
     FEATURES,
     MODELS,

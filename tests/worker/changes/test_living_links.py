@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.support.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of, ids_of
-from tests.support.living_links import (
+from tests.support.changes.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of, ids_of
+from tests.support.changes.living_links import (
     UID,
     ChangingLinks,
     JoinedLinks,
@@ -28,10 +28,10 @@ from tests.support.living_links import (
     spec_of,
     typed_batch,
 )
-from tests.support.living_relations import PlainTypedGraph
-from tests.support.new_ends import made
-from tests.support.recommended_links import of_users, service_of
-from tests.support.typed_overlays import embeddings_of
+from tests.support.changes.living_relations import PlainTypedGraph
+from tests.support.generation.new_ends import made
+from tests.support.generation.recommended_links import of_users, service_of
+from tests.support.overlays.typed_overlays import embeddings_of
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.files.repository import ChangedSource

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.payload_lists import lists_with_payload
-from tests.support.serving import FakeWorker
+from tests.support.graphs.payload_lists import lists_with_payload
+from tests.support.serving.serving import FakeWorker
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 from msgspec import UNSET
-from tests.support.hetero_pyg import AttentionModel, HeteroModel
-from tests.support.living_relations import PlainTypedGraph
-from tests.support.living_types import (
+from tests.support.changes.living_relations import PlainTypedGraph
+from tests.support.changes.living_types import (
     BINARY,
     CLOSE,
     EVERYTHING,
@@ -30,10 +29,11 @@ from tests.support.living_types import (
     opened,
     served_by,
 )
-from tests.support.networks_of_types import data_of, generated, saved, service_of
-from tests.support.several_types import shop, write_tables
-from tests.support.typed_overlays import Given, made, read
-from tests.support.waiting import WAIT_S
+from tests.support.graphs.several_types import shop, write_tables
+from tests.support.machine.waiting import WAIT_S
+from tests.support.models.hetero_pyg import AttentionModel, HeteroModel
+from tests.support.models.networks_of_types import data_of, generated, saved, service_of
+from tests.support.overlays.typed_overlays import Given, made, read
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.files.repository import sealed

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.graphs import neighbours_of
-from tests.support.living import batch_of
+from tests.support.changes.living import batch_of
+from tests.support.graphs.graphs import neighbours_of
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.files.graph_schema import GraphSchema, TypeManifest, one_type, relation_manifest

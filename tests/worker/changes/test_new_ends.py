@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.hetero_pyg import CLASSES, HIDDEN
-from tests.support.new_ends import RELATION, Given, made
-from tests.support.serving import FakeWorker, running
-from tests.support.typed_overlays import changed_by, drawn_overlay, embeddings_of, read
+from tests.support.generation.new_ends import RELATION, Given, made
+from tests.support.models.hetero_pyg import CLASSES, HIDDEN
+from tests.support.overlays.typed_overlays import changed_by, drawn_overlay, embeddings_of, read
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.graph.store import GraphData

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of, generated
+from tests.support.changes.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of, generated
 
 import gnnserve_worker.inference.written as written_module
 from gnnserve_api.files.edges import Direction, EdgeRules

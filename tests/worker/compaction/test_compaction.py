@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from msgspec import UNSET
-from tests.support.compacted_service import NODES, UID, UNDIRECTED, Service
-from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch_of, ids_of
-from tests.support.overlays import RULES
+from tests.support.changes.compacted_service import NODES, UID, UNDIRECTED, Service
+from tests.support.changes.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch_of, ids_of
+from tests.support.overlays.overlays import RULES
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.files.given_weights import ComparedScores

@@ -10,12 +10,21 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.compacted_relations import UID, Service
-from tests.support.living_relations import PlainTypedGraph
-from tests.support.living_types import CLOSE, EVERYTHING, NAMES, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
-from tests.support.networks_of_types import service_of
-from tests.support.several_types import load_types, shop, typed_source, write_folder, write_tables
-from tests.support.typed_overlays import described
+from tests.support.changes.compacted_relations import UID, Service
+from tests.support.changes.living_relations import PlainTypedGraph
+from tests.support.changes.living_types import (
+    CLOSE,
+    EVERYTHING,
+    NAMES,
+    ROOM_BYTES,
+    VARIANTS,
+    batch_of,
+    numbers_of,
+    served_by,
+)
+from tests.support.graphs.several_types import load_types, shop, typed_source, write_folder, write_tables
+from tests.support.models.networks_of_types import service_of
+from tests.support.overlays.typed_overlays import described
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import ChangedSource

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.compacted_service import NODES, UNDIRECTED, Service
-from tests.support.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of
-from tests.support.overlays import RULES
+from tests.support.changes.compacted_service import NODES, UNDIRECTED, Service
+from tests.support.changes.living import FEATURES, ROOM_BYTES, PlainGraph, batch_of
+from tests.support.overlays.overlays import RULES
 
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.compaction.carrying import carry_over

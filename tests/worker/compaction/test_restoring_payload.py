@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.compacted_relations import UID, Service
-from tests.support.shop_payload import OPTIONS, relations_of, shop_with_payload, tables_of
-from tests.support.tables import write_table
+from tests.support.changes.compacted_relations import UID, Service
+from tests.support.graphs.shop_payload import OPTIONS, relations_of, shop_with_payload, tables_of
+from tests.support.graphs.tables import write_table
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.compaction.restoring import restore

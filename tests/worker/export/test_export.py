@@ -17,9 +17,9 @@ import onnx
 import pytest
 import safetensors.numpy
 import torch
-from tests.support.gpu_revisions import projected_revision
-from tests.support.gpu_revisions import revision as revision_of
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.gpu.gpu_revisions import projected_revision
+from tests.support.gpu.gpu_revisions import revision as revision_of
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportedArray, ExportFormat, ExportManifest

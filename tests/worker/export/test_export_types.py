@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.several_types import TypedParts, shop, write_hetero
+from tests.support.graphs.several_types import TypedParts, shop, write_hetero
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportFormat, ExportManifest

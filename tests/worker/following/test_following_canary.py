@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.support.serving import FakeWorker
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.serving import FakeWorker
 
 from gnnserve_api.pods.routing import Canary, Damage, RoutingTable
 from gnnserve_worker.following.canary import CanaryFollower

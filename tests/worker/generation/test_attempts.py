@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.graphs import planted_graph
-from tests.support.learning import labelled_set
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import planted_graph
 
 from gnnserve_api.files.training import Majority, TrainingRun
 from gnnserve_api.spec.model import Model, Scope, Training

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from tests.support.generation.learning import labels_of
+from tests.support.generation.steps import HeardSteps
+from tests.support.graphs.several_types import TypedParts, divided_shop, load_types, shop, typed_source, write_folder
 from tests.support.lacks import needs_gpu
-from tests.support.learning import labels_of
-from tests.support.several_types import TypedParts, divided_shop, load_types, shop, typed_source, write_folder
-from tests.support.steps import HeardSteps
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import (
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import (
     dense_features,
     network_manifest,
     npz_arrays,
@@ -16,9 +17,8 @@ from tests.support.graphs import (
     service_of,
     write_npz,
 )
-from tests.support.learning import labelled_set
-from tests.support.overlays import scores_of_new_node
-from tests.support.pyg import assert_close
+from tests.support.models.pyg import assert_close
+from tests.support.overlays.overlays import scores_of_new_node
 
 from gnnserve_api.files.repository import NetworkManifest, RevisionManifest
 from gnnserve_api.spec.model import Model, Scope

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.hetero_pyg import HIDDEN
-from tests.support.living_relations import PlainTypedGraph
-from tests.support.living_types import assert_answers_are_those_of, batch_of, opened, served_by
-from tests.support.networks_of_types import data_of, generated, saved, scores_of, service_of
-from tests.support.recommended_links import service_of as service_of_links
-from tests.support.several_types import divided_shop, shop, write_folder
-from tests.support.typed_overlays import model_of, spec_of
+from tests.support.changes.living_relations import PlainTypedGraph
+from tests.support.changes.living_types import assert_answers_are_those_of, batch_of, opened, served_by
+from tests.support.generation.recommended_links import service_of as service_of_links
+from tests.support.graphs.several_types import divided_shop, shop, write_folder
+from tests.support.models.hetero_pyg import HIDDEN
+from tests.support.models.networks_of_types import data_of, generated, saved, scores_of, service_of
+from tests.support.overlays.typed_overlays import model_of, spec_of
 
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.graph.change_batch import Applied

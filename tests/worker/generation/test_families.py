@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
+from tests.support.graphs.graphs import dense_features, network_manifest, random_graph, random_tensors
 
 from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec

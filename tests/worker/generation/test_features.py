@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sklearn.preprocessing
-from tests.support.graphs import dense_features, sparse_features
+from tests.support.graphs.graphs import dense_features, sparse_features
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Normalization

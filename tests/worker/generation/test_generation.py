@@ -16,10 +16,10 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
-from tests.support.graphs import Tensors, npz_arrays, planted_graph, service_of, write_npz
-from tests.support.learning import labelled_set
-from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
-from tests.support.steps import HeardSteps
+from tests.support.generation.learning import labelled_set
+from tests.support.generation.steps import HeardSteps
+from tests.support.graphs.graphs import Tensors, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.models.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.profile import VariantProfile

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support import campaigns
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
-from tests.support.pods import ROOT
-from tests.support.programs import write_linear
-from tests.support.several_types import shop, write_folder
+from tests.support.graphs.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.graphs.several_types import shop, write_folder
+from tests.support.pods.pods import ROOT
+from tests.support.programs.programs import write_linear
 
 COLUMNS, CLASSES = 12, (2, 5, 9)
 BRIEF = {"epochs": 2, "batchSize": 64, "seed": 5}
@@ -47,7 +47,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What became of each manifest."""
     folder = tmp_path_factory.mktemp("killed")
     (folder / "manifests.json").write_text(json.dumps(manifests_in(folder)))
-    command = [sys.executable, "-m", "tests.support.killed_at_steps", folder / "manifests.json", folder, *AT]
+    command = [sys.executable, "-m", "tests.support.generation.killed_at_steps", folder / "manifests.json", folder, *AT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     print(done.stderr)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
-from tests.support.learning import labelled_set
-from tests.support.overlays import scores_of_new_node
-from tests.support.pyg import assert_close, module_of, to_tensors
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.models.pyg import assert_close, module_of, to_tensors
+from tests.support.overlays.overlays import scores_of_new_node
 
 import gnnserve_worker.generation.train as train_module
 from gnnserve_api.families import point_of

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
-from tests.support.graphs import service_of as service_over
-from tests.support.living import ROOM_BYTES
-from tests.support.one_row_links import BOTH, UPDATES, links_service
-from tests.support.several_types import shop, write_folder
-from tests.support.typed_overlays import described, read
+from tests.support.changes.living import ROOM_BYTES
+from tests.support.generation.one_row_links import BOTH, UPDATES, links_service
+from tests.support.graphs.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.graphs.graphs import service_of as service_over
+from tests.support.graphs.several_types import shop, write_folder
+from tests.support.overlays.typed_overlays import described, read
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import PAIRS_SCHEMA_VERSION, TYPED_SCHEMA_VERSION, RevisionManifest

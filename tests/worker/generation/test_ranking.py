@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from tests.support.graphs import neighbours_of, planted_graph
-from tests.support.learning import labelled_set
-from tests.support.pyg import module_of, to_tensors
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import neighbours_of, planted_graph
+from tests.support.models.pyg import module_of, to_tensors
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Model, Scope

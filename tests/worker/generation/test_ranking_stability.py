@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.graphs import dense_features, neighbours_of, network_manifest, random_graph, random_tensors
+from tests.support.graphs.graphs import dense_features, neighbours_of, network_manifest, random_graph, random_tensors
 
 from gnnserve_worker.generation import moments as moments_module
 from gnnserve_worker.generation.moments import Moments, first_layer_moments, refit, sample_nodes

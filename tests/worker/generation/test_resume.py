@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support import campaigns
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
-from tests.support.interruption import Interruption, in_child
-from tests.support.steps import HeardSteps
+from tests.support.generation.steps import HeardSteps
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.machine.interruption import Interruption, in_child
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.files.training import TrainingRun

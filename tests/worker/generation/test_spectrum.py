@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.graphs import graph_of
+from tests.support.graphs.graphs import graph_of
 
 from gnnserve_worker.generation.light_gcn import leading_eigenpairs, normalised, to_torch
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.graphs import graph_of, neighbours_of, planted_graph
-from tests.support.learning import labelled_set
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import graph_of, neighbours_of, planted_graph
 
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice

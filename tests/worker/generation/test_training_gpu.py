@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from tests.support.graphs import planted_graph
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import planted_graph
 from tests.support.lacks import needs_gpu
-from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.blocks import block_of

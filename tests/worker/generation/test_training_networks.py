@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from tests.support.graphs import (
+from tests.support.graphs.graphs import (
     dense_features,
     graph_of,
     network_manifest,
@@ -16,7 +16,7 @@ from tests.support.graphs import (
     random_tensors,
     sparse_features,
 )
-from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of, to_tensors
+from tests.support.models.pyg import assert_close, edges_of_graph, module_of, scores_of, to_tensors
 from torch_geometric.nn import GCN
 
 from gnnserve_api.spec.model import Architecture

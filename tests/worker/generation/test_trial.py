@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.support.graphs import planted_graph
+from tests.support.graphs.graphs import planted_graph
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec

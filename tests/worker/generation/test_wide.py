@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import scipy.sparse as sp
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families import registry

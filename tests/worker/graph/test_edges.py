@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.graphs import neighbours_of
+from tests.support.graphs.graphs import neighbours_of
 
 from gnnserve_api.files.edges import Direction, Duplicates, SelfLoops
 from gnnserve_worker.graph import counting_sorts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.graphs import random_graph
-from tests.support.released_graphs import GRAPHS
+from tests.support.graphs.graphs import random_graph
+from tests.support.graphs.released_graphs import GRAPHS
 
 from gnnserve_worker.graph.relation_lists import merged_lists, parted_lists
 from gnnserve_worker.graph.store import Graph, GraphData

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.repository import repository_in
-from tests.support.samplers import sampler_of
+from tests.support.generation.repository import repository_in
+from tests.support.sampling.samplers import sampler_of
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.files.repository import ChangedSource

@@ -7,8 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.support.payload_lists import lists_with_payload
-from tests.support.toy_payload import (
+from tests.support.graphs.payload_lists import lists_with_payload
+from tests.support.graphs.toy_payload import (
     BOUGHT,
     ITEMS,
     KEPT,

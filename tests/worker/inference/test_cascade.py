@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
-from tests.support.learning import labels_of
-from tests.support.overlays import arrange_overlay
+from tests.support.generation.learning import labels_of
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.overlays.overlays import arrange_overlay
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import POINTS

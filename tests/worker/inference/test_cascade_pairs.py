@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
-from tests.support.links import load_links
-from tests.support.one_row_links import links_service
-from tests.support.pair_workers import BINARY, on_worker
-from tests.support.questions import question_of
-from tests.support.serving import Client
-from tests.support.several_types import shop, write_folder
+from tests.support.generation.one_row_links import links_service
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.graphs.links import load_links
+from tests.support.graphs.several_types import shop, write_folder
+from tests.support.serving.pair_workers import BINARY, on_worker
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import Client
 
 from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.links import LinkCalibration

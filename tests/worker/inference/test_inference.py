@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.graphs import (
+from tests.support.graphs.graphs import (
     dense_features,
     graph_of,
     network_manifest,
@@ -19,7 +19,7 @@ from tests.support.graphs import (
     revision_in_memory,
     table_of,
 )
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker import parallel

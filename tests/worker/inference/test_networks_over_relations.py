@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.support.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
-from tests.support.networks_of_types import data_of, generated, saved, scores_of, service_of
-from tests.support.several_types import (
+from tests.support.graphs.several_types import (
     divided_shop,
     shop,
     write_tables,
 )
+from tests.support.models.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
+from tests.support.models.networks_of_types import data_of, generated, saved, scores_of, service_of
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.graph_schema import GraphSchema

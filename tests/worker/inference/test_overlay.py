@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.overlays import (
+from tests.support.overlays.overlays import (
     ARCHITECTURES,
     FEATURES,
     NODES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.typed_lists import NODES, drawn_edges, over_types, random_lists, readings
+from tests.support.graphs.typed_lists import NODES, drawn_edges, over_types, random_lists, readings
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.files.graph_schema import one_type

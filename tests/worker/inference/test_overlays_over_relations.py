@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.hetero_pyg import HIDDEN
-from tests.support.serving import FakeWorker, running
-from tests.support.typed_overlays import Given, changed_by, drawn_overlay, embeddings_of, made, read
+from tests.support.models.hetero_pyg import HIDDEN
+from tests.support.overlays.typed_overlays import Given, changed_by, drawn_overlay, embeddings_of, made, read
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import Neighbours

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.support.networks_of_types import service_of
-from tests.support.samplers import sampler_of
-from tests.support.secured_worker import started
-from tests.support.several_types import TypedParts, load_types, typed_source
-from tests.support.shop_payload import BUYS, relations_of, shop_with_payload, tables_of
-from tests.support.typed_overlays import read
-from tests.support.waiting import WAIT_S
+from tests.support.graphs.several_types import TypedParts, load_types, typed_source
+from tests.support.graphs.shop_payload import BUYS, relations_of, shop_with_payload, tables_of
+from tests.support.machine.waiting import WAIT_S
+from tests.support.models.networks_of_types import service_of
+from tests.support.overlays.typed_overlays import read
+from tests.support.sampling.samplers import sampler_of
+from tests.support.serving.secured_worker import started
 from typer.testing import CliRunner
 
 from gnnserve_api.files.repository import RevisionManifest

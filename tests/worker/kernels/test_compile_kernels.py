@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from numba import typeof
 from tests.support import campaigns
-from tests.support.configmap_server import NAMESPACE, configmap_server
-from tests.support.graphs import planted_graph
-from tests.support.learning import labelled_set
-from tests.support.pods import ROOT, WorkerPod, worker_pod
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import planted_graph
+from tests.support.kubernetes.configmap_server import NAMESPACE, configmap_server
+from tests.support.pods.pods import ROOT, WorkerPod, worker_pod
 
 from gnnserve_api.files.repository import NodeIdKind
 from gnnserve_api.objective import Objective

@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.kernel_source import ONES, OTHERS, SOURCE, Source, kernel_root, source
-from tests.support.read_only import read_only
-from tests.support.small_disk import small_disk
+from tests.support.gpu.kernel_source import ONES, OTHERS, SOURCE, Source, kernel_root, source
+from tests.support.machine.read_only import read_only
+from tests.support.machine.small_disk import small_disk
 
 from gnnserve_worker import kernel_cache, kernel_folder
 from gnnserve_worker.kernel_cache import KERNELS, can_be_kept, folder_of, level, levels

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.kernel_source import ONES, Source, kernel_root, source
+from tests.support.gpu.kernel_source import ONES, Source, kernel_root, source
 from tests.support.lacks import needs_root
 
 from gnnserve_worker import kernel_folder

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 import pytest
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_worker import parallel
 from gnnserve_worker.parallel import map_parallel, own_threads, thread_count

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.support.graphs import dense_features
+from tests.support.graphs.graphs import dense_features
 
 from gnnserve_api.files.profile import Compute
 from gnnserve_api.variants import Storage

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
-from tests.support.graphs import (
+from tests.support.graphs.graphs import (
     dense_features,
     graph_of,
     network_manifest,
@@ -21,8 +21,8 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
-from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of, to_tensors
-from tests.support.serving_path import SHARE, infer_scores, sample_of
+from tests.support.models.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of, to_tensors
+from tests.support.models.serving_path import SHARE, infer_scores, sample_of
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from tests.support.graphs import (
+from tests.support.graphs.graphs import (
     dense_features,
     graph_of,
     network_manifest,
@@ -22,8 +22,8 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
-from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of, to_tensors
-from tests.support.serving_path import SHARE, infer_scores, sample_of
+from tests.support.models.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of, to_tensors
+from tests.support.models.serving_path import SHARE, infer_scores, sample_of
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnnserve_api.variants import Storage

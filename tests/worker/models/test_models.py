@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import (
+from tests.support.graphs.graphs import (
     Tensors,
     dense_features,
     graph_of,
@@ -17,7 +17,7 @@ from tests.support.graphs import (
     random_tensors,
     table_of,
 )
-from tests.support.pyg import (
+from tests.support.models.pyg import (
     assert_close,
     edges_of_graph,
     explicit_sample,
@@ -26,7 +26,7 @@ from tests.support.pyg import (
     scores_of,
     to_tensors,
 )
-from tests.support.serving_path import SHARE, infer, sample_of
+from tests.support.models.serving_path import SHARE, infer, sample_of
 
 from gnnserve_api.files.profile import Compute
 from gnnserve_api.files.repository import NetworkManifest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.graphs import projected_table_of
+from tests.support.graphs.graphs import projected_table_of
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.graphs import dense_features, network_manifest, projected_table_of, random_graph, random_tensors
-from tests.support.pyg import assert_close
-from tests.support.serving_path import SHARE, infer, sample_of
+from tests.support.graphs.graphs import (
+    dense_features,
+    network_manifest,
+    projected_table_of,
+    random_graph,
+    random_tensors,
+)
+from tests.support.models.pyg import assert_close
+from tests.support.models.serving_path import SHARE, infer, sample_of
 
 from gnnserve_api.files.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_api.variants import Storage

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.support.graphs import (
+from tests.support.generation.learning import labelled_set
+from tests.support.graphs.graphs import (
     dense_features,
     network_manifest,
     npz_arrays,
@@ -22,8 +23,7 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
-from tests.support.learning import labelled_set
-from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of, to_tensors
+from tests.support.models.pyg import assert_close, edges_of_graph, module_of, scores_of, to_tensors
 
 from gnnserve_api.families import point_of
 from gnnserve_api.spec.graph import Normalization

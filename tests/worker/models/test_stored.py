@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.support.generated import generate_over
-from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
-from tests.support.learning import labels_of
-from tests.support.overlays import FEATURES as FEATURES_OF_WORLD
-from tests.support.overlays import World
+from tests.support.generation.generated import generate_over
+from tests.support.generation.learning import labels_of
+from tests.support.graphs.graphs import dense_features, network_manifest, random_graph, random_tensors
+from tests.support.overlays.overlays import FEATURES as FEATURES_OF_WORLD
+from tests.support.overlays.overlays import World
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.files.repository import NetworkManifest

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import network_manifest
+from tests.support.graphs.graphs import network_manifest
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import Neighbours

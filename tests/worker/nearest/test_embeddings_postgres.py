@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
-from tests.support.waiting import until
+from tests.support.changes.postgres import PostgresServer, postgres_server, programs_with_pgvector
+from tests.support.machine.waiting import until
 
 from gnnserve_worker.generation.embeddings import postgres
 from gnnserve_worker.generation.embeddings.postgres import PostgresSink, Setting, build_settings, view_name

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.support.living import ROOM_BYTES, PlainGraph, batch_of, generated
+from tests.support.changes.living import ROOM_BYTES, PlainGraph, batch_of, generated
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import Applied

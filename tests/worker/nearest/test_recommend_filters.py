@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.following_index import followed
-from tests.support.graphs import network_manifest
-from tests.support.recommended_links import of_users, service_of
-from tests.support.recommending import VARIANTS, WHOLE, ask, loaded
-from tests.support.serving import FakeWorker, running
+from tests.support.generation.recommended_links import of_users, service_of
+from tests.support.graphs.graphs import network_manifest
+from tests.support.serving.following_index import followed
+from tests.support.serving.recommending import VARIANTS, WHOLE, ask, loaded
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.generation.embeddings import index as building

@@ -14,10 +14,10 @@ import httpx
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.support.following_index import followed
-from tests.support.recommended_links import BRIEF, Published, of_users, one_type, published
-from tests.support.serving import FakeWorker, running
-from tests.support.several_types import shop, write_folder
+from tests.support.generation.recommended_links import BRIEF, Published, of_users, one_type, published
+from tests.support.graphs.several_types import shop, write_folder
+from tests.support.serving.following_index import followed
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.kserve import CONTAINER, MODEL_PATH, choose_runtime, render_pod, service_ports
-from tests.support.pods import ROOT
+from tests.support.kubernetes.kserve import CONTAINER, MODEL_PATH, choose_runtime, render_pod, service_ports
+from tests.support.pods.pods import ROOT
 
 from gnnserve_worker.pods.standalone import parse_arguments
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.compacting_pod import NODES, Service, new_node
-from tests.support.generating_pod import keep_signals, manifest_of
+from tests.support.pods.compacting_pod import NODES, Service, new_node
+from tests.support.pods.generating_pod import keep_signals, manifest_of
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import RepositoryError

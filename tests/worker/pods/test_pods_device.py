@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.configmap_server import ConfigMapServer, configmap_server
+from tests.support.changes.living import ROOM_BYTES, PlainGraph, generated
+from tests.support.generation.repository import load_fake, publish, repository_in
+from tests.support.kubernetes.configmap_server import ConfigMapServer, configmap_server
 from tests.support.lacks import needs_no_gpu_files
-from tests.support.living import ROOM_BYTES, PlainGraph, generated
-from tests.support.pods import publish_answering, table_of, worker_pod
-from tests.support.repository import load_fake, publish, repository_in
+from tests.support.pods.pods import publish_answering, table_of, worker_pod
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import DeviceError, InputError
@@ -127,9 +127,9 @@ def test_torch_is_not_loaded_where_no_gpu_is_seen(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from tests.support.configmap_server import ConfigMapServer, configmap_server
-from tests.support.pods import publish_answering, table_of, worker_pod
-from tests.support.repository import load_fake, publish, repository_in
+from tests.support.kubernetes.configmap_server import ConfigMapServer, configmap_server
+from tests.support.pods.pods import publish_answering, table_of, worker_pod
+from tests.support.generation.repository import load_fake, publish, repository_in
 from gnnserve_worker.pods import serve
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 repository = repository_in(Path(sys.argv[1]))

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-from tests.support.graphs import network_manifest
-from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
+from tests.support.changes.postgres import PostgresServer, postgres_server, programs_with_pgvector
+from tests.support.graphs.graphs import network_manifest
 
 from gnnserve_api.files.embeddings import IndexKind, IndexMetric, Neighbours
 from gnnserve_api.pods.interface import PodExit

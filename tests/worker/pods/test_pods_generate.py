@@ -14,16 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support import fork_server
-from tests.support.generating_pod import (
+from tests.support.lacks import needs_root
+from tests.support.machine import fork_server
+from tests.support.machine.waiting import WAIT_S
+from tests.support.pods.generating_pod import (
     environ_of,
     keep_signals,  # noqa: F401 - a fixture
     manifest_of,
 )
-from tests.support.lacks import needs_root
-from tests.support.pods import ROOT
+from tests.support.pods.pods import ROOT
 from tests.support.profiles import revision_manifest
-from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import InputError, RepositoryError, ResourceError, StorageError
 from gnnserve_api.pods.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loading import DEADLINE_S, FakeRepository, FakeServer, Loading, loading_into
+from tests.support.serving.loading import DEADLINE_S, FakeRepository, FakeServer, Loading, loading_into
 
 from gnnserve_api.errors import DamagedError, DeviceError, RepositoryError
 from gnnserve_api.limits import Batching

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.configmap_server import ConfigMapServer, configmap_server
-from tests.support.otlp import otlp_receiver
-from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
-from tests.support.pool_pod import SERVICES
-from tests.support.waiting import until
+from tests.support.kubernetes.configmap_server import ConfigMapServer, configmap_server
+from tests.support.machine.waiting import until
+from tests.support.pods.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
+from tests.support.pods.pool_pod import SERVICES
+from tests.support.serving.otlp import otlp_receiver
 from tritonclient.utils import InferenceServerException
 
 from gnnserve_api.files.repository import RevisionManifest
@@ -56,7 +56,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 @contextmanager
 def pool_pod(scene: Scene, lame_duck_s: float = 0) -> Iterator[WorkerPod]:
-    with worker_pod(scene.folder, scene.api, lame_duck_s, module="tests.support.pool_pod") as pod:
+    with worker_pod(scene.folder, scene.api, lame_duck_s, module="tests.support.pods.pool_pod") as pod:
         yield pod
 
 
@@ -229,7 +229,7 @@ def test_the_mounted_list_is_used_while_the_api_server_is_away(scene: Scene) -> 
     entries = PoolServices((PoolService("reviews", 0, "reviews-routing"),))
     (scene.folder / "services.json").write_text(encode_services(entries))
     (scene.folder / "token").write_text("token")
-    with worker_pod(scene.folder, "http://127.0.0.1:1", module="tests.support.pool_pod") as pod:
+    with worker_pod(scene.folder, "http://127.0.0.1:1", module="tests.support.pods.pool_pod") as pod:
         port = port_of(pod, "reviews")
         until(lambda: "routing table" in get(port, "/readyz")[1], "the service waits for its routing table")
         pod.logged("the API server does not answer: using")

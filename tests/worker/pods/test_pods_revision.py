@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.compacting_pod import NODES, Service, new_node
-from tests.support.generating_pod import keep_signals, manifest_of
+from tests.support.pods.compacting_pod import NODES, Service, new_node
+from tests.support.pods.generating_pod import keep_signals, manifest_of
 
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods.generation import GenerationResult

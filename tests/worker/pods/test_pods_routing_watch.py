@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.support.configmap_server import NAME, NAMESPACE, ConfigMapServer, configmap_server
-from tests.support.ports import reserved_port
-from tests.support.waiting import until
+from tests.support.kubernetes.configmap_server import NAME, NAMESPACE, ConfigMapServer, configmap_server
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import until
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.objective import Objective

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
-from tests.support.configmap_server import ConfigMapServer, configmap_server
-from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
-from tests.support.waiting import until
+from tests.support.kubernetes.configmap_server import ConfigMapServer, configmap_server
+from tests.support.machine.waiting import until
+from tests.support.pods.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.limits import Batching

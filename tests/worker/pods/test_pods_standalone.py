@@ -19,9 +19,9 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 import yaml
-from tests.support import fork_server
-from tests.support.pods import ROOT, answers_of, publish_answering
-from tests.support.waiting import until
+from tests.support.machine import fork_server
+from tests.support.machine.waiting import until
+from tests.support.pods.pods import ROOT, answers_of, publish_answering
 
 from gnnserve_api.pods.interface import PodExit
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
-from tests.support.programs import GRAPH_INPUTS, check_program_file, export, manifest_of, save, write_mischief
+from tests.support.programs.programs import GRAPH_INPUTS, check_program_file, export, manifest_of, save, write_mischief
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import InputRole, ProgramInput

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import dense_features, graph_of
-from tests.support.programs import GRAPH_INPUTS, manifest_of
+from tests.support.graphs.graphs import dense_features, graph_of
+from tests.support.programs.programs import GRAPH_INPUTS, manifest_of
 
 from gnnserve_api.files.graph_schema import (
     AS_LISTED,

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.lacks import needs_no_gpu_files
-from tests.support.programs import write_mischief
-from tests.support.published_programs import published
+from tests.support.programs.programs import write_mischief
+from tests.support.programs.published_programs import published
 
 from gnnserve_api.device import Device
 from gnnserve_api.errors import DeviceError

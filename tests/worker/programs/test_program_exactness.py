@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from tests.support.graphs import dense_features, random_graph, table_of
-from tests.support.programs import check_program_file, export_over_graph, manifest_of
+from tests.support.graphs.graphs import dense_features, random_graph, table_of
+from tests.support.programs.programs import check_program_file, export_over_graph, manifest_of
 
 from gnnserve_api.files.graph_schema import one_type
 from gnnserve_api.files.programs import ProgramManifest, ProgramOutput

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.support.gpu_revisions import projected_revision
-from tests.support.gpu_revisions import revision as revision_of
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
-from tests.support.programs import check_program_file
+from tests.support.gpu.gpu_revisions import projected_revision
+from tests.support.gpu.gpu_revisions import revision as revision_of
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.programs.programs import check_program_file
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportedArray, ExportFormat, ExportManifest

@@ -15,8 +15,10 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 import yaml
-from tests.support import fork_server
-from tests.support.generated_programs import (
+from tests.support.changes.living import ROOM_BYTES, batch_of, ids_of
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.machine import fork_server
+from tests.support.programs.generated_programs import (
     CLASSES,
     COLUMNS,
     EDGES,
@@ -29,10 +31,8 @@ from tests.support.generated_programs import (
     ProgramWorker,
     contract,
 )
-from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
-from tests.support.living import ROOM_BYTES, batch_of, ids_of
-from tests.support.programs import export, manifest_of
-from tests.support.secured_worker import started
+from tests.support.programs.programs import export, manifest_of
+from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportFormat

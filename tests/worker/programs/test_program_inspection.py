@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.programs import write_linear
+from tests.support.programs.programs import write_linear
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import ProgramLimits

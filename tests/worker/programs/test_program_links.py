@@ -13,8 +13,8 @@ import torch
 import torch_geometric.nn as pyg
 from safetensors.torch import save_file as save_torch
 from sklearn.metrics import roc_auc_score
-from tests.support.links import load_links
-from tests.support.program_links import (
+from tests.support.graphs.links import load_links
+from tests.support.programs.program_links import (
     COLUMNS,
     EDGES,
     FEATURES,

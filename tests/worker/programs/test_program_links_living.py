@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 import torch_geometric.nn as pyg
-from tests.support import program_links as one_type
-from tests.support import program_links_types as several_types
-from tests.support.following_index import followed
-from tests.support.living import ROOM_BYTES, write_and_apply
-from tests.support.program_types import FREE, example, whole_graph
-from tests.support.program_types_generated import GrownGraph
-from tests.support.programs import export
-from tests.support.serving import FakeWorker, running
+from tests.support.changes.living import ROOM_BYTES, write_and_apply
+from tests.support.programs import program_links as one_type
+from tests.support.programs import program_links_types as several_types
+from tests.support.programs.program_types import FREE, example, whole_graph
+from tests.support.programs.program_types_generated import GrownGraph
+from tests.support.programs.programs import export
+from tests.support.serving.following_index import followed
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from tests.support.program_links import ask, assert_close
-from tests.support.program_links_types import IDS, Encoder, Given
-from tests.support.program_types import FEATURES, FREE, HIDDEN, ITEMS, USERS, example, whole_graph
-from tests.support.programs import export
+from tests.support.programs.program_links import ask, assert_close
+from tests.support.programs.program_links_types import IDS, Encoder, Given
+from tests.support.programs.program_types import FEATURES, FREE, HIDDEN, ITEMS, USERS, example, whole_graph
+from tests.support.programs.programs import export
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings

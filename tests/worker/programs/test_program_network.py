@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from tests.support.graphs import random_graph, read_only
-from tests.support.overlays import FEATURES, NODES, RULES, World, revision_over, scaling_of
-from tests.support.programs import export_over_graph, manifest_of
+from tests.support.graphs.graphs import random_graph, read_only
+from tests.support.overlays.overlays import FEATURES, NODES, RULES, World, revision_over, scaling_of
+from tests.support.programs.programs import export_over_graph, manifest_of
 
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.files.graph_schema import one_type

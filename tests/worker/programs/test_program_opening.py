@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.programs import write_linear
-from tests.support.published_programs import PROGRAM_OF, WEIGHTS, published
-from tests.support.repository import (
+from tests.support.generation.repository import (
     FEATURES,
     NODES,
 )
+from tests.support.programs.programs import write_linear
+from tests.support.programs.published_programs import PROGRAM_OF, WEIGHTS, published
 
 from gnnserve_api.errors import DamagedError, InputError
 from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramLimits, ProgramManifest, ProgramOutput

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.support.graphs import random_graph
-from tests.support.living import batch_of, stored_ids
-from tests.support.overlays import FEATURES, revision_over, scaling_of
-from tests.support.programs import export, manifest_of
-from tests.support.repository import RANKING, TABLE, repository_in, tiny_profile, write_features
+from tests.support.changes.living import batch_of, stored_ids
+from tests.support.generation.repository import RANKING, TABLE, repository_in, tiny_profile, write_features
+from tests.support.graphs.graphs import random_graph
+from tests.support.overlays.overlays import FEATURES, revision_over, scaling_of
+from tests.support.programs.programs import export, manifest_of
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.files.graph_schema import one_type

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from onnx import TensorProto, helper
-from tests.support.programs import export_over_graph, save
+from tests.support.programs.programs import export_over_graph, save
 
 from gnnserve_api.files.programs import ProgramOutput
 from gnnserve_worker.programs.failure import ProgramFailedError

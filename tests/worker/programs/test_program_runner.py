@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.programs import write_mischief
+from tests.support.programs.programs import write_mischief
 
 from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from tests.support.program_types import (
+from tests.support.generation.repository import RANKING, repository_in, tiny_profile
+from tests.support.programs.program_types import (
     CLASSES,
     COLUMNS,
     COUNTS,
@@ -19,8 +20,7 @@ from tests.support.program_types import (
     program_of,
     whole_graph,
 )
-from tests.support.programs import check_program_file
-from tests.support.repository import RANKING, repository_in, tiny_profile
+from tests.support.programs.programs import check_program_file
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.files.repository import VariantManifest, program_network

@@ -13,10 +13,11 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from msgspec import UNSET
-from tests.support.generated_programs import ProgramWorker
-from tests.support.learning import labels_of
-from tests.support.living import ROOM_BYTES, write_and_apply
-from tests.support.program_types import (
+from tests.support.changes.living import ROOM_BYTES, write_and_apply
+from tests.support.generation.learning import labels_of
+from tests.support.graphs.several_types import write_hetero
+from tests.support.programs.generated_programs import ProgramWorker
+from tests.support.programs.program_types import (
     CLASSES,
     COLUMNS,
     COUNTS,
@@ -30,11 +31,10 @@ from tests.support.program_types import (
     program_of,
     whole_graph,
 )
-from tests.support.program_types_generated import Given, GrownGraph, contract, graph_parts, hetero_data, tables
-from tests.support.programs import export
-from tests.support.questions import question_of
-from tests.support.secured_worker import started
-from tests.support.several_types import write_hetero
+from tests.support.programs.program_types_generated import Given, GrownGraph, contract, graph_parts, hetero_data, tables
+from tests.support.programs.programs import export
+from tests.support.serving.questions import question_of
+from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import RevisionManifest

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance.forms import FORMS, Asked, Said, in_json, serving
-from tests.support import generated_programs as one_type
-from tests.support import program_types_generated as several_types
-from tests.support.program_types import Model, program_of, whole_graph
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.programs import generated_programs as one_type
+from tests.support.programs import program_types_generated as several_types
+from tests.support.programs.program_types import Model, program_of, whole_graph
+from tests.support.serving.serving import Client, FakeWorker, running, service
 from typer.testing import CliRunner
 
 from gnnserve_api.spec.service import GNNService

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.support.released_graphs import GRAPHS, LISTED, MADE_OF, ONCE, several_types
-from tests.support.repository import repository_in
+from tests.support.generation.repository import repository_in
+from tests.support.graphs.released_graphs import GRAPHS, LISTED, MADE_OF, ONCE, several_types
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.files.graph_schema import NAMES_OF_TYPES, TypeManifest

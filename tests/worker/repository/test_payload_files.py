@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.toy_payload import KEPT, MERGED, Toy, one_type, several_types
+from tests.support.graphs.toy_payload import KEPT, MERGED, Toy, one_type, several_types
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.files.edges import EdgeRules

@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 import yaml
-from tests.support.serving import OpenedWorker, running
+from tests.support.serving.serving import OpenedWorker, running
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.http.changes import CHANGES_TYPE

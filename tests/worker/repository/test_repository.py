@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.repository import (
+from tests.support.generation.repository import (
     CLASSES,
     COLUMNS,
     FEATURES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.repository import load_fake, publish, repository_in, tiny_graph
+from tests.support.generation.repository import load_fake, publish, repository_in, tiny_graph
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.repository.history import keep_history

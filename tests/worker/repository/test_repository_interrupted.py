@@ -12,8 +12,16 @@ from pathlib import Path
 
 import pytest
 from tests.support import campaigns
-from tests.support.interruption import Interruption, in_child
-from tests.support.repository import commit, load_fake, publish, repository_in, tiny_graph, weights, write_features
+from tests.support.generation.repository import (
+    commit,
+    load_fake,
+    publish,
+    repository_in,
+    tiny_graph,
+    weights,
+    write_features,
+)
+from tests.support.machine.interruption import Interruption, in_child
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_worker.repository import files, paths

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
-from tests.support.serving_path import SHARE
+from tests.support.graphs.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
+from tests.support.models.serving_path import SHARE
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from tests.support.samplers import sampler_of
-from tests.support.serving_path import SHARE
-from tests.support.typed_lists import drawn_edges, over_types, readings
+from tests.support.graphs.typed_lists import drawn_edges, over_types, readings
+from tests.support.models.serving_path import SHARE
+from tests.support.sampling.samplers import sampler_of
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.files.graph_schema import one_type

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.graphs import random_graph
-from tests.support.overlays import NOBODY, NODES, RULES, World
-from tests.support.sampler_contract import FANOUT_CASES
-from tests.support.serving_path import SHARE
-from tests.support.typed_lists import drawn_edges, over_types
+from tests.support.graphs.graphs import random_graph
+from tests.support.graphs.typed_lists import drawn_edges, over_types
+from tests.support.models.serving_path import SHARE
+from tests.support.overlays.overlays import NOBODY, NODES, RULES, World
+from tests.support.sampling.sampler_contract import FANOUT_CASES
 
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.graph.store import Graph

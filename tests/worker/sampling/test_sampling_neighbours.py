@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import sampling as reference
 from tests.support.campaigns import examples
-from tests.support.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
-from tests.support.sampler_contract import FANOUT_CASES, SamplerContract, Tree
-from tests.support.serving_path import SHARE
+from tests.support.graphs.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
+from tests.support.models.serving_path import SHARE
+from tests.support.sampling import sampling as reference
+from tests.support.sampling.sampler_contract import FANOUT_CASES, SamplerContract, Tree
 from tests.support.statistics import is_uniform, joint_counts
 
 from gnnserve_worker.graph.store import Graph

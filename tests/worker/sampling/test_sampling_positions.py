@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import sampling as reference
 from tests.support.campaigns import examples
+from tests.support.sampling import sampling as reference
 from tests.support.statistics import is_uniform
 
 from gnnserve_worker.kernels.primitives import choose_positions, scratch_bitmap, scratch_table, stream

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import sampling as reference
 from tests.support.campaigns import examples
-from tests.support.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
+from tests.support.graphs.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
+from tests.support.sampling import sampling as reference
 from tests.support.statistics import is_uniform
 
 from gnnserve_worker.graph.store import Graph

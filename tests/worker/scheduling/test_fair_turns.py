@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from tests.support.batching import ADAPTIVE
-from tests.support.serving import profile, variant
+from tests.support.serving.batching import ADAPTIVE
+from tests.support.serving.serving import profile, variant
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import AffineCost

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.serving import TRADE_OFF, without_overlays
+from tests.support.serving.serving import TRADE_OFF, without_overlays
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.files.profile import Profile

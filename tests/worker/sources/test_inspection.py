@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.graphs import planted_graph
+from tests.support.graphs.graphs import planted_graph
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.files.repository import NodeIdKind

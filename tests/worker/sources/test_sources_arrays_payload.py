@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.support.graphs import write_npz
-from tests.support.told_payload import told, told_names
+from tests.support.graphs.graphs import write_npz
+from tests.support.graphs.told_payload import told, told_names
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource

@@ -10,9 +10,9 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
-from tests.support.links import load_links
-from tests.support.several_types import (
+from tests.support.graphs.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.graphs.links import load_links
+from tests.support.graphs.several_types import (
     TypedParts,
     load_types,
     shop,
@@ -21,7 +21,7 @@ from tests.support.several_types import (
     write_hetero,
     write_tables,
 )
-from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
+from tests.support.graphs.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GivenSource, GraphSource, NpzSource

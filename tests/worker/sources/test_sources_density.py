@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
-from tests.support.tables import edges_of, import_tables, nodes_of
+from tests.support.graphs.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.graphs.tables import edges_of, import_tables, nodes_of
 
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_worker.generation.training_set import fit_normalization

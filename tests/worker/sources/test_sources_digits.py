@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.graphs import neighbours_of
+from tests.support.graphs.graphs import neighbours_of
 
 from gnnserve_api.spec.graph import Builtin, GraphSource
 from gnnserve_worker.graph.sources.load import load_source, source_digest

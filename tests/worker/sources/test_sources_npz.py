@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.graphs import graph_of, neighbours_of, npz_arrays, planted_graph, write_npz
+from tests.support.graphs.graphs import graph_of, neighbours_of, npz_arrays, planted_graph, write_npz
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules

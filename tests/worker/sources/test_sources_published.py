@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.file_server import FileServer, file_server
-from tests.support.graphs import neighbours_of
-from tests.support.published import (
+from tests.support.graphs.graphs import neighbours_of
+from tests.support.graphs.published import (
     Files,
     Sample,
     benchmark_arrays,
@@ -33,6 +32,7 @@ from tests.support.published import (
     sample,
     zipped,
 )
+from tests.support.machine.file_server import FileServer, file_server
 
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.files.edges import Direction

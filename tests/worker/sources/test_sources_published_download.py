@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.file_server import FileServer, Odd, file_server
-from tests.support.waiting import WAIT_S
+from tests.support.machine.file_server import FileServer, Odd, file_server
+from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_worker.graph.sources import download, download_folder

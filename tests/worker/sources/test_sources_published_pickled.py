@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.published import named, pickled, pickled_array, pickled_csr, pickled_lists
+from tests.support.graphs.published import named, pickled, pickled_array, pickled_csr, pickled_lists
 
 from gnnserve_worker.graph.sources.pickled import RefusedPickleError, read_matrix, read_neighbours
 

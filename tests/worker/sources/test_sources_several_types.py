@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.pages import code_blocks, read_page
-from tests.support.several_types import (
+from tests.support.graphs.several_types import (
     TypedParts,
     load_types,
     shop,
@@ -18,6 +17,7 @@ from tests.support.several_types import (
     write_hetero,
     write_tables,
 )
+from tests.support.pages.pages import code_blocks, read_page
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource

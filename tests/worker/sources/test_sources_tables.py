@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.graphs import neighbours_of
-from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
+from tests.support.graphs.graphs import neighbours_of
+from tests.support.graphs.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.edges import Direction

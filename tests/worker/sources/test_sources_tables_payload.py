@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.tables import edges_of, import_tables, nodes_of, write_table
-from tests.support.told_payload import told, told_names
+from tests.support.graphs.tables import edges_of, import_tables, nodes_of, write_table
+from tests.support.graphs.told_payload import told, told_names
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource

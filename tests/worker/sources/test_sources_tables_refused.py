@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pytest
-from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
+from tests.support.graphs.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.graph.sources import checks, table_labels

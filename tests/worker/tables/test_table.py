@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.support import campaigns
-from tests.support.graphs import dense_features, sparse_features
+from tests.support.graphs.graphs import dense_features, sparse_features
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
-from tests.support.link_folders import light_gcn, typed_folder
-from tests.support.links import load_links
-from tests.support.several_types import TypedParts, shop
-from tests.support.steps import HeardSteps
+from tests.support.generation.steps import HeardSteps
+from tests.support.graphs.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.graphs.link_folders import light_gcn, typed_folder
+from tests.support.graphs.links import load_links
+from tests.support.graphs.several_types import TypedParts, shop
 
 from gnnserve_api.errors import DamagedError, InputError
 from gnnserve_api.files.edges import Direction, EdgeRules

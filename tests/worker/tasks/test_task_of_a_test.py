@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.serving.serving import Client, FakeWorker, running, service
 
 from gnnserve_api.http.protocol import PredictAnswer, PredictRequest
 from gnnserve_api.http.recommend import RecommendedNode

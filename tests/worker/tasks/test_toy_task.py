@@ -1,4 +1,4 @@
-"""A task that one file of tests alone knows (`tests/support/odd_task.py`).
+"""A task that one file of tests alone knows (`tests/support/generation/odd_task.py`).
 
 It goes from a manifest to a published revision, to its report, through every protocol, with what requests bring and
 what changes leave behind, beside another revision and out of gnnserve, over one type and over several, without a line
@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
-from tests.support.grpc_worker import listening
-from tests.support.odd_task import known_odd_classes
-from tests.support.serving import Client, FakeWorker, OpenedWorker, running
-from tests.support.serving import service as plain_service
-from tests.support.several_types import divided_shop, write_folder
-from tests.support.steps import HeardSteps
-from tests.support.two_revisions import FIRST, SECOND, STAYS, DirectCalls
+from tests.support.generation.odd_task import known_odd_classes
+from tests.support.generation.steps import HeardSteps
+from tests.support.graphs.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.graphs.several_types import divided_shop, write_folder
+from tests.support.serving.grpc_worker import listening
+from tests.support.serving.serving import Client, FakeWorker, OpenedWorker, running
+from tests.support.serving.serving import service as plain_service
+from tests.support.serving.two_revisions import FIRST, SECOND, STAYS, DirectCalls
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportFormat, ExportManifest

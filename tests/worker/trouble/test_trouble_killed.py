@@ -17,12 +17,19 @@ from pathlib import Path
 
 import pytest
 import safetensors.numpy
-from tests.support.configmap_server import configmap_server
-from tests.support.graphs import network_manifest, npz_arrays, planted_graph, random_tensors, service_of, write_npz
-from tests.support.interruption import Interruption, in_child
-from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
-from tests.support.repository import load_fake, publish, repository_in, tiny_graph
-from tests.support.small_disk import small_disk
+from tests.support.generation.repository import load_fake, publish, repository_in, tiny_graph
+from tests.support.graphs.graphs import (
+    network_manifest,
+    npz_arrays,
+    planted_graph,
+    random_tensors,
+    service_of,
+    write_npz,
+)
+from tests.support.kubernetes.configmap_server import configmap_server
+from tests.support.machine.interruption import Interruption, in_child
+from tests.support.machine.small_disk import small_disk
+from tests.support.pods.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
 
 from gnnserve_api.limits import Batching
 from gnnserve_api.pods.generation import decode_result
@@ -62,7 +69,7 @@ def published(message: Path, repository: Path) -> str:
 
 def test_generation_that_is_killed_over_and_over_leaves_no_lock_and_nothing_that_grows(tmp_path: Path) -> None:
     environ = environ_of(tmp_path, tmp_path / "repository", tmp_path / "message")
-    command = [sys.executable, "-m", "tests.support.killed_generation", os.environ.get("KILL_EVERY", "31")]
+    command = [sys.executable, "-m", "tests.support.pods.killed_generation", os.environ.get("KILL_EVERY", "31")]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *killed, last = [json.loads(line) for line in done.stdout.splitlines()]

@@ -21,14 +21,14 @@ from benchmarks.answers.malformed import LABEL, is_right
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
-from tests.support.configmap_server import configmap_server
-from tests.support.connections import predict, serving
-from tests.support.malformed import KINDS, expected_nodes, make, send_all
-from tests.support.pods import WorkerPod, publish_answering, table_of, worker_pod
-from tests.support.repository import NODES
-from tests.support.secured_worker import started
-from tests.support.serving import FakeWorker, held, running
-from tests.support.updates import FakeUpdates
+from tests.support.changes.updates import FakeUpdates
+from tests.support.generation.repository import NODES
+from tests.support.kubernetes.configmap_server import configmap_server
+from tests.support.pods.pods import WorkerPod, publish_answering, table_of, worker_pod
+from tests.support.serving.connections import predict, serving
+from tests.support.serving.malformed import KINDS, expected_nodes, make, send_all
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import FakeWorker, held, running
 
 from gnnserve_api.files.repository import SourceColumn
 from gnnserve_worker.asking.overlay import OverlaySupport

@@ -15,12 +15,12 @@ from benchmarks.answers.looks import count_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.configmap_server import configmap_server
-from tests.support.hostile_overlays import FORMS, MANGLED, Answer, Hostile, Wanted, make, why_wrong
-from tests.support.overlay_clients import send_overlays
-from tests.support.overlay_oracle import RULES, Oracle, publish
-from tests.support.overlay_readers import Form, read_arrays, read_json, read_message, read_tensors_of_json
-from tests.support.pods import WorkerPod, table_of, worker_pod
+from tests.support.kubernetes.configmap_server import configmap_server
+from tests.support.overlays.hostile_overlays import FORMS, MANGLED, Answer, Hostile, Wanted, make, why_wrong
+from tests.support.overlays.overlay_clients import send_overlays
+from tests.support.overlays.overlay_oracle import RULES, Oracle, publish
+from tests.support.overlays.overlay_readers import Form, read_arrays, read_json, read_message, read_tensors_of_json
+from tests.support.pods.pods import WorkerPod, table_of, worker_pod
 
 from gnnserve_api.pods.interface import GRPC_VARIABLE
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.configmap_server import ConfigMapServer, configmap_server
-from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
+from tests.support.kubernetes.configmap_server import ConfigMapServer, configmap_server
+from tests.support.pods.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.pods.interface import PodExit

@@ -20,11 +20,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.graphs import service_of
-from tests.support.interruption import in_child
-from tests.support.loading import DEADLINE_S, FakeServer, Loading, loading_into
-from tests.support.repository import load_fake, publish, repository_in
-from tests.support.serving import FakeWorker, with_compute
+from tests.support.generation.repository import load_fake, publish, repository_in
+from tests.support.graphs.graphs import service_of
+from tests.support.machine.interruption import in_child
+from tests.support.serving.loading import DEADLINE_S, FakeServer, Loading, loading_into
+from tests.support.serving.serving import FakeWorker, with_compute
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.files.repository import FileEntry

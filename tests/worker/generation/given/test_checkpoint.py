@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
-from tests.support.pyg import module_of, to_tensors
+from tests.support.models.pyg import module_of, to_tensors
 from torch.nn import Linear, ReLU, Sequential, functional
 
 from gnnserve_api.errors import InputError

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
-from tests.support.several_types import load_types, shop, typed_source, write_folder
+from tests.support.graphs.several_types import load_types, shop, typed_source, write_folder
+from tests.support.models.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
 from torch import nn
 
 from gnnserve_api.spec.model import Checkpoint, Model

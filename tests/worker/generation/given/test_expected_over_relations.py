@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.support.hetero_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel
-from tests.support.several_types import load_types, shop, typed_source, write_folder
+from tests.support.graphs.several_types import load_types, shop, typed_source, write_folder
+from tests.support.models.hetero_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel
 from torch import nn
 
 from gnnserve_api.errors import InputError

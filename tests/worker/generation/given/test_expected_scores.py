@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 import torch
-from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.graphs.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
 from torch import nn
 from torch.nn import functional
 

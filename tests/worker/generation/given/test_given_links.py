@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from sklearn.metrics import roc_auc_score
-from tests.support.given_links import ROWS, Sage, generated, refusal, service
-from tests.support.hetero_pyg import CLASSES, HIDDEN, HeteroModel
-from tests.support.links import load_links
-from tests.support.program_links import FEATURES, NODES
-from tests.support.several_types import load_types, shop, typed_source, write_folder
+from tests.support.generation.given_links import ROWS, Sage, generated, refusal, service
+from tests.support.graphs.links import load_links
+from tests.support.graphs.several_types import load_types, shop, typed_source, write_folder
+from tests.support.models.hetero_pyg import CLASSES, HIDDEN, HeteroModel
+from tests.support.programs.program_links import FEATURES, NODES
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import one_relation

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.support import hetero_pyg
-from tests.support.given_links import generated, refusal
-from tests.support.hetero_pyg import HIDDEN, HeteroModel
-from tests.support.several_types import TypedParts, load_types, shop, typed_source, write_folder
+from tests.support.generation.given_links import generated, refusal
+from tests.support.graphs.several_types import TypedParts, load_types, shop, typed_source, write_folder
+from tests.support.models import hetero_pyg
+from tests.support.models.hetero_pyg import HIDDEN, HeteroModel
 
 from gnnserve_api.families import point_of
 from gnnserve_api.spec.service import GNNService

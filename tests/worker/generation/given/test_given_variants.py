@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from tests.support.graphs import network_manifest, planted_graph, random_tensors
+from tests.support.graphs.graphs import network_manifest, planted_graph, random_tensors
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec

@@ -10,7 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
-from tests.support.graphs import network_manifest, npz_arrays, planted_graph, random_tensors, service_of, write_npz
+from tests.support.graphs.graphs import (
+    network_manifest,
+    npz_arrays,
+    planted_graph,
+    random_tensors,
+    service_of,
+    write_npz,
+)
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.files.given_weights import ComparedScores, LabelMisfit, says_misfits, says_unchecked

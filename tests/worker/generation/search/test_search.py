@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.generated import generate_over
-from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
-from tests.support.learning import labels_of
+from tests.support.generation.generated import generate_over
+from tests.support.generation.learning import labels_of
+from tests.support.graphs.graphs import dense_features, network_manifest, random_graph, random_tensors
 
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.files.repository import RevisionManifest

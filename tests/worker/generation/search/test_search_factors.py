@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.graphs import npz_arrays, planted_graph, random_graph, service_of, write_npz
-from tests.support.steps import HeardSteps
+from tests.support.generation.steps import HeardSteps
+from tests.support.graphs.graphs import npz_arrays, planted_graph, random_graph, service_of, write_npz
 
 from gnnserve_api.files.factors import ColumnsTrial
 from gnnserve_api.files.provenance import provenance_of

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.support.generated_programs import Given, Models, contract
-from tests.support.given_links import Sage, service
-from tests.support.graphs import npz_arrays, service_of, write_npz
-from tests.support.hetero_pyg import HIDDEN, HeteroModel
-from tests.support.link_folders import light_gcn, typed_folder
-from tests.support.living import ROOM_BYTES
-from tests.support.program_links import GRAPH
-from tests.support.several_types import load_types, shop, typed_source, write_folder
-from tests.support.steps import HeardSteps
+from tests.support.changes.living import ROOM_BYTES
+from tests.support.generation.given_links import Sage, service
+from tests.support.generation.steps import HeardSteps
+from tests.support.graphs.graphs import npz_arrays, service_of, write_npz
+from tests.support.graphs.link_folders import light_gcn, typed_folder
+from tests.support.graphs.several_types import load_types, shop, typed_source, write_folder
+from tests.support.models.hetero_pyg import HIDDEN, HeteroModel
+from tests.support.programs.generated_programs import Given, Models, contract
+from tests.support.programs.program_links import GRAPH
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import point_of

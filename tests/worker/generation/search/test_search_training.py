@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.graphs import random_graph
+from tests.support.graphs.graphs import random_graph
 from tests.support.profiles import latency
 
 from gnnserve_api.files.profile import Profile, VariantProfile

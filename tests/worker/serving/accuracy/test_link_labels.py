@@ -11,10 +11,10 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.pair_workers import links, of_links
-from tests.support.posted_labels import HEADERS, WRITING, evaluated
-from tests.support.serving import TRADE_OFF, Client, FakeWorker, OpenedWorker, running, service
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.pair_workers import links, of_links
+from tests.support.serving.posted_labels import HEADERS, WRITING, evaluated
+from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, OpenedWorker, running, service
 
 from gnnserve_api.files.links import EndManifest
 from gnnserve_api.files.profile import LinkScores, Profile

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, profile, running, service, variant
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.serving import CLASSES, TRADE_OFF, Client, FakeWorker, profile, running, service, variant
 
 from gnnserve_api.files.profile import Profile
 from gnnserve_worker.inference.batch import Inference

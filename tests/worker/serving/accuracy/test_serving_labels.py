@@ -13,8 +13,8 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.posted_labels import HEADERS, READING, WRITING, evaluated
-from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, accepted, running
+from tests.support.serving.posted_labels import HEADERS, READING, WRITING, evaluated
+from tests.support.serving.serving import CLASSES, TRADE_OFF, Client, FakeWorker, accepted, running
 
 from gnnserve_api.files.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids

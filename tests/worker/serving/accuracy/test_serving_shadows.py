@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.serving import CLASSES, Client, FakeWorker, running, service
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.serving import CLASSES, Client, FakeWorker, running, service
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.following.routing import parse_routing

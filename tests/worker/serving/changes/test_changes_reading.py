@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.changes_reader import NODES, arrays, revision
+from tests.support.changes.changes_reader import NODES, arrays, revision
 
 from gnnserve_api.http.changes import CHANGES_TYPE, ChangesRequest
 from gnnserve_worker.asking.changed_features import UnknownFeatures

@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from tests.support.changes_reader import COLUMNS, NODES, arrays, revision
-from tests.support.http_errors import error_of, samples_of
-from tests.support.secured_worker import started
-from tests.support.serving import Client, FakeWorker, running, service
-from tests.support.updates import TIME_MS, FakeUpdates
+from tests.support.changes.changes_reader import COLUMNS, NODES, arrays, revision
+from tests.support.changes.updates import TIME_MS, FakeUpdates
+from tests.support.serving.http_errors import error_of, samples_of
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import Client, FakeWorker, running, service
 
 from gnnserve_api.http.changes import CHANGES_TYPE, MOST_CLIENT_CHARACTERS
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, SequencePassedError

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.connections import Server, predict, read_responses
-from tests.support.connections import serving as connections
-from tests.support.http_errors import error_of, samples_of
-from tests.support.serving import NODES, Client, FakeWorker, held, running
-from tests.support.updates import FakeUpdates
+from tests.support.changes.updates import FakeUpdates
+from tests.support.serving.connections import Server, predict, read_responses
+from tests.support.serving.connections import serving as connections
+from tests.support.serving.http_errors import error_of, samples_of
+from tests.support.serving.serving import NODES, Client, FakeWorker, held, running
 
 from gnnserve_worker.serving.http import predict as module
 from gnnserve_worker.serving.requests import Answer

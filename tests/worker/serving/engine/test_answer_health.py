@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from tests.support.serving import FakeWorker, running, service
+from tests.support.serving.serving import FakeWorker, running, service
 
 from gnnserve_worker.serving.engine.answer_health import LEAST_FAILURES, WINDOW_S, AnswerHealth
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.batching import ADAPTIVE, Queue, reason
+from tests.support.serving.batching import ADAPTIVE, Queue, reason
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.pods.routing import AffineCost, RoutingMode, RoutingTable

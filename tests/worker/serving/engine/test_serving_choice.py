@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.serving import TRADE_OFF, profile, variant
+from tests.support.serving.serving import TRADE_OFF, profile, variant
 
 from gnnserve_api.families import Capabilities
 from gnnserve_api.limits import Batching

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.serving import TRADE_OFF, variant
+from tests.support.serving.serving import TRADE_OFF, variant
 
 from gnnserve_api.pods.routing import AffineCost
 from gnnserve_worker.scheduling.cost_terms import Overhead

@@ -11,8 +11,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import FakeWorker, Submitted, accepted, held, profile, running, service, submit, variant
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.serving import (
+    FakeWorker,
+    Submitted,
+    accepted,
+    held,
+    profile,
+    running,
+    service,
+    submit,
+    variant,
+)
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.pods.routing import AffineCost

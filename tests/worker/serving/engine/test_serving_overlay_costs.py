@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
-from tests.support.overlays import arrange_overlay
+from tests.support.overlays.overlays import arrange_overlay
 from tests.support.profiles import profile
-from tests.support.serving import NODES, TRADE_OFF, FakeWorker, accepted, held, running, variant
+from tests.support.serving.serving import NODES, TRADE_OFF, FakeWorker, accepted, held, running, variant
 
 from gnnserve_api.families import Capabilities
 from gnnserve_api.files.edges import Direction, EdgeRules

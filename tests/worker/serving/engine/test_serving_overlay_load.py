@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 import pytest
-from tests.support.serving import TRADE_OFF
+from tests.support.serving.serving import TRADE_OFF
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective

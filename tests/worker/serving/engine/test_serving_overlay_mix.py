@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.profiles import profile
-from tests.support.serving import variant
+from tests.support.serving.serving import variant
 
 from gnnserve_api.families import Capabilities
 from gnnserve_api.files.profile import NewNodesLatency, Profile

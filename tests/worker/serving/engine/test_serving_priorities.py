@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.batching import Queue, reason
+from tests.support.serving.batching import Queue, reason
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_worker.scheduling.refusal import RefusalReason

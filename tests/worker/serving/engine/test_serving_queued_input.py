@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from tests.support.connections import FakeTransport, Server, Wire, predict, serving
+from tests.support.serving.connections import FakeTransport, Server, Wire, predict, serving
 
 from gnnserve_worker.serving.engine.inlet import Inlet
 from gnnserve_worker.serving.engine.model import monotonic_ms

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.serving import (
+from tests.support.serving.serving import (
     CLASSES,
     Client,
     FakeWorker,

@@ -17,14 +17,14 @@ import grpc
 import numpy as np
 import pytest
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
-from tests.support import fork_server
-from tests.support.certificates import make_key_pair
-from tests.support.grpc_worker import MESSAGES, Ended, GrpcClient, listening
-from tests.support.malformed_messages import send_messages
-from tests.support.mounted import mount
-from tests.support.secured_worker import started
-from tests.support.serving import CLASSES, HELD_NODE, NODES, Client, FakeWorker, held, running
-from tests.support.waiting import WAIT_S
+from tests.support.kubernetes.mounted import mount
+from tests.support.machine import fork_server
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.certificates import make_key_pair
+from tests.support.serving.grpc_worker import MESSAGES, Ended, GrpcClient, listening
+from tests.support.serving.malformed_messages import send_messages
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import CLASSES, HELD_NODE, NODES, Client, FakeWorker, held, running
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_client.timing import parse_server_timing
@@ -500,7 +500,7 @@ class Process:
 
 @contextmanager
 def process() -> Iterator[Process]:
-    with fork_server.started("tests.support.grpc_worker", stdin=True, stdout=True, stderr=True) as started_one:
+    with fork_server.started("tests.support.serving.grpc_worker", stdin=True, stdout=True, stderr=True) as started_one:
         assert started_one.stdout is not None
         try:
             ports = [int(started_one.stdout.readline()) for _ in range(2)]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import numpy as np
-from tests.support.serving import FakeWorker, running
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_worker.serving.grpc.gathering import LONGEST_HOLD_MS, LONGEST_MS, MEMORY, QUIET_ROUNDS, Gathering
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest

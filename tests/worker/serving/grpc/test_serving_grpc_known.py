@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.malformed import flip
-from tests.support.questions import question_of
-from tests.support.serving import FakeWorker
-from tests.support.typed_worker import TypedWorker
+from tests.support.serving.malformed import flip
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import FakeWorker
+from tests.support.serving.typed_worker import TypedWorker
 
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision

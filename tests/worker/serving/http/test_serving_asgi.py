@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.support.connections import DATE, Server, serving
+from tests.support.serving.connections import DATE, Server, serving
 
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp, Message, Receive, Scope, Send
 from gnnserve_worker.serving.http.wire.limits import Patience

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.serving.serving import Client, FakeWorker, running, service
 
 BINARY = {"content-type": "application/octet-stream"}
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.serving.serving import Client, FakeWorker, running, service
 
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http import content_coding

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.support.connections import DATE, Server, predict, serving
-from tests.support.serving import FakeWorker, service
+from tests.support.serving.connections import DATE, Server, predict, serving
+from tests.support.serving.serving import FakeWorker, service
 
 from gnnserve_worker.asking.question import WISH_HEADERS
 from gnnserve_worker.serving.http.wire.limits import Patience

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import pytest
-from tests.support.browser import Browser, browser
-from tests.support.contrasts import CONTRASTS
-from tests.support.real_worker import NODES, RealWorker, load, publish
-from tests.support.secured_worker import started
-from tests.support.serving import FakeWorker, running
+from tests.support.pages.browser import Browser, browser
+from tests.support.pages.contrasts import CONTRASTS
+from tests.support.serving.real_worker import NODES, RealWorker, load, publish
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage

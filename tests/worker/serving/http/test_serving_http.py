@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 from fastapi.openapi.models import OpenAPI
-from tests.support.http_errors import error_of, overload, samples_of, slow_worker
-from tests.support.serving import (
+from tests.support.serving.http_errors import error_of, overload, samples_of, slow_worker
+from tests.support.serving.serving import (
     CLASSES,
     Client,
     FakeWorker,

@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 from fastapi.openapi.models import OpenAPI
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.serving.serving import Client, FakeWorker, running, service
 
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 

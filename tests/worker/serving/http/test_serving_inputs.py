@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import FakeWorker, with_overlays
+from tests.support.serving.serving import FakeWorker, with_overlays
 
 from gnnserve_api.files.repository import SourceColumn
 from gnnserve_worker.asking.overlay import OverlaySupport

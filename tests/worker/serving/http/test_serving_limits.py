@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from tests.support.connections import Server, Wire, predict, serving
-from tests.support.serving import FakeWorker
+from tests.support.serving.connections import Server, Wire, predict, serving
+from tests.support.serving.serving import FakeWorker
 
 from gnnserve_worker.serving.http.app import MOST_CONNECTIONS, RESERVED_CONNECTIONS
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES

@@ -15,11 +15,11 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.support.certificates import make_key_pair, trusting
-from tests.support.connections import Server, Wire, predict, read_responses, serving
-from tests.support.secured_worker import Running, started
-from tests.support.serving import FakeWorker
-from tests.support.waiting import WAIT_S, until
+from tests.support.machine.waiting import WAIT_S, until
+from tests.support.serving.certificates import make_key_pair, trusting
+from tests.support.serving.connections import Server, Wire, predict, read_responses, serving
+from tests.support.serving.secured_worker import Running, started
+from tests.support.serving.serving import FakeWorker
 
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.wire import connection as connection_module

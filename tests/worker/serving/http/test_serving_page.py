@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.support.browser import Browser, browser
-from tests.support.contrasts import CONTRASTS
-from tests.support.secured_worker import started
-from tests.support.serving import CLASSES, FakeWorker, running
-from tests.support.slow_worker import PROFILE, SlowWorker, slow_worker
-from tests.support.updates import FakeUpdates
+from tests.support.changes.updates import FakeUpdates
+from tests.support.pages.browser import Browser, browser
+from tests.support.pages.contrasts import CONTRASTS
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import CLASSES, FakeWorker, running
+from tests.support.serving.slow_worker import PROFILE, SlowWorker, slow_worker
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_worker.serving.http.page import build_page

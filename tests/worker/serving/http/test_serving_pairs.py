@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.client_worker import Brought, client_worker
-from tests.support.pair_workers import BINARY, NODES, links, of_links, on_worker
-from tests.support.questions import question_of
-from tests.support.serving import Client, FakeWorker
+from tests.support.serving.client_worker import Brought, client_worker
+from tests.support.serving.pair_workers import BINARY, NODES, links, of_links, on_worker
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import Client, FakeWorker
 
 from gnnserve_api.files.links import EndManifest
 from gnnserve_worker.asking.question import RequestError

@@ -9,8 +9,8 @@ import grpc
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.grpc_worker import GrpcClient, listening
-from tests.support.serving import Client, FakeWorker, running, with_compute
+from tests.support.serving.grpc_worker import GrpcClient, listening
+from tests.support.serving.serving import Client, FakeWorker, running, with_compute
 
 from gnnserve_worker.programs.failure import Failure, ProgramFailedError
 from gnnserve_worker.programs.stats import ProgramStats

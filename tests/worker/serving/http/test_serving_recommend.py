@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.following_index import followed
-from tests.support.recommending import FEATURES, NODES, ask, asking_for, loaded, publish
-from tests.support.serving import FakeWorker, running
+from tests.support.serving.following_index import followed
+from tests.support.serving.recommending import FEATURES, NODES, ask, asking_for, loaded, publish
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.embeddings import EmbeddingSink, EmbeddingsSpec, PostgresSinkSpec

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.serving import CLASSES, Client, FakeWorker, running, service
-from tests.support.typed_worker import PAPERS, TypedWorker
+from tests.support.serving.serving import CLASSES, Client, FakeWorker, running, service
+from tests.support.serving.typed_worker import PAPERS, TypedWorker
 
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.security.access import Access

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.questions import question_of
-from tests.support.serving import FakeWorker, running, with_overlays
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import FakeWorker, running, with_overlays
 
 from gnnserve_api.files.graph_schema import (
     AS_LISTED,

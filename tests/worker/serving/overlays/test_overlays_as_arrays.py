@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.support.questions import question_of
-from tests.support.secured_worker import started
-from tests.support.serving import FakeWorker, OpenedWorker, with_compute
-from tests.support.typed_overlays import Given, drawn_overlay
-from tests.support.typed_overlays import made as made_revision
+from tests.support.overlays.typed_overlays import Given, drawn_overlay
+from tests.support.overlays.typed_overlays import made as made_revision
+from tests.support.serving.questions import question_of
+from tests.support.serving.secured_worker import started
+from tests.support.serving.serving import FakeWorker, OpenedWorker, with_compute
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.graph_schema import (

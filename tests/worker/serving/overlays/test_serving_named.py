@@ -12,9 +12,9 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.changes_reader import revision
-from tests.support.http_errors import error_of, overload, samples_of, slow_worker
-from tests.support.serving import TRADE_OFF, Client, FakeWorker, running, service, without_overlays
+from tests.support.changes.changes_reader import revision
+from tests.support.serving.http_errors import error_of, overload, samples_of, slow_worker
+from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, running, service, without_overlays
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.pods.routing import RoutingMode, RoutingTable

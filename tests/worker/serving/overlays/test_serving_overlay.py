@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.campaigns import examples
-from tests.support.overlay_bodies import (
+from tests.support.overlays.overlay_bodies import (
     ARRAYS,
     COLUMNS,
     JSON,
@@ -31,8 +31,8 @@ from tests.support.overlay_bodies import (
     brought,
     revision,
 )
-from tests.support.questions import question_of
-from tests.support.serving import FakeWorker, running, service, with_overlays
+from tests.support.serving.questions import question_of
+from tests.support.serving.serving import FakeWorker, running, service, with_overlays
 
 from gnnserve_api.files.repository import SourceColumn
 from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits

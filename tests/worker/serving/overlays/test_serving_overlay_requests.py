@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.overlays import arrange_overlay
-from tests.support.serving import (
+from tests.support.overlays.overlays import arrange_overlay
+from tests.support.serving.serving import (
     NODES,
     TRADE_OFF,
     Client,

@@ -8,7 +8,7 @@ import math
 
 import msgspec
 import pytest
-from tests.support.serving import TRADE_OFF, FakeWorker, profile, variant, without_overlays
+from tests.support.serving.serving import TRADE_OFF, FakeWorker, profile, variant, without_overlays
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.files.profile import Profile

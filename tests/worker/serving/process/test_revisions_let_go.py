@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support import recommended_links as links
-from tests.support.mapped_files import held_files
-from tests.support.real_worker import load, publish
-from tests.support.serving import service
-from tests.support.several_services import Running, started
-from tests.support.waiting import WAIT_S
+from tests.support.generation import recommended_links as links
+from tests.support.machine.mapped_files import held_files
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.real_worker import load, publish
+from tests.support.serving.serving import service
+from tests.support.serving.several_services import Running, started
 
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision

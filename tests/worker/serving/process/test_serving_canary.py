@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
-from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service, with_compute
-from tests.support.several_services import started
-from tests.support.two_revisions import FIRST, SECOND, STAYS, DirectCalls
-from tests.support.updates import FakeUpdates
-from tests.support.waiting import WAIT_S
+from tests.support.changes.updates import FakeUpdates
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service, with_compute
+from tests.support.serving.several_services import started
+from tests.support.serving.two_revisions import FIRST, SECOND, STAYS, DirectCalls
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import AffineCost, Canary, RoutingMode, RoutingTable

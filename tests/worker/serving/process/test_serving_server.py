@@ -10,10 +10,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from tests.support.connections import predict, read_responses
-from tests.support.serving import HELD_NODE, FakeWorker, service, with_compute
-from tests.support.serving_process import Worker, started
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.connections import predict, read_responses
+from tests.support.serving.serving import HELD_NODE, FakeWorker, service, with_compute
+from tests.support.serving.serving_process import Worker, started
 
 from gnnserve_api.errors import RepositoryError, ResourceError
 from gnnserve_worker.serving.listening_socket import bind

@@ -14,10 +14,10 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tests.support.connections import predict
-from tests.support.serving import FakeWorker, service
-from tests.support.several_services import NAMES, Running, started
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.connections import predict
+from tests.support.serving.serving import FakeWorker, service
+from tests.support.serving.several_services import NAMES, Running, started
 from tritonclient.utils import InferenceServerException
 
 from gnnserve_api.errors import GnnserveError

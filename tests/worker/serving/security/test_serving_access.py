@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.support.connections import Server, predict, serving
-from tests.support.serving import FakeWorker, running
+from tests.support.serving.connections import Server, predict, serving
+from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_worker.serving.security.access import Access, is_open
 

@@ -10,10 +10,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from tests.support.certificates import encrypt_key, make_key_pair, serial_in, serial_of, trusting
-from tests.support.mounted import mount
-from tests.support.secured_worker import started
-from tests.support.waiting import WAIT_S
+from tests.support.kubernetes.mounted import mount
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.certificates import encrypt_key, make_key_pair, serial_in, serial_of, trusting
+from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics

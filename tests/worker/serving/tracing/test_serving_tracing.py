@@ -15,10 +15,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.conformance.forms import FORMS, Asked, serving
-from tests.support.grpc_worker import listening
-from tests.support.otlp import ReceivedSpan, otlp_receiver
-from tests.support.serving import Client, FakeWorker, held, running
-from tests.support.waiting import WAIT_S
+from tests.support.machine.waiting import WAIT_S
+from tests.support.serving.grpc_worker import listening
+from tests.support.serving.otlp import ReceivedSpan, otlp_receiver
+from tests.support.serving.serving import Client, FakeWorker, held, running
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.inference.batch import StageTimes

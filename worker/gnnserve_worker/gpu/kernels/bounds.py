@@ -6,7 +6,7 @@ compiles it, that takes more than before fails a test, where it would only be se
 the oldest and the newest Triton that were tried (3.6 and 3.9), whichever takes more, rounded up to the eight by which
 registers are given out. Lower a row where its kernel takes fewer by design; raise it only with what was won for it.
 
-Cases are those of `tests/support/gpu_compilation.py`: every kernel with the constants of some revisions.
+Cases are those of `tests/support/gpu/gpu_compilation.py`: every kernel with the constants of some revisions.
 """
 
 from __future__ import annotations
