@@ -154,7 +154,7 @@ def follow_request() -> Opened:
     from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
-    from gnnserve_worker.serving.process.server import Serving, serve_revision  # noqa: PLC0415
+    from gnnserve_worker.serving.process.server import StartedService, serve_revision  # noqa: PLC0415
 
     trace = Trace()
     sock = bind("127.0.0.1", 0)
@@ -169,7 +169,7 @@ def follow_request() -> Opened:
         found.append(trace.opened())
         os.kill(os.getpid(), signal.SIGINT)
 
-    def begin(_: Serving) -> None:
+    def begin(_: StartedService) -> None:
         trace.begin()
         threading.Thread(target=ask, daemon=True).start()
 

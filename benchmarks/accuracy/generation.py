@@ -45,7 +45,7 @@ from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.networks import build_module
-from gnnserve_worker.generation.train import Trained, predict, train_on_rows
+from gnnserve_worker.generation.train import TrainedNetwork, predict, train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
@@ -99,7 +99,7 @@ class Prepared:
     def model(self, seed: int) -> Model:
         return Model(training=Training(epochs=self.case.epochs, scope=self.case.scope, seed=seed))
 
-    def test_accuracy(self, trained: Trained, features: Features, seed: int) -> float:
+    def test_accuracy(self, trained: TrainedNetwork, features: Features, seed: int) -> float:
         test = self.graph.splits.test
         found = predict(trained.tensors, features, self.graph.graph, test, self.model(seed), self.data.classes)
         return evaluate(found, self.graph.labels[test])
@@ -146,7 +146,7 @@ def prepare(case: Case) -> Prepared:
     return Prepared(case, graph, data.normalized.features, data)
 
 
-def measure_masters(prepared: Prepared, trained: dict[int, Trained], baseline_epochs: int) -> dict[str, Any]:
+def measure_masters(prepared: Prepared, trained: dict[int, TrainedNetwork], baseline_epochs: int) -> dict[str, Any]:
     case = prepared.case
     accuracies = [prepared.test_accuracy(result, prepared.features, seed) for seed, result in trained.items()]
     return {
@@ -193,7 +193,9 @@ def _edges(graph: Graph) -> torch.Tensor:
     return torch.from_numpy(np.stack([graph.indices.astype(np.int64), graph.targets()]))
 
 
-def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: Sequence[int]) -> tuple[Rows, Rows]:
+def measure_rankings(
+    prepared: Prepared, masters: dict[int, TrainedNetwork], factors: Sequence[int]
+) -> tuple[Rows, Rows]:
     """Accuracies by method and factor; and by variant and storage, of the pruned variants those of one method."""
     rows: Rows = []
     stored: Stored = {}
@@ -215,7 +217,9 @@ def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: S
     return rows, _storage_rows(prepared.case.graph, stored)
 
 
-def measure_storages(prepared: Prepared, factor: int, trained: Trained, features: Features, stored: Stored) -> None:
+def measure_storages(
+    prepared: Prepared, factor: int, trained: TrainedNetwork, features: Features, stored: Stored
+) -> None:
     """Adds the test accuracies of one network over its features in every storage; of 1x, over its projected tables
     too."""
     dense = features if isinstance(features, np.ndarray) else features.toarray()

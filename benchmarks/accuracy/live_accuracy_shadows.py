@@ -32,7 +32,7 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.process.server import Serving, serve_revision
+from gnnserve_worker.serving.process.server import StartedService, serve_revision
 
 NAME, NAMESPACE = "live-accuracy", "default"
 SHADOW_PERMILLE = 5
@@ -190,12 +190,12 @@ def _serve(manifest: Path, repository: Path, core: int) -> None:
     revision = served_revision(open_published(manifest, repository))
     table = service.spec.routing_table(revision.manifest.revision)
 
-    def follow(serving: Serving) -> None:
+    def follow(serving: StartedService) -> None:
         for line in sys.stdin:
             serving.route(msgspec.structs.replace(table, shadow_permille=int(line)))
             print(int(line), flush=True)
 
-    def ready(serving: Serving) -> None:
+    def ready(serving: StartedService) -> None:
         print(sock.getsockname()[1], flush=True)
         threading.Thread(target=follow, args=(serving,), daemon=True).start()
 

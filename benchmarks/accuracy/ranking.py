@@ -33,7 +33,7 @@ from benchmarks.shapes import CACHE
 if TYPE_CHECKING:
     from benchmarks.accuracy.generation import Prepared
     from gnnserve_api.spec.model import Model
-    from gnnserve_worker.generation.train import Trained
+    from gnnserve_worker.generation.train import TrainedNetwork
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs/images/ranking.png"
@@ -274,7 +274,7 @@ def _prepare(job: Job) -> tuple[Prepared, Model]:
     return prepared, Model(architecture=Architecture(job.model), training=training)
 
 
-def _judge(prepared: Prepared, model: Model, trained: Trained, features: Any) -> dict[str, Any]:
+def _judge(prepared: Prepared, model: Model, trained: TrainedNetwork, features: Any) -> dict[str, Any]:
     """Scores on the test nodes. `accuracy`: F1-micro for several labels a node; `roc_auc`: for two classes."""
     from sklearn.metrics import roc_auc_score
 

@@ -12,7 +12,7 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.ranking import rank
-from gnnserve_worker.generation.train import Trained, train_on_rows
+from gnnserve_worker.generation.train import TrainedNetwork, train_on_rows
 from gnnserve_worker.generation.training_set import TrainingSet, keep_columns
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.registry import first_layer
@@ -23,12 +23,12 @@ class Retrained:
     factor: int
     features: Features
     """The kept columns, most important first."""
-    trained: Trained
+    trained: TrainedNetwork
 
 
 def retrain(
     method: RankingMethod,
-    master: Trained,
+    master: TrainedNetwork,
     data: TrainingSet,
     features: Features,
     model: Model,

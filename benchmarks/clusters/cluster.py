@@ -28,7 +28,7 @@ from tests.cluster.harness.session import running_cluster
 from benchmarks.results import Benchmark, Run, main, part_in_a_cluster
 from benchmarks.verdicts import Verdict, exactly
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.record import Record
+from gnnserve_cli.loadgen.record import LoadRecord
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.statistics import LoadPlan
 from gnnserve_client.address import Endpoint, parse_url
@@ -135,7 +135,7 @@ class Pressure:
 
     def __init__(self, service: Service) -> None:
         endpoint: Endpoint = parse_url(f"http://{service.address()}:80")
-        self.record = Record()
+        self.record = LoadRecord()
         self._stop = threading.Event()
         self._requests = build_predictions(endpoint, 1797, 1, None, seed=0)
         self._endpoint = endpoint

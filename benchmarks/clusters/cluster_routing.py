@@ -31,7 +31,7 @@ from benchmarks.load.communities import prepare
 from benchmarks.results import Benchmark, Run, main, part_in_a_cluster
 from benchmarks.verdicts import Verdict, Worded, at_most, that
 from gnnserve_api.pods.routing import Route
-from gnnserve_cli.loadgen.record import Record
+from gnnserve_cli.loadgen.record import LoadRecord
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_curve
 from gnnserve_routing.costs import capacity_seeds_per_s
 
@@ -279,7 +279,7 @@ def _with_steps(curve: RateCurve) -> list[float]:
     return [curve.rates_per_s[int(number * len(curve.rates_per_s) / count)] for number in range(count)]
 
 
-def _attainment(bench: Bench, record: Record) -> dict[str, Any]:
+def _attainment(bench: Bench, record: LoadRecord) -> dict[str, Any]:
     extent, rows = bench.extent, record.rows
     is_met = [latency_ms <= bench.objective_ms for latency_ms in rows.latencies_ms]
     inside = [extent.around_s <= due_s < extent.around_s + extent.outage_s for due_s in rows.dues_s]

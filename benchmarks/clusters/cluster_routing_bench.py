@@ -15,7 +15,7 @@ from tests.cluster.harness.services import Service
 from benchmarks.load.communities import Communities
 from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.record import Record
+from gnnserve_cli.loadgen.record import LoadRecord
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, build_arrivals
 from gnnserve_cli.loadgen.statistics import LoadPlan
@@ -87,7 +87,7 @@ class Load(threading.Thread):
         )
         self._curve = curve
         self._log = log
-        self.record = Record()
+        self.record = LoadRecord()
 
     def run(self) -> None:
         curve = self._curve

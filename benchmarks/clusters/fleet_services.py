@@ -18,7 +18,7 @@ from benchmarks.clusters.kubernetes_api import MERGE_PATCH, KubernetesApi, Manif
 from benchmarks.clusters.stand_in_kubelet import until_it_is_gone
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
-from gnnserve_operator.kinds import GNNSERVICE, Kind
+from gnnserve_operator.kinds import GNNSERVICE, ResourceKind
 
 NAMESPACES = tuple(f"fleet-{number}" for number in range(10))
 AT_ONCE = 8
@@ -116,7 +116,7 @@ class Fleet:
         service = self._seen.get(_name(number))
         return service is not None and _conditions(service).get("Ready", {}).get("status") == "True"
 
-    def _count(self, kind: Kind) -> int:
+    def _count(self, kind: ResourceKind) -> int:
         return self.api.count(kind.path(None), CHILDREN_SELECTOR)
 
     def _each(self, numbers: Iterable[int], act: Callable[[int], object]) -> None:

@@ -19,7 +19,7 @@ from benchmarks.verdicts import Verdict, at_least, at_most, below
 from gnnserve_api.files.embeddings import IndexMetric
 from gnnserve_api.spec.task import Decoder
 from gnnserve_worker.generation.embeddings.columns import keep_columns
-from gnnserve_worker.generation.embeddings.index import Origin, build_index, recall_of
+from gnnserve_worker.generation.embeddings.index import EmbeddingsOrigin, build_index, recall_of
 from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.nearest.comparison import ByScore
 from gnnserve_worker.nearest.files import index_folder, open_index
@@ -94,7 +94,7 @@ def measure_perceptron(run: Run) -> dict[str, Any]:
     comparison, candidates, asking = ByScore(decoder, stand_first=False), embeddings(nodes), embeddings(requests)
     with tempfile.TemporaryDirectory(prefix="gnnserve-perceptron-") as folder:
         path = Path(folder) / "index"
-        origin = Origin("bench", "", "x1", "", None, "bench", IndexMetric.SCORE)
+        origin = EmbeddingsOrigin("bench", "", "x1", "", None, "bench", IndexMetric.SCORE)
         made = build_index(candidates, origin, path, silent, embeddings(1000), comparison)
         index, nothing = open_index(path, made), np.zeros(0, np.int64)
         queries, times_ms = comparison.queries(asking), []

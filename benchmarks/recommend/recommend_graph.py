@@ -24,7 +24,7 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
-from gnnserve_worker.generation.embeddings.index import Origin
+from gnnserve_worker.generation.embeddings.index import EmbeddingsOrigin
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits
 from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
 from gnnserve_worker.opening.revision import load_revision
@@ -46,7 +46,7 @@ class Communities:
 @dataclass(frozen=True, slots=True)
 class PublishedGraph:
     repository: Repository
-    origin: Origin
+    origin: EmbeddingsOrigin
     nodes: int
     communities: Communities
     types: tuple[NodeType, ...]
@@ -83,7 +83,7 @@ def published_graph(root: Path, nodes: int) -> PublishedGraph:
     network = Model(hidden=COLUMNS, fanouts=(10, 5)).network(CLASSES)
     data, communities = make_communities(nodes)
     made = publish_made_up(repository, data, network, [_VARIANT])
-    origin = Origin(
+    origin = EmbeddingsOrigin(
         made.revision, made.graph, "x1", made.files["variants/x1/weights.safetensors"].sha256, None, "bench"
     )
     return PublishedGraph(repository, origin, nodes, communities, data.types)

@@ -29,7 +29,7 @@ from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
-from gnnserve_worker.generation.embeddings.index import Origin, build_index
+from gnnserve_worker.generation.embeddings.index import EmbeddingsOrigin, build_index
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
@@ -137,7 +137,7 @@ def measure_arxiv(run: Run) -> dict[str, Any] | None:
         drawn = np.random.default_rng(0).permutation(len(vectors))
         unseen = vectors[drawn[: _QUICK if run.quick else _UNSEEN]]
         kept = vectors[np.sort(drawn[len(unseen) :])]
-        manifest = build_index(kept, Origin(revision, "", "x1", "", None, "bench"), folder / "index", silent)
+        manifest = build_index(kept, EmbeddingsOrigin(revision, "", "x1", "", None, "bench"), folder / "index", silent)
         stored = np.random.default_rng(1).choice(len(kept), _STORED, replace=False)
         with pgvector_hnsw(kept) as (database, written):
             found = [

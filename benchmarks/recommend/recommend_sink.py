@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_worker.generation.embeddings.postgres import PostgresSink
-from gnnserve_worker.generation.embeddings.sink import Block, Embedded
+from gnnserve_worker.generation.embeddings.sink import Block, RevisionEmbeddings
 
 COPYING, INDEXING = "copying", "indexing"
 _AT_ONCE = 4096
@@ -24,7 +24,7 @@ _AT_ONCE = 4096
 def main(uri_file: str, path: str, rows: int) -> None:
     """`rows`: how many to write; vectors are repeated where there are fewer."""
     vectors = np.load(path, mmap_mode="r")
-    embedded = Embedded("default/items", "0" * 12, "x1", None, rows, vectors.shape[1], False)
+    embedded = RevisionEmbeddings("default/items", "0" * 12, "x1", None, rows, vectors.shape[1], False)
     copied_s: list[float] = []
     begun_s = time.perf_counter()
 

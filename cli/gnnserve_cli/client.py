@@ -35,8 +35,8 @@ from gnnserve_client.errors import NotGnnserveError
 from gnnserve_client.timing import ALL_TIMES, TIMING_HEADER
 
 if TYPE_CHECKING:
-    from gnnserve_client.asking import Asking
-    from gnnserve_client.exchange import Reply
+    from gnnserve_client.asking import ClientState
+    from gnnserve_client.exchange import ServerReply
 
 T = TypeVar("T")
 NO_HEADERS: Mapping[str, str] = {}
@@ -151,14 +151,14 @@ def fetch_nodes(endpoint: Endpoint, start: int = 0, count: int = 1) -> NodesAnsw
     return _fetched(endpoint, f"/v1/nodes?start={start}&count={count}", NodesAnswer)
 
 
-def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, Reply]:
+def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, ServerReply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
     answer = _decoded(endpoint, reply, PredictAnswer)
     _require_rows(endpoint, answer, request.outputs, len(request.nodes), "nodes")
     return answer, reply
 
 
-def fetch_pairs(endpoint: Endpoint, request: PairsRequest[Id]) -> tuple[PairsAnswer, Reply]:
+def fetch_pairs(endpoint: Endpoint, request: PairsRequest[Id]) -> tuple[PairsAnswer, ServerReply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
     answer = _decoded(endpoint, reply, PairsAnswer)
     _require_rows(endpoint, answer, request.outputs, len(request.pairs), "pairs")
@@ -176,7 +176,7 @@ def _require_rows(
             raise NotGnnserveError(endpoint.url, f"{found} {name} for {asked} {what}")
 
 
-def fetch_recommendation(endpoint: Endpoint, request: RecommendRequest[Id]) -> tuple[RecommendAnswer, Reply]:
+def fetch_recommendation(endpoint: Endpoint, request: RecommendRequest[Id]) -> tuple[RecommendAnswer, ServerReply]:
     reply = _fetch(endpoint, "POST", "/v1/recommend", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
     return _decoded(endpoint, reply, RecommendAnswer), reply
 
@@ -191,18 +191,18 @@ def fetch_changes(
     return _fetched(endpoint, f"/v1/changes?{query}", ChangesPage)
 
 
-def opened(endpoint: Endpoint, *, is_retrying: bool = False) -> Asking:
-    from gnnserve_client.asking import Asking, TokenSource  # noqa: PLC0415
+def opened(endpoint: Endpoint, *, is_retrying: bool = False) -> ClientState:
+    from gnnserve_client.asking import ClientState, TokenSource  # noqa: PLC0415
 
     tokens = TokenSource(endpoint.token)
-    return Asking(endpoint, tokens, tokens, TIMEOUT_S, is_retrying)
+    return ClientState(endpoint, tokens, tokens, TIMEOUT_S, is_retrying)
 
 
 def _fetched(endpoint: Endpoint, path: str, kind: type[T]) -> T:
     return _decoded(endpoint, _fetch(endpoint, "GET", path), kind)
 
 
-def _decoded(endpoint: Endpoint, reply: Reply, kind: type[T]) -> T:
+def _decoded(endpoint: Endpoint, reply: ServerReply, kind: type[T]) -> T:
     from gnnserve_client.asking import decode  # noqa: PLC0415
 
     return decode(endpoint.url, reply.body, kind)
@@ -210,7 +210,7 @@ def _decoded(endpoint: Endpoint, reply: Reply, kind: type[T]) -> T:
 
 def _fetch(
     endpoint: Endpoint, method: str, path: str, body: bytes | None = None, wishes: Mapping[str, str] = NO_HEADERS
-) -> Reply:
+) -> ServerReply:
     """One attempt, over a connection of its own: an error is for the user to see."""
     from gnnserve_client.direct import DirectConnection  # noqa: PLC0415
     from gnnserve_client.exchange import Call  # noqa: PLC0415

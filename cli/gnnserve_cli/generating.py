@@ -80,7 +80,7 @@ def keep_models(service: GNNService, repository: Repository, published: Revision
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GenerationOutcome:
     """A published revision, and how it came."""
 
     published: RevisionManifest
@@ -96,13 +96,13 @@ class Generates(Protocol):
 
 def generating_visibly(
     service: GNNService, repository: Repository, named: Device | None, generate: Generates
-) -> Generated:
+) -> GenerationOutcome:
     use_gpu = _may_use_gpu(service, named) and device.why_no_gpu(os.environ, Path("/dev")) is None
     try:
         with showing_progress() as listener:
             stages = _Stages(listener)
             published = _generate(generate, stages, use_gpu=use_gpu)
-        return Generated(published, is_measured=PROFILE in stages.heard)
+        return GenerationOutcome(published, is_measured=PROFILE in stages.heard)
     except KeyboardInterrupt:
         kept = repository.count_kept_networks(service.spec.recipe())
         left = f"; {count(kept, 'network')} that it trained will not be trained again" if kept else ""
@@ -122,7 +122,7 @@ class _Stages:
         self.listener(progress)
 
 
-def advise(generated: Generated, repository: Repository) -> None:
+def advise(generated: GenerationOutcome, repository: Repository) -> None:
     """Say how far its training can be trusted, and its profile once: when it was measured. Later nothing can be done
     about it but to train again, and of a revision that a compaction carried over that would give other networks."""
     published = generated.published

@@ -104,7 +104,7 @@ def published_revisions(
 def _found(of: WantedRevision) -> RevisionManifest | RepositoryError | None:
     """The revision, where there is nothing to compute; None: there is."""
     # Imported here, as in the commands: they bring numpy and numba.
-    from gnnserve_cli.generating import Generated, advise, find_generated, keep_models  # noqa: PLC0415
+    from gnnserve_cli.generating import GenerationOutcome, advise, find_generated, keep_models  # noqa: PLC0415
     from gnnserve_cli.updates import log_uid  # noqa: PLC0415
 
     if of.service.spec.embeddings is not None:
@@ -112,7 +112,7 @@ def _found(of: WantedRevision) -> RevisionManifest | RepositoryError | None:
     try:
         found = find_generated(of.service, of.stored, log_uid(of.service, of.stored))
         if found is not None:
-            advise(Generated(found, is_measured=False), of.stored)
+            advise(GenerationOutcome(found, is_measured=False), of.stored)
             keep_models(of.service, of.stored, found)
     except RepositoryError as error:
         return error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-class NoAnswerError(Exception):
+class IncompleteAnswerError(Exception):
     """No complete answer came; the text is the reason."""
 
 
@@ -53,4 +53,4 @@ def _as_no_answer() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise NoAnswerError(str(error) or type(error).__name__) from error
+        raise IncompleteAnswerError(str(error) or type(error).__name__) from error

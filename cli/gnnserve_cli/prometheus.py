@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.routing import PrometheusSpec
 from gnnserve_api.status.reasons import Reason
-from gnnserve_cli.http_client import NoAnswerError, exchange
+from gnnserve_cli.http_client import IncompleteAnswerError, exchange
 from gnnserve_routing.signals import QueryAnswer, Silence, build_query, parse_answer
 from gnnserve_worker.serving.process.served_service import Look
 
@@ -50,7 +50,7 @@ class PrometheusSource:
     def ask(self, _look: Look) -> QueryAnswer | Silence:
         try:
             status, date, body = self._fetch()
-        except NoAnswerError as error:
+        except IncompleteAnswerError as error:
             return Silence(Reason.UNREACHABLE, f"{self.url} does not answer ({error}). Is Prometheus up?")
         if len(body) > _MOST_BYTES:
             return Silence(Reason.INVALID, f"{self.url} answers with more than {_MOST_BYTES // 1024**2} MiB.")

@@ -12,7 +12,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.pods.tracing import DEFAULT_SAMPLED_PERMILLE
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.prometheus import PrometheusSource
-from gnnserve_cli.slow_loop import OwnRegistry, Source
+from gnnserve_cli.slow_loop import LoadSource, OwnRegistry
 from gnnserve_cli.updates import check_address
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.pods.device import DeviceSettings
@@ -25,7 +25,7 @@ from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracin
 class ServerOptions:
     """Options of a server that `run` and `serve` read, beside the address."""
 
-    source: Source
+    source: LoadSource
     credentials: Credentials
     device: DeviceSettings
     tracing: TracingOptions | None = None
@@ -56,7 +56,7 @@ def read_options(
     )
 
 
-def source_of_load(prometheus: str | None, service: GNNService) -> Source:
+def source_of_load(prometheus: str | None, service: GNNService) -> LoadSource:
     if prometheus is None:
         return OwnRegistry()
     interval_s = service.spec.routing.interval_seconds

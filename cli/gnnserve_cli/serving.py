@@ -58,7 +58,7 @@ class Sockets:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedService:
     """A service to answer for, and the revision that does."""
 
     service: GNNService
@@ -69,7 +69,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpublished:
+class UnpublishedService:
     """A service that is to be answered for, and has no revision that could."""
 
     service: GNNService
@@ -80,12 +80,12 @@ class Unpublished:
 
 def unpublished(
     service: GNNService, sockets: Sockets, options: ServerOptions, problem: RepositoryError, among: int
-) -> Unpublished:
+) -> UnpublishedService:
     """A service whose repository has no revision that could answer. It does not keep others from being served; raises
     the problem where there are none (`among`: how many services there are)."""
     if among == 1:
         raise problem
-    return Unpublished(service, sockets, options, problem)
+    return UnpublishedService(service, sockets, options, problem)
 
 
 def require_names(services: Sequence[GNNService]) -> None:
@@ -125,15 +125,15 @@ def _check_ports_differ(sockets: Sequence[Sockets]) -> None:
             )
 
 
-def serve_published(published: Sequence[Published | Unpublished], shares: Mapping[str, float]) -> None:
+def serve_published(published: Sequence[PublishedService | UnpublishedService], shares: Mapping[str, float]) -> None:
     """Open each published revision, show its profile, and answer from them until SIGINT or SIGTERM. `shares`: as
     `read_shares` gives them."""
-    offered: list[Offered] = []
+    offered: list[OfferedService] = []
     for of in published:
         service, name = of.service, of.service.metadata.name
         share = shares.get(name, float(service.spec.worker.share))
-        if isinstance(of, Unpublished):
-            offered.append(Offered(service, partial(_fail, of.problem), of.sockets, of.options, share))
+        if isinstance(of, UnpublishedService):
+            offered.append(OfferedService(service, partial(_fail, of.problem), of.sockets, of.options, share))
             continue
         updates = updates_of(service, of.stored, of.options.credentials.log_uri)
         if service.spec.revision is not None:
@@ -141,7 +141,7 @@ def serve_published(published: Sequence[Published | Unpublished], shares: Mappin
         require_second(service, of.stored, of.revision.revision)
         load = partial(load_revision, of.stored, of.revision.revision)
         offered.append(
-            Offered(
+            OfferedService(
                 service,
                 load,
                 of.sockets,
@@ -185,7 +185,7 @@ def require_second(service: GNNService, stored: Repository, revision: str) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedService:
     """A service to answer for."""
 
     service: GNNService
@@ -267,7 +267,7 @@ class Offered:
         return server.Offer(self.service, revision, settings, problem)
 
 
-def serve_routed(offered: Sequence[Offered]) -> None:
+def serve_routed(offered: Sequence[OfferedService]) -> None:
     """Serve until SIGINT or SIGTERM. Raises RepositoryError where no revision can be opened, and at the end where there
     is a service that none of its revisions answers for."""
     exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
@@ -282,7 +282,7 @@ def serve_routed(offered: Sequence[Offered]) -> None:
             for of, name in zip(offered, names, strict=True)
         ]
 
-        def begin(handles: Sequence[server.Serving]) -> None:
+        def begin(handles: Sequence[server.StartedService]) -> None:
             for of, handle, name in zip(offered, handles, names, strict=True):
                 if handle.revision is None:
                     announce_unserved(of.sockets, of.options.credentials, name)
@@ -310,7 +310,7 @@ def serve_routed(offered: Sequence[Offered]) -> None:
 
 
 def _open_all(
-    offered: Sequence[Offered], logs: Sequence[FollowedLog | None]
+    offered: Sequence[OfferedService], logs: Sequence[FollowedLog | None]
 ) -> tuple[list[server.Offer], dict[str, RepositoryError]]:
     """What can be offered, and by the name of its service why a revision cannot be opened. Raises RepositoryError where
     none can."""

@@ -31,7 +31,7 @@ _KEPT_SCRAPES = 3
 _STOP_PATIENCE_S = 2.0
 
 
-class Served(Protocol):
+class RoutedService(Protocol):
     """`local_service.py`'s LocalService, as far as it concerns this."""
 
     def look(self) -> Look | None: ...
@@ -39,7 +39,7 @@ class Served(Protocol):
     def route(self, table: RoutingTable) -> None: ...
 
 
-class Source(Protocol):
+class LoadSource(Protocol):
     """A source of measured load. It never raises."""
 
     def ask(self, look: Look) -> QueryAnswer | Silence: ...
@@ -84,9 +84,9 @@ class LocalSlowLoop:
 
     def __init__(
         self,
-        served: Served,
+        served: RoutedService,
         spec: GNNServiceSpec,
-        source: Source,
+        source: LoadSource,
         *,
         name: str = "",
         say: Callable[[str], object] = lambda line: print(line, flush=True),
@@ -163,12 +163,12 @@ class LocalSlowLoop:
 
 
 @contextmanager
-def slow_loop(spec: GNNServiceSpec, source: Source, name: str = "") -> Iterator[Callable[[Served], None]]:
+def slow_loop(spec: GNNServiceSpec, source: LoadSource, name: str = "") -> Iterator[Callable[[RoutedService], None]]:
     """Yields a function that starts the loop, once there is a server to tell; the loop ends with the block. `name`: of
     the service, where there are several."""
     begun: list[LocalSlowLoop] = []
 
-    def begin(served: Served) -> None:
+    def begin(served: RoutedService) -> None:
         begun.append(LocalSlowLoop(served, spec, source, name=name))
         begun[-1].start()
 

@@ -23,12 +23,12 @@ def is_manifest(text: str) -> bool:
 def parse_spec(text: str) -> GNNServiceSpec:
     """The spec of a manifest, or the default spec for a graph."""
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_api.spec.graph import Graph  # noqa: PLC0415
+    from gnnserve_api.spec.graph import GraphSpec  # noqa: PLC0415
     from gnnserve_api.spec.service import GNNServiceSpec  # noqa: PLC0415
 
     if is_manifest(text):
         return load_manifest(Path(text)).spec
-    return GNNServiceSpec(graph=Graph(source=_parse_source(text)))
+    return GNNServiceSpec(graph=GraphSpec(source=_parse_source(text)))
 
 
 def _parse_source(text: str) -> GraphSource:

@@ -34,7 +34,7 @@ from gnnserve_client.errors import (
     UnavailableError,
     parse_refusal,
 )
-from gnnserve_client.exchange import Call, Reply, Send, Steps
+from gnnserve_client.exchange import Call, Send, ServerReply, Steps
 
 T = TypeVar("T")
 _FIRST_PAUSE_S = 0.1
@@ -69,7 +69,7 @@ class TokenSource:
 
 
 @dataclass(slots=True)
-class Asking:
+class ClientState:
     """State that all operations of one client share."""
 
     endpoint: Endpoint
@@ -86,7 +86,9 @@ class Asking:
     now_s: Callable[[], float] = field(default_factory=lambda: time.monotonic)
     chance: Callable[[], float] = _chance
 
-    def answered(self, call: Call, timeout_s: float | None = None, pauses_until_s: float | None = None) -> Steps[Reply]:
+    def answered(
+        self, call: Call, timeout_s: float | None = None, pauses_until_s: float | None = None
+    ) -> Steps[ServerReply]:
         """The reply with status 200. Raises RefusedError or NoAnswerError, the last one that came.
 
         `pauses_until_s`: no pause ends after it, by `now_s`; None: the deadline alone counts.

@@ -18,7 +18,7 @@ from gnnserve_api.http.protocol import VariantsAnswer
 from gnnserve_api.pods.routing import Route
 from gnnserve_client import telling
 from gnnserve_client.arrays import Ids
-from gnnserve_client.asking import Asking
+from gnnserve_client.asking import ClientState
 from gnnserve_client.async_exchange import AsyncConnection
 from gnnserve_client.changes import Changes
 from gnnserve_client.opening import DEFAULT_TIMEOUT_S, batches_of, ignore, open_asking, open_token
@@ -202,7 +202,7 @@ class AsyncClient:
 class AsyncChangesClient:
     """Changes of a graph that is served, as `AsyncClient.changes`."""
 
-    def __init__(self, asking: Asking, connection: AsyncConnection) -> None:
+    def __init__(self, asking: ClientState, connection: AsyncConnection) -> None:
         self._asking = asking
         self._connection = connection
         self._author = Author()

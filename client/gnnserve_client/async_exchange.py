@@ -10,7 +10,7 @@ import httpx
 
 from gnnserve_client.address import Endpoint
 from gnnserve_client.errors import NoAnswerError
-from gnnserve_client.exchange import Reply, Send, Steps, too_slow
+from gnnserve_client.exchange import Send, ServerReply, Steps, too_slow
 from gnnserve_client.httpx_exchange import FAILURES, failure_of, reply_of, request_of, settings_of
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class AsyncConnection:
             result: T = end.value
             return result
 
-    async def exchange(self, send: Send) -> Reply:
+    async def exchange(self, send: Send) -> ServerReply:
         started_s = time.perf_counter()
         try:
             async with asyncio.timeout(send.timeout_s), self._http.stream(**request_of(self._url, send)) as response:

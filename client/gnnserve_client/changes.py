@@ -28,7 +28,7 @@ from gnnserve_client.arrays import (
     read_overrides,
     read_some_ids,
 )
-from gnnserve_client.sending import Batch
+from gnnserve_client.sending import BatchBody
 
 _HEADER = struct.Struct("<10q")
 _INTEGERS, _TEXTS = 1, 2
@@ -92,12 +92,12 @@ class Changes:
         for first in range(0, len(self), most):
             yield self._part(first, first + most)
 
-    def to_batch(self) -> Batch:
+    def to_batch(self) -> BatchBody:
         """Arrays where features are matrices, JSON where they go by the names of columns."""
         named = [part for part in (self.features, self.override_features) if isinstance(part, list)]
         if named:
-            return Batch(self._to_json(), "application/json", len(self))
-        return Batch(self._to_bytes(), CHANGES_TYPE, len(self))
+            return BatchBody(self._to_json(), "application/json", len(self))
+        return BatchBody(self._to_bytes(), CHANGES_TYPE, len(self))
 
     def _ids(self) -> tuple[Ids, ...]:
         return self.nodes, self.overrides, self.labelled, self.edges, self.removed_edges, self.removed_nodes

@@ -13,7 +13,7 @@ import threading
 import time
 
 from gnnserve_client.address import Endpoint
-from gnnserve_client.exchange import LONGEST_CONNECTING_S, Connection, Reply, Send, no_answer, too_slow
+from gnnserve_client.exchange import LONGEST_CONNECTING_S, Connection, Send, ServerReply, no_answer, too_slow
 from gnnserve_client.timing import ClientTimes
 
 _MOST_IDLE = 100
@@ -28,7 +28,7 @@ class DirectConnection(Connection):
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
 
-    def exchange(self, send: Send) -> Reply:
+    def exchange(self, send: Send) -> ServerReply:
         started_s = time.perf_counter()
         end_s = started_s + send.timeout_s
         connection = self._take_idle()
@@ -60,7 +60,7 @@ class DirectConnection(Connection):
         headers = {name.lower(): value for name, value in response.getheaders()}
         connect_ms, total_ms = (connected_s - started_s) * 1000, (ended_s - connected_s) * 1000
         times = ClientTimes(total_ms, (sent_s - connected_s) * 1000, (ended_s - answered_s) * 1000, connect_ms)
-        return Reply(response.status, headers, b"".join(pieces), connect_ms + total_ms, times)
+        return ServerReply(response.status, headers, b"".join(pieces), connect_ms + total_ms, times)
 
     def close(self) -> None:
         with self._lock:

@@ -53,7 +53,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ServerReply:
     status: int
     headers: Mapping[str, str]
     """Names in lower case."""
@@ -64,7 +64,7 @@ class Reply:
     """What of it took how long; None: what connects does not know."""
 
 
-Steps = Generator[Send, Reply, T]
+Steps = Generator[Send, ServerReply, T]
 """An operation: it yields what to send, and is sent the reply or thrown a NoAnswerError. Written once, it is run by a
 thread or by an event loop."""
 
@@ -89,7 +89,7 @@ class Connection(ABC):
             return result
 
     @abstractmethod
-    def exchange(self, send: Send) -> Reply:
+    def exchange(self, send: Send) -> ServerReply:
         """Raises NoAnswerError."""
 
     @abstractmethod

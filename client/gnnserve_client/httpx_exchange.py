@@ -10,7 +10,7 @@ import httpx
 
 from gnnserve_client.address import Endpoint
 from gnnserve_client.errors import NoAnswerError
-from gnnserve_client.exchange import LONGEST_CONNECTING_S, Connection, Reply, Send, no_answer, too_slow
+from gnnserve_client.exchange import LONGEST_CONNECTING_S, Connection, Send, ServerReply, no_answer, too_slow
 
 _MOST_CONNECTIONS = 100
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError)
@@ -22,7 +22,7 @@ class HttpxConnection(Connection):
         self._url = endpoint.url
         self._http = httpx.Client(transport=transport, **settings_of(endpoint))
 
-    def exchange(self, send: Send) -> Reply:
+    def exchange(self, send: Send) -> ServerReply:
         started_s = time.perf_counter()
         try:
             with self._http.stream(**request_of(self._url, send)) as response:
@@ -56,8 +56,8 @@ def request_of(url: str, send: Send) -> dict[str, Any]:
     }
 
 
-def reply_of(response: httpx.Response, body: bytes, started_s: float) -> Reply:
-    return Reply(response.status_code, dict(response.headers), body, (time.perf_counter() - started_s) * 1000)
+def reply_of(response: httpx.Response, body: bytes, started_s: float) -> ServerReply:
+    return ServerReply(response.status_code, dict(response.headers), body, (time.perf_counter() - started_s) * 1000)
 
 
 def failure_of(url: str, send: Send, error: Exception) -> NoAnswerError:

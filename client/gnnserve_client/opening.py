@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from gnnserve_api.errors import InputError
 from gnnserve_api.http.tokens import check_token, read_client_token
 from gnnserve_client.address import Endpoint, ServerAccess, parse_url
-from gnnserve_client.asking import Asking, TokenSource
+from gnnserve_client.asking import ClientState, TokenSource
 from gnnserve_client.changes import Changes
 from gnnserve_client.direct import DirectConnection
 from gnnserve_client.exchange import Connection
-from gnnserve_client.sending import Applied, Batch
+from gnnserve_client.sending import Applied, BatchBody
 
 if TYPE_CHECKING:
     import httpx
@@ -28,13 +28,13 @@ def open_asking(
     ca_file: str | Path | None,
     timeout_s: float,
     retry: bool,
-) -> Asking:
+) -> ClientState:
     """`write_tokens`: a source without a token stands for `tokens`. Raises InputError."""
     if timeout_s <= 0:
         raise InputError("timeout_s", f"{timeout_s:g} s", "give more than 0")
     endpoint = parse_url(url, ServerAccess(ca_file=None if ca_file is None else Path(ca_file)))
     writing = tokens if write_tokens.token is None else write_tokens
-    return Asking(endpoint, tokens, writing, timeout_s, is_retrying=retry)
+    return ClientState(endpoint, tokens, writing, timeout_s, is_retrying=retry)
 
 
 def open_token(token: str | None, file: str | Path | None, where: str) -> TokenSource:
@@ -55,7 +55,7 @@ def connected(endpoint: Endpoint, transport: httpx.BaseTransport | None) -> Conn
     return HttpxConnection(endpoint, transport)
 
 
-def batches_of(changes: Changes | Iterable[Changes], most: int | None) -> Iterator[Batch]:
+def batches_of(changes: Changes | Iterable[Changes], most: int | None) -> Iterator[BatchBody]:
     """Batches in order, made one after the other."""
     for one in (changes,) if isinstance(changes, Changes) else changes:
         for part in (one,) if most is None else one.split(most):

@@ -21,9 +21,9 @@ from gnnserve_api.http.changes import MIN_OFFSET_HEADER, OFFSET_HEADER
 from gnnserve_api.http.pairs import PairOutput, PairsAnswer
 from gnnserve_api.http.protocol import Output, PredictAnswer
 from gnnserve_client.arrays import Ids, read_edges, read_ids
-from gnnserve_client.asking import Asking
+from gnnserve_client.asking import ClientState
 from gnnserve_client.errors import NotGnnserveError, RefusedError
-from gnnserve_client.exchange import Call, Reply, Steps
+from gnnserve_client.exchange import Call, ServerReply, Steps
 from gnnserve_client.overlay import AnyOverlay, brought_by
 from gnnserve_client.prediction import Prediction, labels_array
 from gnnserve_client.timing import parse_server_timing
@@ -45,7 +45,7 @@ _NOT_AS_ARRAYS = frozenset({"NoBinaryNodes", "NoBinaryLabels"})
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PredictionRequest:
     """A prediction that is asked for, checked as far as a client can."""
 
     nodes: Ids
@@ -126,7 +126,7 @@ def ask(
     priority: int | None,
     *,
     are_pairs: bool = False,
-) -> Question:
+) -> PredictionRequest:
     """`nodes`: pairs of them where `are_pairs`. Raises InputError."""
     where, possible = ("pairs", _PAIR_OUTPUTS) if are_pairs else ("nodes", _OUTPUTS)
     ids = read_edges(nodes, where) if are_pairs else read_ids(nodes, where)
@@ -136,7 +136,7 @@ def ask(
             raise InputError("outputs", f"{name!r} is unknown", f"choose from {', '.join(possible)}")
     if not len(ids) or not wanted:
         raise InputError("outputs" if len(ids) else where, "the list is empty", "name at least one")
-    return Question(
+    return PredictionRequest(
         ids,
         wanted,
         overlay,
@@ -150,7 +150,7 @@ def ask(
     )
 
 
-def predict(asking: Asking, question: Question, timeout_s: float | None) -> Steps[Prediction]:
+def predict(asking: ClientState, question: PredictionRequest, timeout_s: float | None) -> Steps[Prediction]:
     """A request with a latency is not sent again when that has passed: its answer would be late."""
     latest_s = None if question.latency_ms is None else asking.now_s() + question.latency_ms / 1000
     if question.is_binary(asking.refused_as_arrays):
@@ -166,7 +166,7 @@ def predict(asking: Asking, question: Question, timeout_s: float | None) -> Step
     return _read_json(asking, question, reply)
 
 
-def _read_binary(url: str, question: Question, reply: Reply) -> Prediction:
+def _read_binary(url: str, question: PredictionRequest, reply: ServerReply) -> Prediction:
     headers, name = reply.headers, question.outputs[0]
     try:
         shape = tuple(int(length) for length in headers["gnnserve-shape"].split(","))
@@ -181,7 +181,7 @@ def _read_binary(url: str, question: Question, reply: Reply) -> Prediction:
     return _checked(url, question, reply, outputs, (variant, revision, met, offset, None))
 
 
-def _read_json(asking: Asking, question: Question, reply: Reply) -> Prediction:
+def _read_json(asking: ClientState, question: PredictionRequest, reply: ServerReply) -> Prediction:
     url = asking.endpoint.url
     answer: PredictAnswer | PairsAnswer
     answer = asking.decode(reply.body, PairsAnswer) if question.has_pairs else asking.decode(reply.body, PredictAnswer)
@@ -203,8 +203,8 @@ def _read_json(asking: Asking, question: Question, reply: Reply) -> Prediction:
 
 def _checked(
     url: str,
-    question: Question,
-    reply: Reply,
+    question: PredictionRequest,
+    reply: ServerReply,
     outputs: dict[str, NDArray[Any]],
     facts: tuple[str, str, bool, int | None, int | None],
 ) -> Prediction:

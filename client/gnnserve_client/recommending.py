@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from gnnserve_api.files.embeddings import IndexState
 from gnnserve_api.http.recommend import RecommendAnswer
 from gnnserve_client.arrays import Ids, as_json, read_ids
-from gnnserve_client.asking import Asking
+from gnnserve_client.asking import ClientState
 from gnnserve_client.exchange import Call, Steps
 from gnnserve_client.overlay import AnyOverlay, brought_by
 
@@ -44,7 +44,7 @@ class Recommendation:
 
 
 def recommend(
-    asking: Asking,
+    asking: ClientState,
     node: int | str,
     count: int,
     type_: str | None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.http.changes import CLIENT_HEADER, SEQUENCE_HEADER, ChangesAnswer
-from gnnserve_client.asking import Asking
+from gnnserve_client.asking import ClientState
 from gnnserve_client.errors import RefusedError
 from gnnserve_client.exchange import Call, Steps
 
@@ -20,7 +20,7 @@ _PASSED = "SequencePassed"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchBody:
     """A batch in one of its forms."""
 
     body: bytes
@@ -59,7 +59,7 @@ class Author:
     name: str = field(default_factory=lambda: f"python-{os.urandom(16).hex()}")
     last_sequence: int = 0
 
-    def numbered(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def numbered(self, batches: Iterable[BatchBody]) -> Iterator[BatchBody]:
         """The same batches, counted as they are taken: a number is never used for two of them."""
         for batch in batches:
             self.last_sequence += 1
@@ -67,7 +67,7 @@ class Author:
 
 
 def send_batch(
-    asking: Asking, batch: Batch, client: str, sequence: int, timeout_s: float | None = None
+    asking: ClientState, batch: BatchBody, client: str, sequence: int, timeout_s: float | None = None
 ) -> Steps[ChangesAnswer]:
     """Send a batch until it is answered. Batches of a client have to be sent in order, each after the one before was
     answered: then one whose sequence is compacted away was applied."""
@@ -82,8 +82,8 @@ def send_batch(
 
 
 def send_batches(
-    asking: Asking,
-    batches: Iterable[Batch],
+    asking: ClientState,
+    batches: Iterable[BatchBody],
     client: str,
     first_sequence: int,
     tell: Callable[[Applied], None],

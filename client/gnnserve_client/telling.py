@@ -16,7 +16,7 @@ from gnnserve_api.http.live_accuracy import MOST_LABELS, MOST_TOLD, AccuracyAnsw
 from gnnserve_api.http.protocol import NodesAnswer, VariantsAnswer
 from gnnserve_api.pods.routing import Route
 from gnnserve_client.arrays import Ids, are_pairs, read_edges, read_flags, read_ids, read_labels
-from gnnserve_client.asking import Asking
+from gnnserve_client.asking import ClientState
 from gnnserve_client.errors import NoAnswerError, TimedOutError
 from gnnserve_client.exchange import Call, Send, Steps
 
@@ -25,22 +25,22 @@ _LOOK_S = 0.2
 """Time between two looks whether the server is ready."""
 
 
-def fetch_variants(asking: Asking, timeout_s: float | None) -> Steps[VariantsAnswer]:
+def fetch_variants(asking: ClientState, timeout_s: float | None) -> Steps[VariantsAnswer]:
     reply = yield from asking.answered(Call("GET", "/v1/variants"), timeout_s)
     return asking.decode(reply.body, VariantsAnswer)
 
 
-def fetch_route(asking: Asking, timeout_s: float | None) -> Steps[Route]:
+def fetch_route(asking: ClientState, timeout_s: float | None) -> Steps[Route]:
     reply = yield from asking.answered(Call("GET", "/v1/route"), timeout_s)
     return asking.decode(reply.body, Route)
 
 
-def fetch_accuracy(asking: Asking, timeout_s: float | None) -> Steps[AccuracyAnswer]:
+def fetch_accuracy(asking: ClientState, timeout_s: float | None) -> Steps[AccuracyAnswer]:
     reply = yield from asking.answered(Call("GET", "/v1/accuracy"), timeout_s)
     return asking.decode(reply.body, AccuracyAnswer)
 
 
-def fetch_nodes(asking: Asking, start: int, count: int | None, timeout_s: float | None) -> Steps[Ids]:
+def fetch_nodes(asking: ClientState, start: int, count: int | None, timeout_s: float | None) -> Steps[Ids]:
     """`count`: None takes all behind `start`."""
     found: list[Any] = []
     while count is None or len(found) < count:
@@ -54,7 +54,7 @@ def fetch_nodes(asking: Asking, start: int, count: int | None, timeout_s: float 
 
 
 def fetch_log(
-    asking: Asking, after: int | None, limit: int, with_content: bool, wait_s: int, timeout_s: float | None
+    asking: ClientState, after: int | None, limit: int, with_content: bool, wait_s: int, timeout_s: float | None
 ) -> Steps[ChangesPage]:
     query = f"limit={limit}&content={'true' if with_content else 'false'}&wait={wait_s}"
     if after is not None:
@@ -64,13 +64,13 @@ def fetch_log(
     return asking.decode(reply.body, ChangesPage)
 
 
-def look(asking: Asking, path: str, timeout_s: float | None) -> Steps[tuple[bool, str]]:
+def look(asking: ClientState, path: str, timeout_s: float | None) -> Steps[tuple[bool, str]]:
     """Whether a path of probes answers 200, and its words. Not sent again: the answer of this moment is wanted."""
     reply = yield Send(Call("GET", path), None, asking.timeout_s if timeout_s is None else timeout_s)
     return reply.status == 200, reply.body.decode(errors="replace").strip()
 
 
-def wait_until_ready(asking: Asking, timeout_s: float) -> Steps[None]:
+def wait_until_ready(asking: ClientState, timeout_s: float) -> Steps[None]:
     """Raises TimedOutError with what the server said last."""
     end_s, said, pause_s = asking.now_s() + timeout_s, "", 0.0
     while (left_s := end_s - asking.now_s()) > pause_s:
@@ -87,7 +87,7 @@ def wait_until_ready(asking: Asking, timeout_s: float) -> Steps[None]:
 
 
 def send_labels(
-    asking: Asking,
+    asking: ClientState,
     nodes: ArrayLike,
     labels: ArrayLike | Sequence[Any],
     times: ArrayLike | Sequence[datetime | str] | None,

@@ -83,7 +83,7 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class WindowMean:
     """A mean of the last values."""
 
     mean: float
@@ -101,7 +101,7 @@ class SlidingMean:
         self._start_every = max(1, window_values // _STARTS_PER_WINDOW)
         self._starts: deque[_Start] = deque([_Start(0)])
         """The oldest first; there is always one."""
-        self._recent: Observed | None = None
+        self._recent: WindowMean | None = None
 
     def add(self, total: float, count: int) -> None:
         """Add `count` values by their sum."""
@@ -133,12 +133,12 @@ class SlidingMean:
         return self._of(self._starts[0])
 
     @property
-    def recent(self) -> Observed:
+    def recent(self) -> WindowMean:
         """What came since that start in the window whose interval ends lowest: after a sudden fall the values of before
         leave the window only slowly."""
         if self._recent is None:
             found = (
-                Observed(start.total / max(1, start.count), start.count, self._of(start)) for start in self._starts
+                WindowMean(start.total / max(1, start.count), start.count, self._of(start)) for start in self._starts
             )
             self._recent = min(found, key=lambda observed: observed.interval.high)
         return self._recent
@@ -160,7 +160,7 @@ class SlidingMean:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class StatedAccuracy:
     """An accuracy that a profile states, and how many nodes it was counted on."""
 
     accuracy: float

@@ -12,7 +12,7 @@ from gnnserve_api.families import point_of
 from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.spec.pruning import FactorChoice
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import Projection
+from gnnserve_api.spec.variants import ProjectionMode
 from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_api.wording import in_words
 
@@ -26,7 +26,7 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
     """Advice before anything is trained; None where most pruned variants read less than a projected one, or generation
     chooses among them."""
     decides_itself = spec.variants.is_searched or spec.variants.pruning.choice is FactorChoice.AUTO
-    if decides_itself or spec.variants.projection is not Projection.AUTO:
+    if decides_itself or spec.variants.projection is not ProjectionMode.AUTO:
         return None
     width = spec.model.network(classes).projected_columns
     pruned = [factor for factor in sorted(spec.variants.pruning.factors) if factor > 1]

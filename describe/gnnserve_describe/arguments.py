@@ -9,7 +9,7 @@ import torch
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import RelationKey
-from gnnserve_describe.calling import DICTIONARIES, TENSORS, Argument, Part
+from gnnserve_describe.calling import DICTIONARIES, TENSORS, Argument, ArgumentKind
 from gnnserve_describe.given_graph import GivenGraph, edge_list, is_dense, is_edge_list, listed, names_edges, plain
 
 
@@ -36,17 +36,17 @@ class PlainArguments:
     def read(self, parameter: str, name: str, value: Any) -> Argument:
         if not torch.is_tensor(value):
             is_count = isinstance(value, int) and not isinstance(value, bool) and value == self._count
-            return Argument(parameter, Part.NODE_COUNT if is_count else Part.CONSTANT, value=value)
+            return Argument(parameter, ArgumentKind.NODE_COUNT if is_count else ArgumentKind.CONSTANT, value=value)
         if is_edge_list(value):
-            return Argument(parameter, Part.EDGES)
+            return Argument(parameter, ArgumentKind.EDGES)
         rows = len(value) if value.dim() else 0
         if rows == self._count and not (names_edges(name) and rows == self._edges.shape[1]):
             self._nodes[name] = plain(value)
-            return Argument(parameter, Part.NODES, name)
+            return Argument(parameter, ArgumentKind.NODES, name)
         if rows == self._edges.shape[1]:
             self._payload[name] = plain(value)
-            return Argument(parameter, Part.PAYLOAD, name)
-        return Argument(parameter, Part.CONSTANT, value=value)
+            return Argument(parameter, ArgumentKind.PAYLOAD, name)
+        return Argument(parameter, ArgumentKind.CONSTANT, value=value)
 
     def found(self) -> GivenGraph:
         key = RelationKey()
@@ -65,18 +65,18 @@ class ArgumentsByType:
 
     def read(self, parameter: str, name: str, value: Any) -> Argument:
         if not isinstance(value, Mapping) or not value:
-            return Argument(parameter, Part.CONSTANT, value=value)
+            return Argument(parameter, ArgumentKind.CONSTANT, value=value)
         if not isinstance(next(iter(value)), tuple):
             for kind, block in value.items():
                 self._nodes.setdefault(kind, {})[name] = plain(block)
-            return Argument(parameter, Part.NODES, name)
+            return Argument(parameter, ArgumentKind.NODES, name)
         keyed = {RelationKey(*key): block for key, block in value.items()}
         if not self._edges and all(is_edge_list(block) for block in keyed.values()):
             self._edges = {key: edge_list(block) for key, block in keyed.items()}
-            return Argument(parameter, Part.EDGES)
+            return Argument(parameter, ArgumentKind.EDGES)
         for key, block in keyed.items():
             self._payload.setdefault(key, {})[name] = plain(block)
-        return Argument(parameter, Part.PAYLOAD, name)
+        return Argument(parameter, ArgumentKind.PAYLOAD, name)
 
     def found(self) -> GivenGraph:
         counts = {kind: len(next(iter(blocks.values()))) for kind, blocks in self._nodes.items()}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
-from gnnserve_describe.calling import Argument, Part
+from gnnserve_describe.calling import Argument, ArgumentKind
 from gnnserve_describe.dgl_graph import is_dgl_graph
 from gnnserve_describe.given_graph import (
     COUNT_NAMES,
@@ -38,12 +38,12 @@ def _named_input(text: str, found: GivenGraph, given: Any) -> Argument:
     parameter, _, name = text.rpartition("=")
     name = name.removesuffix("_dict")
     if name in EDGE_NAMES:
-        return Argument(parameter, Part.EDGES)
+        return Argument(parameter, ArgumentKind.EDGES)
     if name in COUNT_NAMES:
-        return Argument(parameter, Part.NODE_COUNT)
+        return Argument(parameter, ArgumentKind.NODE_COUNT)
     if name in GRAPH_NAMES:
-        return Argument(parameter, Part.DGL_GRAPH if is_dgl_graph(given) else Part.GRAPH, value=given)
-    for part, blocks in ((Part.NODES, names_of(found.nodes)), (Part.PAYLOAD, names_of(found.payload))):
+        return Argument(parameter, ArgumentKind.DGL_GRAPH if is_dgl_graph(given) else ArgumentKind.GRAPH, value=given)
+    for part, blocks in ((ArgumentKind.NODES, names_of(found.nodes)), (ArgumentKind.PAYLOAD, names_of(found.payload))):
         if name in blocks:
             return Argument(parameter, part, name)
     there = [*names_of(found.nodes), "edge_index", *names_of(found.payload)]
@@ -59,7 +59,7 @@ def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any) -> Iterato
     required = [each for each in parameters if each.default is each.empty]
     is_dgl = is_dgl_graph(given)
     if len(required) == 1 and (required[0].name in GRAPH_NAMES or _is_class_of(required[0], given)):
-        yield Argument("", Part.DGL_GRAPH if is_dgl else Part.GRAPH, value=given)
+        yield Argument("", ArgumentKind.DGL_GRAPH if is_dgl else ArgumentKind.GRAPH, value=given)
         return
     nodes, payload = names_of(found.nodes), names_of(found.payload)
     taken: set[str] = set()
@@ -68,7 +68,7 @@ def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any) -> Iterato
         name = parameter.name.removesuffix("_dict").removesuffix("s_dict")
         argument = _by_name(name, nodes, payload)
         if argument is None and is_dgl and name in GRAPH_NAMES:
-            argument = Argument("", Part.DGL_GRAPH, value=given)
+            argument = Argument("", ArgumentKind.DGL_GRAPH, value=given)
         if argument is None and parameter.default is parameter.empty:
             argument = _by_place(name, taken, nodes, payload)
             if argument is None:
@@ -78,7 +78,7 @@ def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any) -> Iterato
                     "name what it is given in its order by --inputs, as in --inputs x,edge_index, or give example "
                     "arguments: let the function return (module, (x, edge_index))",
                 )  # fmt: skip
-        if argument is None or (parameter.default is not parameter.empty and argument.part is Part.NODE_COUNT):
+        if argument is None or (parameter.default is not parameter.empty and argument.part is ArgumentKind.NODE_COUNT):
             # Those behind it can be given by their names alone.
             is_placed = False
             continue
@@ -89,16 +89,16 @@ def _by_names(module: torch.nn.Module, found: GivenGraph, given: Any) -> Iterato
 
 def _by_name(name: str, nodes: Sequence[str], payload: Sequence[str]) -> Argument | None:
     if name in nodes:
-        return Argument("", Part.NODES, name)
+        return Argument("", ArgumentKind.NODES, name)
     if name in payload:
-        return Argument("", Part.PAYLOAD, name)
+        return Argument("", ArgumentKind.PAYLOAD, name)
     if name in EDGE_NAMES:
-        return Argument("", Part.EDGES)
+        return Argument("", ArgumentKind.EDGES)
     if name in COUNT_NAMES:
-        return Argument("", Part.NODE_COUNT)
+        return Argument("", ArgumentKind.NODE_COUNT)
     main = _main_features(nodes)
     if name in FEATURE_NAMES and main:
-        return Argument("", Part.NODES, main)
+        return Argument("", ArgumentKind.NODES, main)
     return None
 
 
@@ -106,14 +106,14 @@ def _by_place(name: str, taken: set[str], nodes: Sequence[str], payload: Sequenc
     """The first of features, edges and, for a name that says so, what edges have that no parameter has yet."""
     if name in GRAPH_NAMES:
         # Beside features: the numbers of graphs, of which there is one.
-        return Argument("", Part.GRAPH_NUMBERS)
+        return Argument("", ArgumentKind.GRAPH_NUMBERS)
     main = _main_features(nodes)
     if main and main not in taken:
-        return Argument("", Part.NODES, main)
-    if Part.EDGES not in taken:
-        return Argument("", Part.EDGES)
+        return Argument("", ArgumentKind.NODES, main)
+    if ArgumentKind.EDGES not in taken:
+        return Argument("", ArgumentKind.EDGES)
     left = [each for each in payload if each not in taken] if _PAYLOAD_WORDS.search(name) else []
-    return Argument("", Part.PAYLOAD, left[0]) if left else None
+    return Argument("", ArgumentKind.PAYLOAD, left[0]) if left else None
 
 
 def _main_features(nodes: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from gnnserve_describe.dgl_graph import TorchGraph, dgl_by_torch
 from gnnserve_describe.graph import GraphTensors
 
 
-class Part(StrEnum):
+class ArgumentKind(StrEnum):
     """Kind of an argument."""
 
     NODES = "nodes"
@@ -40,7 +40,7 @@ class Part(StrEnum):
 class Argument:
     parameter: str
     """Parameter of `forward`; empty: given by its place."""
-    part: Part
+    part: ArgumentKind
     block: str = ""
     """Name of the tensors, of nodes and payload."""
     value: Any = None
@@ -49,7 +49,11 @@ class Argument:
     @property
     def words(self) -> str:
         """For people: `x`, `edge_weight=edge_attr`."""
-        named = {Part.EDGES: "edge_index", Part.NODE_COUNT: "num_nodes", Part.GRAPH_NUMBERS: "zeros"}
+        named = {
+            ArgumentKind.EDGES: "edge_index",
+            ArgumentKind.NODE_COUNT: "num_nodes",
+            ArgumentKind.GRAPH_NUMBERS: "zeros",
+        }
         is_short = self.value is None or isinstance(self.value, int | float | str)
         text = self.block or named.get(self.part) or (repr(self.value) if is_short else type(self.value).__name__)
         return text if self.parameter in ("", text) else f"{self.parameter}={text}"
@@ -116,7 +120,7 @@ TENSORS, DICTIONARIES = Tensors("", RelationKey()), Dictionaries()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class ModuleCall:
     arguments: Sequence[Argument]
     form: TensorForm
     is_over_example: bool = False
@@ -129,12 +133,12 @@ class Call:
         graph = graph.copied().with_equal_types() if self.has_equal_types else graph.copied()
         placed = [self._made(each, graph) for each in self.arguments if not each.parameter]
         named = {each.parameter: self._made(each, graph) for each in self.arguments if each.parameter}
-        is_dgl = any(each.part is Part.DGL_GRAPH for each in self.arguments)
+        is_dgl = any(each.part is ArgumentKind.DGL_GRAPH for each in self.arguments)
         by_torch = dgl_by_torch() if is_dgl and not self.is_over_example else nullcontext()
         with by_torch, restored_attributes(module):
             return module(*placed, **named)
 
-    def over_example(self) -> Call:
+    def over_example(self) -> ModuleCall:
         """The call over the user's own graph, by the user's own libraries."""
         return replace(self, is_over_example=True)
 
@@ -160,13 +164,13 @@ class Call:
         return made
 
 
-_MAKERS: Mapping[Part, Callable[[Call, Argument, GraphTensors], Any]] = {
-    Part.NODES: lambda call, each, graph: call.nodes(each.block, graph),
-    Part.EDGES: lambda call, _, graph: call.form.of_relations(graph.edges),
-    Part.PAYLOAD: lambda call, each, graph: call.payload(each.block, graph),
-    Part.NODE_COUNT: lambda _, __, graph: graph.only_count,
-    Part.GRAPH: lambda call, each, graph: call.graph(each.value, graph),
-    Part.DGL_GRAPH: lambda call, each, graph: call.dgl_graph(each.value, graph),
-    Part.GRAPH_NUMBERS: lambda _, __, graph: torch.zeros(graph.only_count, dtype=torch.long),
-    Part.CONSTANT: lambda _, each, __: each.value,
+_MAKERS: Mapping[ArgumentKind, Callable[[ModuleCall, Argument, GraphTensors], Any]] = {
+    ArgumentKind.NODES: lambda call, each, graph: call.nodes(each.block, graph),
+    ArgumentKind.EDGES: lambda call, _, graph: call.form.of_relations(graph.edges),
+    ArgumentKind.PAYLOAD: lambda call, each, graph: call.payload(each.block, graph),
+    ArgumentKind.NODE_COUNT: lambda _, __, graph: graph.only_count,
+    ArgumentKind.GRAPH: lambda call, each, graph: call.graph(each.value, graph),
+    ArgumentKind.DGL_GRAPH: lambda call, each, graph: call.dgl_graph(each.value, graph),
+    ArgumentKind.GRAPH_NUMBERS: lambda _, __, graph: torch.zeros(graph.only_count, dtype=torch.long),
+    ArgumentKind.CONSTANT: lambda _, each, __: each.value,
 }

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_describe.expected import Expected
+from gnnserve_describe.expected import ExpectedNodeScores
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
-from gnnserve_describe.layout import Layout
+from gnnserve_describe.layout import InputLayout
 from gnnserve_describe.probe import Probe
 from gnnserve_describe.reach import NotSampledError, Reach
-from gnnserve_describe.running import Program
+from gnnserve_describe.running import ProgramSession
 from gnnserve_describe.scoring import Scorer
 
 TOLERANCE = 1e-5
@@ -47,12 +47,12 @@ class Check:
         )  # fmt: skip
 
 
-def runs_small_graphs(path: Path, layout: Layout, scorer: Scorer, probe: Probe, reach: Reach) -> bool:
+def runs_small_graphs(path: Path, layout: InputLayout, scorer: Scorer, probe: Probe, reach: Reach) -> bool:
     """Whether the program is right over a node that reads none, and one that reads one other."""
     lists = NeighbourLists(probe.graph)
     scores = scorer.scores(probe.graph).float().numpy()
     scale = float(np.abs(scores).max()) or 1.0
-    program = Program(path, layout)
+    program = ProgramSession(path, layout)
     for seed in probe.apart(scorer.target):
         sample = lists.sample(scorer.target, np.array([seed]), reach.sampled_hops)
         try:
@@ -65,10 +65,10 @@ def runs_small_graphs(path: Path, layout: Layout, scorer: Scorer, probe: Probe, 
 
 
 def check_program(
-    path: Path, layout: Layout, scorer: Scorer, lists: NeighbourLists, reach: Reach, expected: Expected
+    path: Path, layout: InputLayout, scorer: Scorer, lists: NeighbourLists, reach: Reach, expected: ExpectedNodeScores
 ) -> Check:
     """InputError: it differs; NotSampledError: the module itself does so over samples."""
-    program = Program(path, layout)
+    program = ProgramSession(path, layout)
     largest, samples, seen = 0.0, 0, 0
     for rows in _groups(expected, lists.degrees(scorer.target)):
         sample = lists.sample(scorer.target, expected.nodes[rows], reach.sampled_hops)
@@ -86,7 +86,7 @@ def check_program(
     return Check(samples, seen, largest)
 
 
-def _groups(expected: Expected, degrees: np.ndarray) -> Iterator[np.ndarray]:
+def _groups(expected: ExpectedNodeScores, degrees: np.ndarray) -> Iterator[np.ndarray]:
     """Rows of expected scores: the busiest node and one that reads none by themselves, others together."""
     by_degree = np.argsort(degrees[expected.nodes], kind="stable")
     alone = by_degree[np.linspace(0, len(by_degree) - 1, min(_ALONE, len(by_degree))).astype(int)]

@@ -35,7 +35,7 @@ class FoundDecoder:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Reading:
+class _DecoderForm:
     """Form of a decoder that a module may compute, as a server does."""
 
     kind: str
@@ -139,8 +139,8 @@ def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return (first * second).sum(dim=1)
 
 
-def _readings(module: torch.nn.Module, columns: int, types: tuple[str, str]) -> Iterator[_Reading]:
-    yield _Reading(DOT, {}, _dot)
+def _readings(module: torch.nn.Module, columns: int, types: tuple[str, str]) -> Iterator[_DecoderForm]:
+    yield _DecoderForm(DOT, {}, _dot)
     weights = [each.detach().float() for each in module.state_dict().values() if each.is_floating_point()]
     yield from _perceptrons(weights, columns)
     rows = torch.eye(columns, dtype=torch.float64)
@@ -152,11 +152,11 @@ def _readings(module: torch.nn.Module, columns: int, types: tuple[str, str]) -> 
         end = float(score(nothing, nothing)[0]) + float(moved.abs().sum())
     except (InputError, RuntimeError, TypeError, ValueError):
         return
-    yield _Reading(DIST_MULT, {"relation": relation}, lambda first, second: _dot(first * relation, second))
+    yield _DecoderForm(DIST_MULT, {"relation": relation}, lambda first, second: _dot(first * relation, second))
     yield _distance(moved, end)
 
 
-def _perceptrons(weights: Sequence[torch.Tensor], columns: int) -> Iterator[_Reading]:
+def _perceptrons(weights: Sequence[torch.Tensor], columns: int) -> Iterator[_DecoderForm]:
     """Readings as Linear, ReLU, Linear: its first matrix is one for both rows, or one for each."""
     matrices, biases = [each for each in weights if each.dim() == 2], [each for each in weights if each.dim() == 1]
     last = [each for each in matrices if len(each) == 1]
@@ -174,15 +174,15 @@ def _perceptrons(weights: Sequence[torch.Tensor], columns: int) -> Iterator[_Rea
             yield _perceptron(torch.cat(hidden[::-1], dim=1), inner, last[0], outer)
 
 
-def _perceptron(hidden: torch.Tensor, inner: torch.Tensor, last: torch.Tensor, outer: torch.Tensor) -> _Reading:
+def _perceptron(hidden: torch.Tensor, inner: torch.Tensor, last: torch.Tensor, outer: torch.Tensor) -> _DecoderForm:
     def score(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.cat([first, second], dim=1) @ hidden.T + inner) @ last[0] + outer
 
     weights = {"hidden.weight": hidden, "hidden.bias": inner, "last.weight": last, "last.bias": outer}
-    return _Reading(MLP, weights, score)
+    return _DecoderForm(MLP, weights, score)
 
 
-def _distance(moved: torch.Tensor, end: float) -> _Reading:
+def _distance(moved: torch.Tensor, end: float) -> _DecoderForm:
     """A number less the sum of |first + moved - second|, whose absolute values are two ReLU each."""
     columns = len(moved)
     ahead = torch.cat([torch.eye(columns), -torch.eye(columns)], dim=1)

@@ -16,17 +16,17 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of, told_by_line
-from gnnserve_describe.calling import Dictionaries, Part
+from gnnserve_describe.calling import ArgumentKind, Dictionaries
 from gnnserve_describe.check import Check, check_program, runs_small_graphs
 from gnnserve_describe.example import Example, example_of
-from gnnserve_describe.expected import Expected, expected_scores
+from gnnserve_describe.expected import ExpectedNodeScores, expected_scores
 from gnnserve_describe.export import EMBEDDINGS, export_program
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.given_checks import check_edges, check_finite, check_numbers, check_values
 from gnnserve_describe.given_graph import MATRIX_NAMES, listed
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import class_count, write_graph
-from gnnserve_describe.layout import Layout, layout_of, name_of_type
+from gnnserve_describe.layout import InputLayout, layout_of, name_of_type
 from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import PROBED_HOPS, Probe, make_probe, shape_of
 from gnnserve_describe.reach import NotSampledError, Reach, ReadsFurtherError, SizesOfAnotherError, measure_reach
@@ -98,7 +98,7 @@ _EQUAL_TYPES = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Exported:
+class _ProgramExport:
     """The program, and what it was made of."""
 
     example: Example
@@ -106,8 +106,8 @@ class _Exported:
     """One for each type whose nodes are scored."""
     probe: Probe
     reach: Reach
-    layout: Layout
-    expected: Sequence[Expected]
+    layout: InputLayout
+    expected: Sequence[ExpectedNodeScores]
     """By scorer."""
     check: Check
 
@@ -147,7 +147,7 @@ def describe(
 
 def _exported(
     module: torch.nn.Module, example: Example, wishes: Wishes, findings: Findings, step: Step, path: Path
-) -> _Exported:
+) -> _ProgramExport:
     """Write the program. InputError: the module cannot be called or exported, or reads what no sample has."""
     scorers, example, probe = _called(module, example, wishes, findings)
     check_values(example.graph)
@@ -178,7 +178,7 @@ def _exported(
             check_program(path, layout, scorer, lists, reach, wanted)
             for scorer, wanted in zip(scorers, expected, strict=True)
         )
-        return _Exported(example, scorers, probe, reach, layout, expected, check)
+        return _ProgramExport(example, scorers, probe, reach, layout, expected, check)
     except NotSampledError:
         wider = with_reverses(example, findings)
         if wider is None:
@@ -314,7 +314,7 @@ def _tell_outputs(outputs: Outputs, findings: Findings) -> None:
 
 def _without_unread(scorers: Sequence[Scorer], example: Example, probe: Probe) -> tuple[Example, Probe]:
     """Leave out tensors of a graph object that forward does not read."""
-    if all(each.part not in (Part.GRAPH, Part.DGL_GRAPH) for each in example.call.arguments):
+    if all(each.part not in (ArgumentKind.GRAPH, ArgumentKind.DGL_GRAPH) for each in example.call.arguments):
         return example, probe
     wanted = [each.scores(probe.graph) for each in scorers]
     blocks: list[tuple[str | RelationKey, str]] = []
@@ -337,7 +337,7 @@ def _scores_equal(scorer: Scorer, graph: GraphTensors, wanted: torch.Tensor) -> 
 
 
 def _export(
-    scorers: Sequence[Scorer], layout: Layout, probe: Probe, other: GraphTensors, reach: Reach, path: Path,
+    scorers: Sequence[Scorer], layout: InputLayout, probe: Probe, other: GraphTensors, reach: Reach, path: Path,
     findings: Findings,
 ) -> None:  # fmt: skip
     def runs_small() -> bool:
@@ -355,7 +355,7 @@ def _export(
     findings.tell("the program adds two nodes to each call, since it does not run without any edge")
 
 
-def _manifest(exported: _Exported, sha256: str) -> ProgramManifest:
+def _manifest(exported: _ProgramExport, sha256: str) -> ProgramManifest:
     """InputError: rows that are read in pairs have different widths."""
     example, reach = exported.example, exported.reach
     with torch.no_grad():
@@ -378,7 +378,7 @@ def _manifest(exported: _Exported, sha256: str) -> ProgramManifest:
     )  # fmt: skip
 
 
-def _tell_inputs(layout: Layout, findings: Findings) -> None:
+def _tell_inputs(layout: InputLayout, findings: Findings) -> None:
     for each in layout.matrices:
         if len(each.blocks) > 1:
             columns = ", ".join(f"{block.name} ({block.columns})" for block in each.blocks)

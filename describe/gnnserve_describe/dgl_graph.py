@@ -151,8 +151,8 @@ class _Edges:
     def __init__(self, graph: TorchGraph) -> None:
         self.data = graph.edata
         self._ends = graph.edges()
-        self.src = _Gathered(graph.ndata, self._ends[0])
-        self.dst = _Gathered(graph.ndata, self._ends[1])
+        self.src = _EndFeatures(graph.ndata, self._ends[0])
+        self.dst = _EndFeatures(graph.ndata, self._ends[1])
 
     def read(self, end: str, field: str) -> torch.Tensor:
         found: torch.Tensor = getattr(self, _ENDS[end])[field]
@@ -162,7 +162,7 @@ class _Edges:
         return (*self._ends, torch.arange(self._ends[0].shape[0]))
 
 
-class _Gathered:
+class _EndFeatures:
     def __init__(self, data: dict[str, torch.Tensor], ends: torch.Tensor) -> None:
         self._data, self._ends = data, ends
 

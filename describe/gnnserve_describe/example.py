@@ -12,11 +12,11 @@ import torch
 from gnnserve_api.errors import InputError
 from gnnserve_describe.arguments import ArgumentsByType, PlainArguments
 from gnnserve_describe.binding import bound_arguments
-from gnnserve_describe.calling import DICTIONARIES, TENSORS, Call, Part, TensorForm
+from gnnserve_describe.calling import DICTIONARIES, TENSORS, ArgumentKind, ModuleCall, TensorForm
 from gnnserve_describe.dgl_graph import is_dgl_graph
 from gnnserve_describe.given_graph import GivenGraph, graph_of_data, graph_of_dgl, graph_of_hetero
 from gnnserve_describe.graph import GraphTensors
-from gnnserve_describe.scored import Choose, Scored
+from gnnserve_describe.scored import Choose, DescribedItems
 
 _WHERE = "--graph"
 NO_FEATURES = "no features"
@@ -28,8 +28,8 @@ _NO_GRAPHS = (torch.Tensor, Mapping, int, float, str, type(None))
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
     graph: GraphTensors
-    call: Call
-    scored: Scored
+    call: ModuleCall
+    scored: DescribedItems
     labels: torch.Tensor | None
     """Labels of the nodes that are scored, where the graph has them."""
     masks: Mapping[str, torch.Tensor]
@@ -60,7 +60,7 @@ def example_of(module: torch.nn.Module, given: Any, choose: Choose, inputs: Sequ
     return _example(found, call, choose(found))
 
 
-def _found(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, Call]:
+def _found(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, ModuleCall]:
     if isinstance(given, tuple | list) or (isinstance(given, dict) and not _is_named_graph(given)):
         return _of_arguments(module, given, inputs)
     form: TensorForm = TENSORS
@@ -76,7 +76,7 @@ def _found(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[
             "give a Data or HeteroData of torch_geometric (of a data set: dataset[0]), a graph of DGL, or a tuple of "
             "the arguments of forward",
         )  # fmt: skip
-    return found, Call(bound_arguments(module, found, given, inputs), form)
+    return found, ModuleCall(bound_arguments(module, found, given, inputs), form)
 
 
 def _has_pairs(given: Any) -> bool:
@@ -89,7 +89,7 @@ def _is_named_graph(given: Mapping[Any, Any]) -> bool:
     return "edge_index" in given and "x" in given
 
 
-def _of_arguments(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, Call]:
+def _of_arguments(module: torch.nn.Module, given: Any, inputs: Sequence[str]) -> tuple[GivenGraph, ModuleCall]:
     """The arguments of `forward`: told by their names, types and shapes."""
     names = list(inspect.signature(module.forward).parameters)
     pairs = list(given.items()) if isinstance(given, Mapping) else [("", value) for value in given]
@@ -102,15 +102,15 @@ def _of_arguments(module: torch.nn.Module, given: Any, inputs: Sequence[str]) ->
     for place, (parameter, value) in enumerate(pairs):
         name = (parameter or (names[place] if place < len(names) else f"input{place}")).removesuffix("_dict")
         arguments.append(reader.read(parameter, name, value))
-    return reader.found(), Call(arguments, reader.form)
+    return reader.found(), ModuleCall(arguments, reader.form)
 
 
-def _example(found: GivenGraph, call: Call, scored: Scored) -> Example:
+def _example(found: GivenGraph, call: ModuleCall, scored: DescribedItems) -> Example:
     """Leaves aside what no argument is made of."""
     parts = {each.part for each in call.arguments}
-    takes_all = Part.GRAPH in parts or Part.DGL_GRAPH in parts
-    nodes = {each.block for each in call.arguments if each.part is Part.NODES}
-    payload = {each.block for each in call.arguments if each.part is Part.PAYLOAD}
+    takes_all = ArgumentKind.GRAPH in parts or ArgumentKind.DGL_GRAPH in parts
+    nodes = {each.block for each in call.arguments if each.part is ArgumentKind.NODES}
+    payload = {each.block for each in call.arguments if each.part is ArgumentKind.PAYLOAD}
     features = {
         kind: {name: block for name, block in blocks.items() if takes_all or name in nodes}
         for kind, blocks in found.nodes.items()

@@ -15,7 +15,7 @@ from gnnserve_describe.scoring import Scorer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Expected:
+class ExpectedNodeScores:
     type: str
     nodes: np.ndarray
     """int64, ascending: positions among the nodes of the type."""
@@ -36,7 +36,9 @@ class ExpectedPairs:
     """float32 [pairs]"""
 
 
-def score_pairs(decoder: FoundDecoder, first: Expected, second: Expected, seed: int) -> ExpectedPairs:
+def score_pairs(
+    decoder: FoundDecoder, first: ExpectedNodeScores, second: ExpectedNodeScores, seed: int
+) -> ExpectedPairs:
     """Scores of pairs of the nodes whose rows are expected."""
     ends = draw_pairs(first.nodes, second.nodes, seed)
     rows = (
@@ -60,7 +62,9 @@ def draw_nodes(degrees: np.ndarray, count: int, seed: int) -> np.ndarray:
     return np.sort(np.concatenate([chosen, random.choice(left, count - len(chosen), replace=False)]))
 
 
-def expected_scores(scorer: Scorer, graph: GraphTensors, lists: NeighbourLists, count: int, seed: int) -> Expected:
+def expected_scores(
+    scorer: Scorer, graph: GraphTensors, lists: NeighbourLists, count: int, seed: int
+) -> ExpectedNodeScores:
     nodes = draw_nodes(lists.degrees(scorer.target), count, seed)
     try:
         scores = replace(scorer, call=scorer.call.over_example()).scores(graph)
@@ -77,4 +81,4 @@ def expected_scores(scorer: Scorer, graph: GraphTensors, lists: NeighbourLists, 
             "module", f"scores of {int((~is_finite).sum()):,} of {len(nodes):,} nodes are not finite, as of node "
             f"{nodes[~is_finite][0]}", "mend the module (a mean over no neighbours, a division by 0), or the features",
         )  # fmt: skip
-    return Expected(scorer.target, nodes, found)
+    return ExpectedNodeScores(scorer.target, nodes, found)

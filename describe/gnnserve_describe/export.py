@@ -21,7 +21,7 @@ from gnnserve_api.files.programs import InputRole, ProgramInput
 from gnnserve_describe.blame import Blame, CodeLine, blame_of, blame_of_caller, chain_of
 from gnnserve_describe.equal_layers import exportable
 from gnnserve_describe.graph import GraphTensors
-from gnnserve_describe.layout import Layout
+from gnnserve_describe.layout import InputLayout
 from gnnserve_describe.scoring import Scorer
 from gnnserve_describe.translations import TRANSLATIONS
 
@@ -37,7 +37,7 @@ _PADDING = 2
 class ProgramModule(torch.nn.Module):
     """The module with the inputs of a program in place of its own, and the outputs of all scorers."""
 
-    def __init__(self, scorers: Sequence[Scorer], layout: Layout, *, is_padded: bool) -> None:
+    def __init__(self, scorers: Sequence[Scorer], layout: InputLayout, *, is_padded: bool) -> None:
         super().__init__()
         self.module = scorers[0].module
         self._scorers, self._layout, self._is_padded = scorers, layout, is_padded
@@ -69,7 +69,7 @@ def _padded(each: ProgramInput, tensor: torch.Tensor, counts: Mapping[str, int])
 
 
 def export_program(
-    scorers: Sequence[Scorer], layout: Layout, example: GraphTensors, other: GraphTensors, path: Path,
+    scorers: Sequence[Scorer], layout: InputLayout, example: GraphTensors, other: GraphTensors, path: Path,
     *, is_padded: bool = False,
 ) -> None:  # fmt: skip
     """Write the program. `scorers`: of one module and call. `other`: a graph with other numbers of nodes and edges, to
@@ -101,7 +101,7 @@ def export_program(
             made.save(path)
 
 
-def _free_sizes(layout: Layout) -> tuple[dict[int, Any], ...]:
+def _free_sizes(layout: InputLayout) -> tuple[dict[int, Any], ...]:
     """Which axes of inputs count nodes or edges; equal names are equal numbers."""
     sizes: dict[str, Any] = {}
     found = []
@@ -134,7 +134,7 @@ def _quietly() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ExportProblem:
     """A reason by which exports fail, told by the words of torch's message."""
 
     pattern: str
@@ -147,24 +147,24 @@ _READ_BACK = (
     "depends on values)"
 )
 REASONS = (
-    Reason(
+    ExportProblem(
         r"GuardOnDataDependent|DataDependentOutput|PendingUnbacked|data-dependent",
         _READ_BACK,
         "decide by tensors in its place: torch.where, masks, torch.zeros(number of classes) and scatter; no .item(), "
         ".tolist(), int() or bool() of a tensor",
     ),
-    Reason(
+    ExportProblem(
         r"[Ss]parse(CPU|Meta|Csr|_coo|_csr|\.mm)|aten\._?sparse|layout torch\.sparse",
         "it computes with a sparse matrix (torch.sparse_coo_tensor, torch.sparse.mm), which ONNX does not have",
         "sum over edges in its place: torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]), each row "
         "times its edge's weight where edges have one",
     ),
-    Reason(
+    ExportProblem(
         r"no fake impl|fake impl|torch_scatter|torch_sparse|pyg_lib|torch_cluster|no meta|Meta",
         "it calls an extension that was compiled, which is no operation of torch",
         "describe it in an environment without that extension (torch_geometric then uses torch alone)",
     ),
-    Reason(
+    ExportProblem(
         r"proxy|numpy\(\)|Can't call numpy|as_numpy",
         "it leaves torch (numpy, scipy, Python's numbers) while it computes",
         "compute this part by operations of torch",

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from gnnserve_api.files.programs import InputRole, ProgramInput
 from gnnserve_describe.calling import TENSORS
 from gnnserve_describe.example import Example
-from gnnserve_describe.layout import Layout
+from gnnserve_describe.layout import InputLayout
 
 GRAPH, TYPED_GRAPH = "graph.npz", "graph.safetensors"
 MOST_BYTES = 4 << 30
@@ -37,7 +37,7 @@ class WrittenGraph:
     """Labels and masks of the nodes that are scored; empty: none are classified."""
 
 
-def write_graph(example: Example, layout: Layout, folder: Path, seed: int) -> dict[str, Any] | None:
+def write_graph(example: Example, layout: InputLayout, folder: Path, seed: int) -> dict[str, Any] | None:
     """Write the graph, and return `spec.graph.source`. None: it has no labels that are classes, or is too large. Where
     nothing is classified, the labels of the file say nothing, which a graph of one type must have all the same."""
     graph, target, has_classes = example.graph, example.target, example.scored.has_classes

@@ -17,7 +17,7 @@ from gnnserve_describe.graph import Blocks, GraphTensors
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ColumnBlock:
     """Columns of a matrix that are one tensor of the module's."""
 
     name: str
@@ -38,11 +38,11 @@ class Matrix:
     """An input with the tensors that are made of it."""
 
     input: ProgramInput
-    blocks: tuple[Block, ...]
+    blocks: tuple[ColumnBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class InputLayout:
     matrices: tuple[Matrix, ...]
 
     @property
@@ -71,7 +71,7 @@ class Layout:
         return GraphTensors(features, edges, {key: payload.get(key, {}) for key in edges})
 
 
-def layout_of(graph: GraphTensors) -> Layout:
+def layout_of(graph: GraphTensors) -> InputLayout:
     """Inputs have names of their own, also where types differ in a hyphen alone."""
     taken: set[str] = set()
     found = []
@@ -79,7 +79,7 @@ def layout_of(graph: GraphTensors) -> Layout:
         name = next(name for name in _numbered(each.input.name) if name not in taken)
         taken.add(name)
         found.append(replace(each, input=msgspec.structs.replace(each.input, name=name)))
-    return Layout(tuple(found))
+    return InputLayout(tuple(found))
 
 
 def _numbered(name: str) -> Iterator[str]:
@@ -111,8 +111,8 @@ def _is_time(name: str, block: torch.Tensor) -> bool:
     return name in TIME_NAMES and block.dim() == 1 and not block.is_floating_point()
 
 
-def _block(name: str, block: torch.Tensor) -> Block:
-    return Block(name, 1 if block.dim() == 1 else block.shape[1], block.dim() == 1, block.dtype)
+def _block(name: str, block: torch.Tensor) -> ColumnBlock:
+    return ColumnBlock(name, 1 if block.dim() == 1 else block.shape[1], block.dim() == 1, block.dtype)
 
 
 def name_of_type(role: str, kind: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gnnserve_describe.calling import Argument, Call, Part
+from gnnserve_describe.calling import Argument, ArgumentKind, ModuleCall
 from gnnserve_describe.example import NO_FEATURES, Example
 from gnnserve_describe.given_graph import listed, plain
 from gnnserve_describe.graph import GraphTensors
@@ -19,7 +19,7 @@ from gnnserve_describe.scoring import tensors_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moved:
+class RowsAsFeatures:
     """A module whose rows of nodes are features of the example."""
 
     module: torch.nn.Module
@@ -82,7 +82,7 @@ def _rows(given: Any) -> torch.Tensor:
     return found
 
 
-def with_rows_as_features(module: torch.nn.Module, example: Example, other: GraphTensors) -> Iterator[Moved]:
+def with_rows_as_features(module: torch.nn.Module, example: Example, other: GraphTensors) -> Iterator[RowsAsFeatures]:
     """Ways to give such rows as features, the likeliest first. `other`: a graph with nothing of the example's but its
     types and relations."""
     weights = list(_weights_of_nodes(module, example))
@@ -92,10 +92,10 @@ def with_rows_as_features(module: torch.nn.Module, example: Example, other: Grap
             "this graph, and is given as columns of features: a new node brings such a row, too"
         )
         moved = _with_weights(example, module, weights)
-        yield Moved(ModuleWithRows(module, weights, ()), moved, finding)
+        yield RowsAsFeatures(ModuleWithRows(module, weights, ()), moved, finding)
         counts = list(_counts_of_nodes(module, example.graph.nodes(weights[0].type)))
         if counts:
-            yield Moved(ModuleWithRows(module, weights, counts), moved, finding)
+            yield RowsAsFeatures(ModuleWithRows(module, weights, counts), moved, finding)
     table = _table(module, example, other)
     if table is not None:
         # Other types are not read, whether they have features or zeros in their place.
@@ -104,8 +104,8 @@ def with_rows_as_features(module: torch.nn.Module, example: Example, other: Grap
             for kind, blocks in example.graph.features.items()
         }
         features = {**others, example.target: {"rows": plain(table)}}
-        call = replace(example.call, arguments=[Argument("", Part.NODES, "rows")])
-        yield Moved(
+        call = replace(example.call, arguments=[Argument("", ArgumentKind.NODES, "rows")])
+        yield RowsAsFeatures(
             RowsAlone().eval(), replace(example, graph=replace(example.graph, features=features), call=call),
             "it returns the same rows whatever it is given, one for each node of this graph, which are given as "
             "features: a new node brings such a row, too",
@@ -118,8 +118,8 @@ def _with_weights(example: Example, module: torch.nn.Module, weights: Sequence[_
     for each in weights:
         features[each.type].pop(NO_FEATURES, None)
         features[each.type][each.name] = plain(each.rows_of(tensors[each.name]))
-    arguments = [*example.call.arguments, *(Argument(each.name, Part.NODES, each.name) for each in weights)]
-    call: Call = replace(example.call, arguments=arguments)
+    arguments = [*example.call.arguments, *(Argument(each.name, ArgumentKind.NODES, each.name) for each in weights)]
+    call: ModuleCall = replace(example.call, arguments=arguments)
     return replace(example, graph=replace(example.graph, features=features), call=call)
 
 

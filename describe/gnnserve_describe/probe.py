@@ -25,7 +25,7 @@ _APART = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ProbeShape:
     """Properties of the user's graph that the made-up one shares."""
 
     reverses: Mapping[RelationKey, RelationKey]
@@ -51,7 +51,7 @@ class Probe:
         return self.joined[kind] + _APART - 1, self.joined[kind] + _APART - 3
 
 
-def shape_of(graph: GraphTensors) -> Shape:
+def shape_of(graph: GraphTensors) -> ProbeShape:
     most = max(graph.nodes(kind) for kind in graph.types)
     pairs = {key: edges.numpy() for key, edges in graph.edges.items()}
     numbers = {key: np.unique(found[0] * most + found[1]) for key, found in pairs.items()}
@@ -64,10 +64,10 @@ def shape_of(graph: GraphTensors) -> Shape:
                 break
     loops = {key for key, found in pairs.items() if key.source == key.target and (found[0] == found[1]).any()}
     is_sorted = all(bool((np.diff(found[1]) >= 0).all()) for found in pairs.values())
-    return Shape(reverses, frozenset(loops), is_sorted)
+    return ProbeShape(reverses, frozenset(loops), is_sorted)
 
 
-def make_probe(like: GraphTensors, shape: Shape, seed: int, levels: int = PROBED_HOPS[0] + 4) -> Probe:
+def make_probe(like: GraphTensors, shape: ProbeShape, seed: int, levels: int = PROBED_HOPS[0] + 4) -> Probe:
     """`like`: the user's graph, whose rows are drawn for nodes and edges."""
     random = np.random.default_rng(seed)
     joined = dict.fromkeys(like.types, _WIDTH * levels)

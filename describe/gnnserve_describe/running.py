@@ -9,11 +9,11 @@ import numpy as np
 import onnxruntime
 
 from gnnserve_describe.graph import GraphTensors
-from gnnserve_describe.layout import Layout
+from gnnserve_describe.layout import InputLayout
 
 
-class Program:
-    def __init__(self, path: Path, layout: Layout) -> None:
+class ProgramSession:
+    def __init__(self, path: Path, layout: InputLayout) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4

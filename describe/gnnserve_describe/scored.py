@@ -16,14 +16,14 @@ import torch
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.decoder import decoder_of
-from gnnserve_describe.expected import Expected, score_pairs
+from gnnserve_describe.expected import ExpectedNodeScores, score_pairs
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.given_graph import GivenGraph, listed
 from gnnserve_describe.graph import Blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class DescribedTask:
     """Parts of a task that are written beside its program."""
 
     task: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Judged:
     """Expected scores of pairs, and by `pairs` their ends, int64 [pairs, 2]: positions of first and of second nodes."""
 
 
-class Scored(Protocol):
+class DescribedItems(Protocol):
     @property
     def target(self) -> str:
         """The type whose rows are the scores of the program."""
@@ -60,24 +60,24 @@ class Scored(Protocol):
     def type_told(self, kind: str) -> str:
         """The type as outputs and expected scores name it; empty: they name none."""
 
-    def renamed(self, kind: str, relation: RelationKey) -> Scored:
+    def renamed(self, kind: str, relation: RelationKey) -> DescribedItems:
         """The same where the only type and the only relation have these names."""
 
     def check(self, target: str | None, ids: Any) -> None:
         """InputError: the command names a target or ids, which have no sense here."""
 
     def judge(
-        self, decoder: torch.nn.Module | None, columns: int, expected: Sequence[Expected], seed: int,
+        self, decoder: torch.nn.Module | None, columns: int, expected: Sequence[ExpectedNodeScores], seed: int,
         classes: int | None, findings: Findings,
-    ) -> Judged: ...  # fmt: skip
+    ) -> DescribedTask: ...  # fmt: skip
 
 
-Choose = Callable[[GivenGraph], Scored]
+Choose = Callable[[GivenGraph], DescribedItems]
 """Chooses what is scored of a graph. InputError: it does not have that."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredNodes:
+class DescribedNodes:
     target: str
     gives_rows = False
     has_classes = True
@@ -95,16 +95,16 @@ class ScoredNodes:
     def type_told(self, _kind: str) -> str:
         return ""
 
-    def renamed(self, kind: str, _relation: RelationKey) -> Scored:
-        return ScoredNodes(kind)
+    def renamed(self, kind: str, _relation: RelationKey) -> DescribedItems:
+        return DescribedNodes(kind)
 
     def check(self, target: str | None, ids: Any) -> None:
         """Both are of nodes."""
 
     def judge(
-        self, _decoder: torch.nn.Module | None, columns: int, _expected: Sequence[Expected], _seed: int,
+        self, _decoder: torch.nn.Module | None, columns: int, _expected: Sequence[ExpectedNodeScores], _seed: int,
         classes: int | None, findings: Findings,
-    ) -> Judged:  # fmt: skip
+    ) -> DescribedTask:  # fmt: skip
         if columns == 1:
             findings.tell(
                 "scores have one column, which is served for no task so far: where it is the logit of two classes, "
@@ -116,11 +116,11 @@ class ScoredNodes:
                 f"nodes have labels of {classes} classes, and scores {columns} columns: classes of nodes are served "
                 "where these are as many, so give spec.graph.source at least one labelled node of each class"
             )
-        return Judged()
+        return DescribedTask()
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredLinks:
+class DescribedLinks:
     relation: RelationKey
     gives_rows = True
     has_classes = False
@@ -142,8 +142,8 @@ class ScoredLinks:
     def type_told(self, kind: str) -> str:
         return kind
 
-    def renamed(self, _kind: str, relation: RelationKey) -> Scored:
-        return ScoredLinks(relation)
+    def renamed(self, _kind: str, relation: RelationKey) -> DescribedItems:
+        return DescribedLinks(relation)
 
     def check(self, target: str | None, ids: Any) -> None:
         if target is not None and self.relation.name:
@@ -156,29 +156,29 @@ class ScoredLinks:
             )  # fmt: skip
 
     def judge(
-        self, decoder: torch.nn.Module | None, columns: int, expected: Sequence[Expected], seed: int,
+        self, decoder: torch.nn.Module | None, columns: int, expected: Sequence[ExpectedNodeScores], seed: int,
         _classes: int | None, _findings: Findings,
-    ) -> Judged:  # fmt: skip
+    ) -> DescribedTask:  # fmt: skip
         found = decoder_of(decoder, columns, (self.relation.source, self.relation.target))
         pairs = score_pairs(found, expected[0], expected[-1], seed)
         named = {"relation": words_of(self.relation)} if self.relation.name else {}
         task = {"links": {**named, "decoder": found.kind, "dimensions": columns}}
-        return Judged(task, found.weights, {"pairs": pairs.ends, "pair_scores": pairs.scores})
+        return DescribedTask(task, found.weights, {"pairs": pairs.ends, "pair_scores": pairs.scores})
 
 
 def nodes_of(target: str | None) -> Choose:
     """Nodes of that type; None: of the one that has labels, or of the only one."""
 
-    def choose(found: GivenGraph) -> Scored:
+    def choose(found: GivenGraph) -> DescribedItems:
         types = list(found.nodes)
         if target is not None:
             if target not in types:
                 raise InputError("--target", f"the graph has no type {target!r}", f"name one of {listed(types)}")
-            return ScoredNodes(target)
+            return DescribedNodes(target)
         if len(types) == 1:
-            return ScoredNodes(types[0])
+            return DescribedNodes(types[0])
         if len(found.labels) == 1:
-            return ScoredNodes(next(iter(found.labels)))
+            return DescribedNodes(next(iter(found.labels)))
         raise InputError(
             "--target", f"types {listed(found.labels) if found.labels else listed(types)} may be scored",
             "name the one that the model scores",
@@ -189,13 +189,13 @@ def nodes_of(target: str | None) -> Choose:
 
 def links_of(named: str) -> Callable[[str | None], Choose]:
     """Links of the relation of that name, or of that source type, name and target type with blanks between; empty: of
-    the only one. Whatever the type that is to be scored, which `Scored.check` refuses."""
+    the only one. Whatever the type that is to be scored, which `DescribedItems.check` refuses."""
 
-    def choose(found: GivenGraph) -> Scored:
+    def choose(found: GivenGraph) -> DescribedItems:
         keys = list(found.edges)
         fitting = [key for key in keys if not named or named in (key.name, words_of(key))]
         if len(fitting) == 1:
-            return ScoredLinks(fitting[0])
+            return DescribedLinks(fitting[0])
         told = f"{named!r} is the name of {len(fitting) or 'none'}" if named else "links of one relation are scored"
         there = "; ".join(map(words_of, keys)) if keys[0].name else "one relation, which has no name"
         remedy = "name one, with its types where several fit"

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gnnserve_api.errors import InputError
-from gnnserve_describe.calling import Call
+from gnnserve_describe.calling import ModuleCall
 from gnnserve_describe.graph import GraphTensors
 
 _ENDS = {"softmax": "softmax", "sigmoid": "sigmoid", "sigmoid_": "sigmoid"}
@@ -24,7 +24,7 @@ Path = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProbabilityFunction:
     """A function that makes probabilities, and is the last one."""
 
     name: str
@@ -36,7 +36,7 @@ class End:
 class Outputs:
     scores: Path
     embeddings: Path | None
-    end: End | None
+    end: ProbabilityFunction | None
     adds_class: bool = False
     """Whether there is one logit for two classes: that of the first class is 0."""
 
@@ -44,7 +44,7 @@ class Outputs:
 @dataclass(frozen=True, slots=True, eq=False)
 class Scorer:
     module: torch.nn.Module
-    call: Call
+    call: ModuleCall
     outputs: Outputs
     target: str = ""
     """Type of the nodes that are scored."""
@@ -75,7 +75,7 @@ class Scorer:
 
 
 def outputs_of(
-    module: torch.nn.Module, call: Call, graph: GraphTensors, target: str, labels: torch.Tensor | None,
+    module: torch.nn.Module, call: ModuleCall, graph: GraphTensors, target: str, labels: torch.Tensor | None,
     named: str = "", *, gives_rows: bool = False,
 ) -> Outputs:  # fmt: skip
     """`graph`: one with other numbers of nodes than of edges. `named`: which output scores are, by its name or place in
@@ -216,28 +216,28 @@ class _SeenEnds(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: list[tuple[torch.Tensor, End]] = []
+        self._made: list[tuple[torch.Tensor, ProbabilityFunction]] = []
         self._counts = dict.fromkeys(_ENDS.values(), 0)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         name = _ENDS.get(getattr(func, "__name__", ""))
         if name is not None:
-            self._made.append((found, End(name, self._counts[name])))
+            self._made.append((found, ProbabilityFunction(name, self._counts[name])))
             self._counts[name] += 1
         elif getattr(func, "__name__", "") in _SHAPES:
             end = self.end_of(args[0])
             self._made += [] if end is None else [(found, end)]
         return found
 
-    def end_of(self, scores: torch.Tensor) -> End | None:
+    def end_of(self, scores: torch.Tensor) -> ProbabilityFunction | None:
         return next((end for tensor, end in self._made if tensor is scores), None)
 
 
 class _WithoutEnd(TorchFunctionMode):
     """Lets one call pass its input on."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: ProbabilityFunction) -> None:
         super().__init__()
         self._end = end
         self._count = 0

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from gnnserve_api.errors import InputError
 from gnnserve_describe.blame import Blame, blame_of_caller
-from gnnserve_describe.calling import Call
+from gnnserve_describe.calling import ModuleCall
 from gnnserve_describe.findings import Findings
 from gnnserve_describe.graph import GraphTensors
 from gnnserve_describe.scoring import tensors_of
@@ -94,7 +94,7 @@ def _kept_of_training(module: torch.nn.Module) -> dict[int, Any]:
     return {id(tensor): tensor.detach().clone() for tensor in kept if not tensor.is_leaf}
 
 
-def check_steady(module: torch.nn.Module, call: Call, graph: GraphTensors) -> None:
+def check_steady(module: torch.nn.Module, call: ModuleCall, graph: GraphTensors) -> None:
     """InputError: two runs differ, or the module is another one behind a run."""
     before = {name: tensor.clone() for name, tensor in _state(module)}
     seen = _SeenDraws()

@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 
 from gnnserve_api.errors import InputError, StorageError
 from gnnserve_api.files.programs import ProgramManifest
-from gnnserve_describe.expected import Expected
-from gnnserve_describe.scored import Judged, Scored
+from gnnserve_describe.expected import ExpectedNodeScores
+from gnnserve_describe.scored import DescribedItems, DescribedTask
 
 PROGRAM, EXPECTED, WEIGHTS, MANIFEST = "model.onnx", "expected.npz", "model.safetensors", "manifest.yaml"
 DECODER = "decoder.safetensors"
@@ -93,10 +93,14 @@ def ids_of(given: Any, nodes: int) -> np.ndarray:
 
 
 def write_expected(
-    expected: Sequence[Expected], ids: np.ndarray | None, pairs: Mapping[str, np.ndarray], scored: Scored, path: Path
+    expected: Sequence[ExpectedNodeScores],
+    ids: np.ndarray | None,
+    pairs: Mapping[str, np.ndarray],
+    scored: DescribedItems,
+    path: Path,
 ) -> None:
     """`expected`: of the nodes that are scored; of links the first and the second nodes, which are called by their
-    types where they have any. `pairs`: as `Judged` has them."""
+    types where they have any. `pairs`: as `DescribedTask` has them."""
 
     def names_of(nodes: np.ndarray, kind: str) -> np.ndarray:
         if told := scored.type_told(kind):
@@ -123,7 +127,7 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def model_block(program: ProgramManifest, judged: Judged) -> dict[str, Any]:
+def model_block(program: ProgramManifest, judged: DescribedTask) -> dict[str, Any]:
     """`spec.model` of a manifest, whose relative paths begin in its folder."""
     told = msgspec.to_builtins(program)
     file = told.pop("file")
@@ -143,7 +147,12 @@ def name_of_service(name: str) -> str:
 
 
 def write_manifest(
-    program: ProgramManifest, judged: Judged, name: str, source: dict[str, Any] | None, told: list[str], path: Path
+    program: ProgramManifest,
+    judged: DescribedTask,
+    name: str,
+    source: dict[str, Any] | None,
+    told: list[str],
+    path: Path,
 ) -> None:
     spec: dict[str, Any] = {} if source is None else {"graph": {"source": source}}
     if judged.task:

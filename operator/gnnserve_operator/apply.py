@@ -44,7 +44,7 @@ object."""
 logger = logging.getLogger(__name__)
 
 
-class Place(Enum):
+class NameOccupancy(Enum):
     """The live object under a desired child's name, if there is one."""
 
     FREE = auto()
@@ -60,24 +60,24 @@ class Place(Enum):
 
 def classify_place(  # noqa: PLR0911 - a ladder, one rung an owner
     live: Manifest | None, service: str, uid: str, kind: str = GNNSERVICE.name
-) -> Place:
+) -> NameOccupancy:
     """`service`, `uid`, `kind`: of what the object should belong to."""
     if live is None:
-        return Place.FREE
+        return NameOccupancy.FREE
     if live["metadata"].get("deletionTimestamp"):
-        return Place.LEAVING
+        return NameOccupancy.LEAVING
     owner = owner_of(live)
     adoption = (live["metadata"].get("annotations") or {}).get(ADOPT_ANNOTATION)
     if owner is None:
-        return Place.OURS if adoption == service else Place.TAKEN
+        return NameOccupancy.OURS if adoption == service else NameOccupancy.TAKEN
     if owner.uid == uid:
-        return Place.OURS
+        return NameOccupancy.OURS
     if (owner.kind, owner.name) != (kind, service):
-        return Place.TAKEN
+        return NameOccupancy.TAKEN
     if owner.is_bound:
-        return Place.LEAVING
+        return NameOccupancy.LEAVING
     # By uid, which holds once: the annotation stays, and the next service of that name must not hide what is there.
-    return Place.OURS if adoption == owner.uid else Place.RETAINED
+    return NameOccupancy.OURS if adoption == owner.uid else NameOccupancy.RETAINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class Survey:
     """The live objects under the names of the children that should exist."""
 
     live: Mapping[ObjectRef, Manifest | None]
-    places: Mapping[ObjectRef, Place]
+    places: Mapping[ObjectRef, NameOccupancy]
     conflicts: tuple[Conflict, ...]
 
     @property
     def leaving(self) -> tuple[ObjectRef, ...]:
-        return tuple(ref for ref, place in self.places.items() if place is Place.LEAVING)
+        return tuple(ref for ref, place in self.places.items() if place is NameOccupancy.LEAVING)
 
 
 class Versions(Protocol):
@@ -117,7 +117,7 @@ class Versions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedObject:
     """Object as it was applied last, so that the server's normalisation, or a watch that lags behind, does not cause
     another apply."""
 
@@ -132,7 +132,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObjectChange:
     """An object that has to be applied."""
 
     ref: ObjectRef
@@ -149,7 +149,7 @@ class Change:
 @dataclass(slots=True)
 class Applier:
     cluster: Cluster
-    _applied: dict[ServiceKey, dict[ObjectRef, Applied]] = field(default_factory=dict)
+    _applied: dict[ServiceKey, dict[ObjectRef, AppliedObject]] = field(default_factory=dict)
     _free: dict[ServiceKey, dict[ObjectRef, float]] = field(default_factory=dict)
     """When the API server said that there is no object in the place of a child to come."""
     reverts: RevertLog = field(default_factory=RevertLog)
@@ -194,15 +194,15 @@ class Applier:
         fetched = dict(zip(unknown, await asyncio.gather(*map(self.cluster.get, unknown)), strict=True))
         return {ref: fetched[ref] if ref in fetched else known.get(ref) for ref in refs}
 
-    def changes(self, service: ServiceKey, desired: Iterable[Manifest], survey: Survey) -> tuple[Change, ...]:
+    def changes(self, service: ServiceKey, desired: Iterable[Manifest], survey: Survey) -> tuple[ObjectChange, ...]:
         """The objects that differ, in order. Drops records of objects that are no longer desired."""
         found = []
         before = self._applied.get(service, {})
         after = self._applied[service] = {}
-        leaving = {ref.kind for ref, place in survey.places.items() if place is Place.LEAVING}
+        leaving = {ref.kind for ref, place in survey.places.items() if place is NameOccupancy.LEAVING}
         for manifest in desired:
             ref = observed_ref(manifest)
-            if survey.places[ref] not in {Place.FREE, Place.OURS}:
+            if survey.places[ref] not in {NameOccupancy.FREE, NameOccupancy.OURS}:
                 continue
             live, digest = survey.live[ref], digest_of(manifest)
             if live is None and kinds_under(ref.kind) & leaving:
@@ -214,7 +214,7 @@ class Applier:
                 found.append(_change(ref, manifest, digest, live, before.get(ref)))
         return tuple(found)
 
-    async def apply(self, service: ServiceKey, changes: Iterable[Change]) -> tuple[Rejection, ...]:
+    async def apply(self, service: ServiceKey, changes: Iterable[ObjectChange]) -> tuple[Rejection, ...]:
         """Apply in order. A refused child does not hold up the others, except new ones that build on a child which is
         missing for it. Raises RetryLaterError, and ConflictError if an object has changed since: other decisions that
         rest on the same view are not to be trusted either."""
@@ -242,11 +242,11 @@ class Applier:
         if is_needed(manifest, digest, live, before):
             await self._write(service, _change(ref, manifest, digest, live, before))
 
-    async def _write(self, service: ServiceKey, change: Change) -> None:
+    async def _write(self, service: ServiceKey, change: ObjectChange) -> None:
         changed = await self._changed_by_others(change)
         applied = await self.cluster.apply(change.manifest)
         version = applied["metadata"]["resourceVersion"]
-        self._applied[service][change.ref] = Applied(
+        self._applied[service][change.ref] = AppliedObject(
             change.digest, version, change.overtaken - {version}, digest_of_content(applied)
         )
         if changed is not None:
@@ -254,7 +254,7 @@ class Applier:
         verb = "created" if change.is_new else "changed"
         logger.info("%s %s", verb, change.ref, extra=about(service, reason="Applied"))
 
-    async def _changed_by_others(self, change: Change) -> Manifest | None:
+    async def _changed_by_others(self, change: ObjectChange) -> Manifest | None:
         """The live object, with the managers of its fields, where others have changed what is about to be applied."""
         if change.live is None or not may_be_reverted(change.live, change.digest):
             return None
@@ -271,7 +271,7 @@ class Applier:
         rejections = []
         for manifest in desired:
             ref = observed_ref(manifest)
-            if survey.places[ref] is not Place.FREE:
+            if survey.places[ref] is not NameOccupancy.FREE:
                 continue  # reported as a conflict, or about to be gone
             change = _change(ref, manifest, digest_of(manifest), None, None)
             try:
@@ -285,13 +285,13 @@ class Applier:
 def _survey_of(service: ServiceKey, uid: str, live: Mapping[ObjectRef, Manifest | None]) -> Survey:
     ours = _named_claims(uid, live.values())
     places = {
-        ref: Place.OURS if _is_lost(found, ours) else classify_place(found, service.name, uid, service.kind)
+        ref: NameOccupancy.OURS if _is_lost(found, ours) else classify_place(found, service.name, uid, service.kind)
         for ref, found in live.items()
     }
     found = [
-        observed_conflict(ref, raw, uid, is_retained=places[ref] is Place.RETAINED)
+        observed_conflict(ref, raw, uid, is_retained=places[ref] is NameOccupancy.RETAINED)
         for ref, raw in live.items()
-        if raw is not None and places[ref] in {Place.TAKEN, Place.RETAINED}
+        if raw is not None and places[ref] in {NameOccupancy.TAKEN, NameOccupancy.RETAINED}
     ]
     return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
 
@@ -309,7 +309,7 @@ def _is_lost(live: Manifest | None, ours: Container[str]) -> bool:
     return owner_of(live) is None and live["metadata"]["uid"] in ours
 
 
-def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: Applied | None) -> bool:
+def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: AppliedObject | None) -> bool:
     if live is None:
         return True
     if before is not None and before.desired == digest:
@@ -321,7 +321,9 @@ def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: App
     return annotations.get(APPLIED_ANNOTATION) != digest or not is_declared(_with_kept_template(desired, live), live)
 
 
-def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | None, before: Applied | None) -> Change:
+def _change(
+    ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | None, before: AppliedObject | None
+) -> ObjectChange:
     metadata = dict(desired["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), APPLIED_ANNOTATION: digest}
     overtaken = frozenset[str]()
@@ -332,7 +334,7 @@ def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | Non
         # Refused where another object has taken the name since, or the object was changed.
         metadata |= {"uid": live["metadata"]["uid"], "resourceVersion": version}
         desired = _with_kept_template(desired, live)
-    return Change(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken, live)
+    return ObjectChange(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken, live)
 
 
 def _with_kept_template(desired: Manifest, live: Manifest) -> Manifest:

@@ -20,7 +20,7 @@ import aiohttp
 
 from gnnserve_operator.desired.metadata import FIELD_MANAGER, STATUS_FIELD_MANAGER, TERM_ANNOTATION
 from gnnserve_operator.errors import AlreadyExistsError, ConflictError, GoneError, RefusedError, RetryLaterError
-from gnnserve_operator.kinds import POD_MONITOR, Kind, Manifest, ObjectRef, kind_of, observed_ref
+from gnnserve_operator.kinds import POD_MONITOR, Manifest, ObjectRef, ResourceKind, kind_of, observed_ref
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.transport import Transport
 
@@ -138,7 +138,9 @@ class Cluster:
         with contextlib.suppress(AlreadyExistsError):
             await self.create(event)
 
-    async def list_versions(self, kind: Kind, namespace: str | None, label_selector: str = "") -> dict[str, str]:
+    async def list_versions(
+        self, kind: ResourceKind, namespace: str | None, label_selector: str = ""
+    ) -> dict[str, str]:
         """The resourceVersion of each object by uid, from the API server's cache; of all namespaces where none is
         given."""
         query = {"limit": str(_PAGE), "resourceVersion": "0", "labelSelector": label_selector}
@@ -148,7 +150,7 @@ class Cluster:
         }
 
     async def list_objects(
-        self, kind: Kind, namespace: str | None, label_selector: str = "", *, field_selector: str = ""
+        self, kind: ResourceKind, namespace: str | None, label_selector: str = "", *, field_selector: str = ""
     ) -> list[Manifest]:
         """Objects as they are now; of all namespaces where none is given."""
         query = {"limit": str(_PAGE), "labelSelector": label_selector, "fieldSelector": field_selector}
@@ -156,7 +158,7 @@ class Cluster:
         return [whose | item async for item in self._list(kind, namespace, query, _JSON)]
 
     async def _list(
-        self, kind: Kind, namespace: str | None, query: Mapping[str, str], accept: str
+        self, kind: ResourceKind, namespace: str | None, query: Mapping[str, str], accept: str
     ) -> AsyncIterator[Manifest]:  # fmt: skip
         """List objects page by page."""
         asked = dict(query)
@@ -172,7 +174,7 @@ class Cluster:
                 return
             asked = {**query, "resourceVersion": "", "continue": token}
 
-    async def refusal_of_list(self, kind: Kind, namespace: str) -> str | None:
+    async def refusal_of_list(self, kind: ResourceKind, namespace: str) -> str | None:
         """The API server's sentence where the operator has no right to list the kind; None: it may."""
         try:
             await self._request("list", kind, kind.path(namespace), kind.plural, {"limit": "1"}, accept=_METADATA_ONLY)
@@ -182,7 +184,7 @@ class Cluster:
             return error.message
         return None
 
-    async def has_kind(self, kind: Kind) -> bool:
+    async def has_kind(self, kind: ResourceKind) -> bool:
         """Whether the API server serves the kind now."""
         answer = await self._request("get", kind, kind.api_path, f"API {kind.api_version}")
         return answer.code != 404 and any(found["name"] == kind.plural for found in answer.body["resources"])
@@ -191,7 +193,7 @@ class Cluster:
         return await self.has_kind(POD_MONITOR)
 
     async def _request(
-        self, verb: Verb, kind: Kind, path: str, what: str,
+        self, verb: Verb, kind: ResourceKind, path: str, what: str,
         query: Mapping[str, str] | None = None, body: Manifest | None = None, content_type: str = _JSON,
         accept: str = _JSON,
     ) -> _Answer:  # fmt: skip

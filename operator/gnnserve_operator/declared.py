@@ -26,7 +26,7 @@ _NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FieldDifference:
     path: Path
     declared: Any
     found: Any
@@ -40,7 +40,7 @@ def is_declared(desired: object, live: object) -> bool:
 
 def differences(
     desired: object, live: object, path: Path = (), *, holds_quantities: bool = False
-) -> Iterator[Difference]:
+) -> Iterator[FieldDifference]:
     """The declared fields that the live object does not have as declared, in the order of the manifest. Lists are
     compared by position; one of another length differs as a whole. `path`: of what is compared."""
     field = path[-1] if path else ""
@@ -48,22 +48,22 @@ def differences(
     if isinstance(desired, dict):
         found = live if isinstance(live, dict) else {}
         if (desired and live is not found) or (field in _WHOLE and not found.keys() <= desired.keys()):
-            yield Difference(path, desired, live)
+            yield FieldDifference(path, desired, live)
             return
         for key, value in desired.items():
             yield from differences(value, found.get(key), (*path, key), holds_quantities=holds_quantities)
     elif isinstance(desired, list | tuple):
         entries = live if isinstance(live, list | tuple) else ()
         if len(entries) != len(desired):
-            yield Difference(path, desired, live)
+            yield FieldDifference(path, desired, live)
             return
         for position, (ours, theirs) in enumerate(zip(desired, entries, strict=True)):
             yield from differences(ours, theirs, (*path, position), holds_quantities=holds_quantities)
     elif desired is None or desired == "":  # the API server leaves these out
         if not (live is None or live == ""):
-            yield Difference(path, desired, live)
+            yield FieldDifference(path, desired, live)
     elif not _is_equal(desired, live, holds_quantities=holds_quantities):
-        yield Difference(path, desired, live)
+        yield FieldDifference(path, desired, live)
 
 
 def _is_equal(desired: object, live: object, *, holds_quantities: bool) -> bool:

@@ -45,7 +45,7 @@ class ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     expiration_timestamp: datetime | None = None
 
 
-class _Printed(msgspec.Struct, rename="camel"):
+class _CredentialOutput(msgspec.Struct, rename="camel"):
     api_version: str
     status: ExecCredential | None = None
 
@@ -84,7 +84,7 @@ async def run_command(of: ExecCommand, folder: Path) -> ExecCredential:
 
 def _read(named: str, of: ExecCommand, printed: bytes) -> ExecCredential:
     try:
-        found = decode(printed, _Printed)
+        found = decode(printed, _CredentialOutput)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LoginError(f"{named} printed no ExecCredential: {error}") from error
     if found.api_version != of.api_version:

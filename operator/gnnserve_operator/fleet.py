@@ -20,7 +20,7 @@ from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterErro
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, Manifest, ServiceKey
 from gnnserve_operator.observed import observed_deployment, observed_jobs
-from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
+from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, ServiceTurns, Stance, Standing, Standings, Turn
 
 WOKEN = 10
 """Waiting services that are reconciled when the line moves: they may go, or update their position."""
@@ -78,12 +78,12 @@ class Fleet:
         self._followed: dict[ServiceKey, str] = {}
         self._has_begun = False
 
-    def turns(self, key: ServiceKey) -> Turns:
+    def turns(self, key: ServiceKey) -> ServiceTurns:
         if not self._has_begun:
             self._has_begun = True
             for known in self._index.reconciled_keys():
                 self._note(known, self._standings_in_index(known))
-        return Turns(self.generation.turn(key), self.rollout.turn(key), self._followed.get(key))
+        return ServiceTurns(self.generation.turn(key), self.rollout.turn(key), self._followed.get(key))
 
     def note(self, key: ServiceKey, standings: Standings, followed: str | None) -> None:
         """Note the standings that a plan returned; to be called before anything else is planned."""

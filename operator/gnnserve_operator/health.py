@@ -23,7 +23,7 @@ from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.errors import OperatorError
 from gnnserve_operator.handlers.index import Index, service_of
 from gnnserve_operator.handlers.news import OnChange
-from gnnserve_operator.kinds import RECONCILED, Kind, observed_ref
+from gnnserve_operator.kinds import RECONCILED, ResourceKind, observed_ref
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
@@ -55,7 +55,13 @@ class WatchLag:
     """Number of indexed objects at the last check, by kind."""
 
     def update(
-        self, kind: Kind, listed: Mapping[str, str], indexed: Mapping[str, str], now: float, *, is_filling: bool = False
+        self,
+        kind: ResourceKind,
+        listed: Mapping[str, str],
+        indexed: Mapping[str, str],
+        now: float,
+        *,
+        is_filling: bool = False,
     ) -> None:
         """Note a comparison. An index that changes is alive, however far behind; None stands for a missing object on
         either side. `is_filling`: the index is filling from its first list, where one more object counts as a change of
@@ -75,7 +81,7 @@ class WatchLag:
         others = {name: since for name, since in self._behind.items() if not name.startswith(f"{kind.plural}/")}
         self._behind = others | behind
 
-    def is_behind(self, kind: Kind) -> bool:
+    def is_behind(self, kind: ResourceKind) -> bool:
         return any(name.startswith(f"{kind.plural}/") for name in self._behind)
 
     def longest_s(self, now: float) -> tuple[float, str]:
@@ -121,7 +127,7 @@ class WatchCheck:
             return None
         return f"the watch on {kind} has been silent about a change for {lag_s:.0f} s"
 
-    async def _has_all(self, kind: Kind) -> bool:
+    async def _has_all(self, kind: ResourceKind) -> bool:
         """Whether the index has everything that the API server lists; lags are noted."""
         selector = "" if kind in RECONCILED else CHILDREN_SELECTOR
         listed: dict[str, str] = {}
@@ -137,7 +143,7 @@ class WatchCheck:
         self._lag.update(kind, listed, indexed, self._clock.now(), is_filling=not self.caught_up.is_set())
         return not listed.keys() - indexed.keys()
 
-    async def _bury_the_dead(self, kind: Kind, listed: Set[str]) -> None:
+    async def _bury_the_dead(self, kind: ResourceKind, listed: Set[str]) -> None:
         for uid, kept in self._index.by_uid(kind).items():
             if uid in listed:
                 continue

@@ -37,7 +37,7 @@ class ServiceKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     api_version: str
     name: str
     plural: str
@@ -61,22 +61,22 @@ class Kind:
         return "/".join(step for step in steps if step)
 
 
-GNNSERVICE = Kind(GNNSERVICE_API_VERSION, GNNSERVICE_KIND, "gnnservices")
-GNNWORKERPOOL = Kind(GNNSERVICE_API_VERSION, POOL_KIND, "gnnworkerpools")
-CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
-CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
-POD = Kind("v1", "Pod", "pods")
-SERVICE = Kind("v1", "Service", "services")
-SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
-DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
-JOB = Kind("batch/v1", "Job", "jobs")
-NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
-DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
-ROLE = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
-ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
-POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
-EVENT = Kind("v1", "Event", "events")
-LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
+GNNSERVICE = ResourceKind(GNNSERVICE_API_VERSION, GNNSERVICE_KIND, "gnnservices")
+GNNWORKERPOOL = ResourceKind(GNNSERVICE_API_VERSION, POOL_KIND, "gnnworkerpools")
+CONFIG_MAP = ResourceKind("v1", "ConfigMap", "configmaps")
+CLAIM = ResourceKind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+POD = ResourceKind("v1", "Pod", "pods")
+SERVICE = ResourceKind("v1", "Service", "services")
+SERVICE_ACCOUNT = ResourceKind("v1", "ServiceAccount", "serviceaccounts")
+DEPLOYMENT = ResourceKind("apps/v1", "Deployment", "deployments")
+JOB = ResourceKind("batch/v1", "Job", "jobs")
+NETWORK_POLICY = ResourceKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+DISRUPTION_BUDGET = ResourceKind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+ROLE = ResourceKind("rbac.authorization.k8s.io/v1", "Role", "roles")
+ROLE_BINDING = ResourceKind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
+POD_MONITOR = ResourceKind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
+EVENT = ResourceKind("v1", "Event", "events")
+LEASE = ResourceKind("coordination.k8s.io/v1", "Lease", "leases")
 
 RECONCILED = (GNNSERVICE, GNNWORKERPOOL)
 """Kinds that users write, and that the operator reconciles."""
@@ -90,7 +90,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def kind_of(api_version: str, name: str) -> Kind:
+def kind_of(api_version: str, name: str) -> ResourceKind:
     try:
         return _KINDS[api_version, name]
     except KeyError:

@@ -61,7 +61,7 @@ def fence_of(settings: LeaderElection) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldLease:
     body: Manifest
     """The Lease after our last write."""
     term: int
@@ -88,7 +88,7 @@ class Elector:
         self._absent_s = 2 * settings.retry_seconds
         self._request_s = settings.lease_seconds - settings.renew_deadline_seconds
         self._seen: Sighting | None = None
-        self._held: _Held | None = None
+        self._held: _HeldLease | None = None
         self._lost: str | None = None
         self._unanswered_s: float | None = None
         self._said = ""
@@ -208,7 +208,7 @@ class Elector:
                 pause_s = min(self._settings.retry_seconds, self._attempt_s)
                 self._say(logging.WARNING, f"{self._ref} is not renewed: {_words(error)}")
 
-    async def _renew(self, held: _Held) -> None:
+    async def _renew(self, held: _HeldLease) -> None:
         sent_s = self._clock.now()
         spec = self._spec(self._identity, self._settings.lease_seconds, held.term, held.body["spec"]["acquireTime"])
         self._holds(await self._put_again(held, spec), held.term, sent_s)
@@ -230,7 +230,7 @@ class Elector:
         except (OperatorError, TimeoutError) as error:
             logger.warning("%s is not released, so that another waits until it ends: %s", self._ref, _words(error))
 
-    async def _put_again(self, held: _Held, spec: Manifest) -> Manifest:
+    async def _put_again(self, held: _HeldLease, spec: Manifest) -> Manifest:
         try:
             return await self._put(held.body, spec)
         except (ConflictError, GoneError):
@@ -257,7 +257,7 @@ class Elector:
     def _holds(self, body: Manifest, term: int, sent_s: float) -> None:
         """Note a granted renewal. The term counts from before it was sent: others count from when they saw it, which is
         later."""
-        self._held = _Held(body, term, sent_s + self._settings.renew_deadline_seconds)
+        self._held = _HeldLease(body, term, sent_s + self._settings.renew_deadline_seconds)
 
     def _spec(self, holder: str, duration_s: int, term: int, acquired: str) -> Manifest:
         return {

@@ -29,13 +29,13 @@ _BEFORE_EXPIRY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClusterLogin:
     connection: kopf.ConnectionInfo
     lasts_s: float = math.inf
     """Seconds after which it is to be loaded again; infinite: when the API server refuses it."""
 
 
-async def load_access(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Access:
+async def load_access(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> ClusterLogin:
     """Read how the API server is reached now. Raises ResourceError where there is no way."""
     try:
         access = await _find_access(environment, account)
@@ -48,16 +48,16 @@ async def load_access(environment: Mapping[str, str] = os.environ, account: Path
     return access
 
 
-async def _find_access(environment: Mapping[str, str], account: Path) -> Access:
+async def _find_access(environment: Mapping[str, str], account: Path) -> ClusterLogin:
     named = paths_of(environment.get("KUBECONFIG", ""))
     if not named and environment.get("KUBERNETES_SERVICE_HOST"):
-        return Access(_connection_of_pod(environment, account), TOKEN_FILE_S)
+        return ClusterLogin(_connection_of_pod(environment, account), TOKEN_FILE_S)
     found = await read_kubeconfig(named or paths_of("~/.kube/config"))
     ends = found.connection.expiration
     if ends is not None:
         left_s = (ends - datetime.now(UTC)).total_seconds() - _BEFORE_EXPIRY_S
-        return Access(found.connection, max(left_s, 0.0))
-    return Access(found.connection, TOKEN_FILE_S if found.may_change else math.inf)
+        return ClusterLogin(found.connection, max(left_s, 0.0))
+    return ClusterLogin(found.connection, TOKEN_FILE_S if found.may_change else math.inf)
 
 
 def _connection_of_pod(environment: Mapping[str, str], account: Path) -> kopf.ConnectionInfo:

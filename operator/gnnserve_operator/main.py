@@ -181,7 +181,7 @@ async def run(
                 intake = Intake(index, loop.enqueue, reporter.is_echo)
                 registry = build_registry(_noting_events(intake.take, metrics, clock))
                 prepare = partial(release_all, index.reconciled_keys, reconciler.release)
-                parts = Parts(namespaces, rights, registry, loop, slow_loop, watches, http, prepare)
+                parts = OperatorParts(namespaces, rights, registry, loop, slow_loop, watches, http, prepare)
                 ending = await _run_until(stop, parts)
 
         await (work() if elector is None else elector.lead(stop, work))
@@ -190,7 +190,7 @@ async def run(
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class OperatorParts:
     namespaces: Namespaces
     rights: NamespaceRights
     registry: kopf.OperatorRegistry
@@ -202,7 +202,7 @@ class Parts:
     """Done once all is known, before anything is reconciled."""
 
 
-async def _run_until(stop: asyncio.Event, parts: Parts) -> Ending:
+async def _run_until(stop: asyncio.Event, parts: OperatorParts) -> Ending:
     kopf_stop = asyncio.Event()
 
     async def work() -> None:

@@ -93,17 +93,17 @@ class Metrics:
         self._leader = Gauge(
             "gnnserve_operator_leader", "1 if this operator leads, 0 if it stands by.", registry=registry
         )
-        registry.register(_Collected(routing.collect))
+        registry.register(_CallbackCollector(routing.collect))
         self._count_by_ready: Callable[[], Mapping[str, int]] | None = None
         self._declared_workers: Callable[[], Mapping[ServiceKey, int]] = dict
-        registry.register(_Collected(self._collect_services))
-        registry.register(_Collected(self._collect_declared))
+        registry.register(_CallbackCollector(self._collect_services))
+        registry.register(_CallbackCollector(self._collect_declared))
         self._conditions: Callable[[], Mapping[ServiceKey, Iterable[ConditionLabels]]] = dict
-        registry.register(_Collected(self._collect_conditions))
+        registry.register(_CallbackCollector(self._collect_conditions))
         self._namespaces: Callable[[], Mapping[str, bool]] = dict
-        registry.register(_Collected(self._collect_namespaces))
+        registry.register(_CallbackCollector(self._collect_namespaces))
         self._reverts: Callable[[], Mapping[tuple[ServiceKey, str], int]] = dict
-        registry.register(_Collected(self._collect_reverts))
+        registry.register(_CallbackCollector(self._collect_reverts))
         # Series that start at 0, so that their first increase is seen.
         for result in Result:
             self.reconciles.labels(result.value)
@@ -195,7 +195,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Collected(Collector):
+class _CallbackCollector(Collector):
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self._collect = collect
 

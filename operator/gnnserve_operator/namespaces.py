@@ -17,7 +17,7 @@ from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import OperatorError
-from gnnserve_operator.kinds import RECONCILED, Kind
+from gnnserve_operator.kinds import RECONCILED, ResourceKind
 from gnnserve_operator.settings import Settings
 
 _LOOK_S = 30.0
@@ -122,7 +122,9 @@ class NamespaceRights:
             except OperatorError as error:
                 logger.warning("cannot tell whether a namespace may be watched: %s", error)
 
-    async def _refusal(self, namespace: str, kinds: Iterable[Kind] = (*RECONCILED, *WATCHED_CHILDREN)) -> str | None:
+    async def _refusal(
+        self, namespace: str, kinds: Iterable[ResourceKind] = (*RECONCILED, *WATCHED_CHILDREN)
+    ) -> str | None:
         """Refusal of the first list that the API server refuses; None: it refuses none."""
         for kind in kinds:
             if (refusal := await self._cluster.refusal_of_list(kind, namespace)) is not None:

@@ -29,7 +29,7 @@ from gnnserve_operator.desired.metadata import (
     worker_name,
 )
 from gnnserve_operator.errors import RefusedError
-from gnnserve_operator.handlers.index import Index, Kept, service_of
+from gnnserve_operator.handlers.index import Index, IndexedObject, service_of
 from gnnserve_operator.kinds import (
     CLAIM,
     CONFIG_MAP,
@@ -47,11 +47,11 @@ from gnnserve_operator.kinds import (
 from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observe_pool import observe_member, observe_pool, observe_services
 from gnnserve_operator.observed import (
-    Observed,
     ObservedDeployment,
     ObservedJob,
     ObservedPlace,
     ObservedPod,
+    ObservedState,
     observed_claim,
     observed_deployment,
     observed_jobs,
@@ -76,7 +76,7 @@ _Name = tuple[str, str]
 class _Sighting:
     """Answer of the API server about a claim."""
 
-    claim: Kept | None
+    claim: IndexedObject | None
     good_until: float
 
 
@@ -140,7 +140,7 @@ class UsersClaims:
     def _note(self, wanted: _Name, claim: Manifest | None, asked_at: float) -> None:
         is_settled = claim is not None and not claim["metadata"].get("deletionTimestamp")
         good_s = self._good_s if is_settled else min(_UNSETTLED_S, self._good_s)
-        self._sightings[wanted] = _Sighting(None if claim is None else Kept.of(claim), asked_at + good_s)
+        self._sightings[wanted] = _Sighting(None if claim is None else IndexedObject.of(claim), asked_at + good_s)
 
     def _forget_unwanted(self) -> None:
         oldest = self._clock.now() - _FORGOTTEN_AFTER * self._good_s
@@ -165,7 +165,7 @@ class JobRefusals:
         self._cluster = cluster
         self._clock = clock
 
-    async def add(self, namespace: str, observed: Observed) -> Observed:
+    async def add(self, namespace: str, observed: ObservedState) -> ObservedState:
         """The observation, with what the API server says of pods that it refuses. Raises RetryLaterError."""
         now = self._clock.utc()
         awaiting = [
@@ -211,8 +211,8 @@ _ABSENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    kept: Mapping[ServiceKey, Mapping[ObjectRef, Kept]]
+class ListedObjects:
+    kept: Mapping[ServiceKey, Mapping[ObjectRef, IndexedObject]]
 
     def of(self, key: ServiceKey) -> dict[ObjectRef, Manifest]:
         return {ref: kept.body() for ref, kept in self.kept.get(key, {}).items()}
@@ -226,15 +226,15 @@ class PodMonitors:
         self._namespaces = namespaces
         self._relist_s = relist_s
         self._clock = clock
-        self._listed: Listed | None = None
+        self._listed: ListedObjects | None = None
         self._good_until: float | None = None
         """Time until which the list is valid; None: there is no list."""
-        self._looking: asyncio.Task[Listed | None] | None = None
+        self._looking: asyncio.Task[ListedObjects | None] | None = None
 
     def forget(self) -> None:
         self._good_until = self._looking = None
 
-    async def listed(self) -> Listed | None:
+    async def listed(self) -> ListedObjects | None:
         """The list; None: the API server has no such kind. Raises OperatorError."""
         if self._looking is None or self._looking.done():
             if self._good_until is not None and self._clock.now() < self._good_until:
@@ -243,17 +243,17 @@ class PodMonitors:
         # Shared: cancelling one waiter must not cancel the list of the others.
         return await asyncio.shield(self._looking)
 
-    async def _look(self) -> Listed | None:
+    async def _look(self) -> ListedObjects | None:
         asked_at = self._clock.now()
         if not await self._cluster.has_pod_monitors():
             return self._keep(None, asked_at + _ABSENCE_S)
-        found: dict[ServiceKey, dict[ObjectRef, Kept]] = {}
+        found: dict[ServiceKey, dict[ObjectRef, IndexedObject]] = {}
         for namespace in self._namespaces.watched:
             for body in await self._cluster.list_objects(POD_MONITOR, namespace, CHILDREN_SELECTOR):
-                found.setdefault(service_of(body), {})[observed_ref(body)] = Kept.of(body)
-        return self._keep(Listed(found), asked_at + self._relist_s)
+                found.setdefault(service_of(body), {})[observed_ref(body)] = IndexedObject.of(body)
+        return self._keep(ListedObjects(found), asked_at + self._relist_s)
 
-    def _keep(self, listed: Listed | None, good_until: float) -> Listed | None:
+    def _keep(self, listed: ListedObjects | None, good_until: float) -> ListedObjects | None:
         if self._looking is asyncio.current_task():  # otherwise `forget` was called meanwhile
             self._listed, self._good_until = listed, good_until
         return listed
@@ -306,8 +306,8 @@ _LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    observed: Observed
+class Observation:
+    observed: ObservedState
     known: Mapping[ObjectRef, Manifest | None]
     """The live objects, to find what differs; None: searched, and missing."""
 
@@ -324,7 +324,7 @@ class Observer:
         self._claims = claims
         self._refusals = refusals
 
-    async def observe(self, key: ServiceKey, service: Manifest) -> Seen:
+    async def observe(self, key: ServiceKey, service: Manifest) -> Observation:
         """Observe a service. `service` is the live GNNService."""
         answers, listed = await asyncio.gather(self._ask(key, service), self._pod_monitors.listed())
         # Read after asking the workers, which may take seconds: a write is valid only for the version that it was
@@ -347,9 +347,9 @@ class Observer:
         observed = await self._refusals.add(key.namespace, observed)
         if pool_key is not None:
             observed = replace(observed, pool=pool, deployment=self._deployment_of_pool(pool_key))
-        return Seen(replace(observed, pod_monitor_available=listed is not None), known)
+        return Observation(replace(observed, pod_monitor_available=listed is not None), known)
 
-    async def observe_invalid(self, key: ServiceKey, service: Manifest) -> Observed:
+    async def observe_invalid(self, key: ServiceKey, service: Manifest) -> ObservedState:
         """Observe what answers for a service whose spec cannot be read: its routing table, its Deployment, its pods and
         their answers. `service` is the live GNNService."""
         answers = await self._ask(key, service, as_it_is=True)
@@ -403,11 +403,11 @@ class Observer:
     def _observed(
         self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest], claims: Iterable[Manifest],
         pods: tuple[ObservedPod, ...], answers: Answers,
-    ) -> Observed:  # fmt: skip
+    ) -> ObservedState:  # fmt: skip
         routing = _named(owned, CONFIG_MAP.name, routing_name(key.name))
         deployment = _named(owned, DEPLOYMENT.name, worker_name(key.name))
         jobs, embeddings_jobs = observed_jobs(raw for ref, raw in owned.items() if ref.kind == JOB.name)
-        return Observed(
+        return ObservedState(
             routing=None if routing is None else observed_routing(routing),
             jobs=jobs,
             embeddings_jobs=embeddings_jobs,
@@ -428,27 +428,27 @@ class PoolObserver:
         self._pod_monitors = pod_monitors
         self._claims = claims
 
-    async def observe(self, key: ServiceKey, pool: Manifest) -> Seen:
+    async def observe(self, key: ServiceKey, pool: Manifest) -> Observation:
         """Observe a pool. `pool` is the live GNNWorkerPool."""
         listed = await self._pod_monitors.listed()
         known = _known(self._index, key) | ({} if listed is None else listed.of(key))
         told = [raw for ref, raw in known.items() if ref.kind == CLAIM.name and raw is not None]
         named = ((pool.get("spec") or {}).get("repository") or {}).get("claimName")
         claims = await self._claims.of_pool(key.namespace, named, told)
-        return Seen(self._observed(key, pool, known, claims, has_monitors=listed is not None), known)
+        return Observation(self._observed(key, pool, known, claims, has_monitors=listed is not None), known)
 
-    async def observe_invalid(self, key: ServiceKey, pool: Manifest) -> Observed:
+    async def observe_invalid(self, key: ServiceKey, pool: Manifest) -> ObservedState:
         """Observe what answers for a pool whose spec cannot be read."""
         return self._observed(key, pool, _known(self._index, key), (), has_monitors=False)
 
     def _observed(
         self, key: ServiceKey, pool: Manifest, known: Mapping[ObjectRef, Manifest | None], claims: Iterable[Manifest],
         *, has_monitors: bool,
-    ) -> Observed:  # fmt: skip
+    ) -> ObservedState:  # fmt: skip
         uid = pool["metadata"]["uid"]
         owned = {ref: found for ref, found in known.items() if found is not None and belongs_to(found, uid)}
         deployment = _named(owned, DEPLOYMENT.name, pool_name(key.name))
-        return Observed(
+        return ObservedState(
             deployment=None if deployment is None else observed_deployment(deployment),
             pods=tuple(observed_pod(raw) for raw in self._index.children(key, POD)),
             claims=tuple(observed_claim(raw) for raw in claims),

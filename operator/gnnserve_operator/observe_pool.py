@@ -10,7 +10,7 @@ from gnnserve_api.pods.pool import SERVICES_KEY, PoolServices, counted_bytes, de
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.apply import Place, classify_place
+from gnnserve_operator.apply import NameOccupancy, classify_place
 from gnnserve_operator.belonging import belongs_to
 from gnnserve_operator.desired.metadata import DIGEST_ANNOTATION, digest_of, pool_services_name, routing_name
 from gnnserve_operator.desired.pool import claim_of, max_delta_of
@@ -52,7 +52,7 @@ def observe_pool(
 def _is_left_by_earlier(index: Index, pool_key: ServiceKey, uid: str, claim: str) -> bool:
     """Whether a claim is one that a deleted pool of that name left, in which nothing may be generated for this one."""
     found = index.child(pool_key, CLAIM, claim)
-    return classify_place(found, pool_key.name, uid, pool_key.kind) is Place.RETAINED
+    return classify_place(found, pool_key.name, uid, pool_key.kind) is NameOccupancy.RETAINED
 
 
 def observe_services(index: Index, pool_key: ServiceKey) -> PoolServices:

@@ -38,7 +38,7 @@ from gnnserve_operator.desired.pod import own_container, repository_claim_in, va
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.desired.volume_claim import log_uid_in
 from gnnserve_operator.kinds import ObjectRef, Raw
-from gnnserve_operator.turns import NO_LIMIT, Turns
+from gnnserve_operator.turns import NO_LIMIT, ServiceTurns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
 
@@ -238,7 +238,7 @@ class ObservedDeployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ContainerWaiting:
     reason: str
     message: str = ""
 
@@ -277,7 +277,7 @@ class ObservedPod:
     """Reason of the pod as a whole, such as Evicted."""
     pod_message: str = ""
     running: bool = False
-    waiting: Waiting | None = None
+    waiting: ContainerWaiting | None = None
     terminated: Termination | None = None
     last_terminated: Termination | None = None
     beside: tuple[str, ...] = ()
@@ -325,7 +325,7 @@ class ServiceWait:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedState:
     routing: ObservedRouting | None = None
     """The routing ConfigMap; None: there is none."""
     claims: tuple[ObservedClaim, ...] = ()
@@ -356,7 +356,7 @@ class Observed:
     """The wait that the last plan found; None: there was none, or the operator has just started."""
     begun_job: str | None = None
     """A Job that was created and that no event has reported yet; None: there is none."""
-    turns: Turns = NO_LIMIT
+    turns: ServiceTurns = NO_LIMIT
     """The turns that the other services leave."""
     pool: ObservedPool | None = None
     """The pool that the service names, to which Deployment and workers belong then; None: it has pods of its own."""
@@ -503,7 +503,9 @@ def observed_pod(raw: Raw) -> ObservedPod:
         pod_reason=str(status.get("reason", "")),
         pod_message=str(status.get("message", "")),
         running="running" in now,
-        waiting=None if waiting is None else Waiting(str(waiting.get("reason", "")), str(waiting.get("message", ""))),
+        waiting=None
+        if waiting is None
+        else ContainerWaiting(str(waiting.get("reason", "")), str(waiting.get("message", ""))),
         terminated=_termination(now),
         last_terminated=_termination(last),
         beside=_names_beside(spec, states, str(container.get("name", ""))),

@@ -31,7 +31,7 @@ from gnnserve_operator.decide.generation import (
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.decide.published import Published, Repair, decide_published, decide_repair
+from gnnserve_operator.decide.published import PublishedRevision, Repair, decide_published, decide_repair
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
 from gnnserve_operator.decide.repository import (
     RepositoryDecision,
@@ -92,7 +92,7 @@ from gnnserve_operator.desired.pod import repository_claim_in
 from gnnserve_operator.desired.pool import max_delta_of
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, ServiceKey, observed_ref
-from gnnserve_operator.observed import Observed, ObservedJob, ObservedPool, ServiceWait
+from gnnserve_operator.observed import ObservedJob, ObservedPool, ObservedState, ServiceWait
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
@@ -149,7 +149,7 @@ class Plan:
     standings: Standings = ALL_IDLE
     """Standings among the other services; to be passed to the fleet before another service is planned."""
     followed: str | None = None
-    """See `Turns.followed`; to be kept until the next plan."""
+    """See `ServiceTurns.followed`; to be kept until the next plan."""
     wait: ServiceWait | None = None
     """The present wait, to be kept until the next plan."""
     granted_bytes: int = 0
@@ -166,7 +166,7 @@ class _PlanInputs:
     service: GNNService
     """With what its pool lends it."""
     identity: ServiceIdentity
-    observed: Observed
+    observed: ObservedState
     settings: Settings
     now: datetime
 
@@ -186,7 +186,7 @@ class _JobsPlan:
     """The Jobs of a service: those that are wanted, what they are about, and what becomes of each."""
 
     repository: RepositoryDecision
-    published: Published | None
+    published: PublishedRevision | None
     repair: Repair
     generation: GenerationDecision
     compaction: GenerationDecision | None
@@ -201,7 +201,7 @@ class _JobsPlan:
         """The decision about the Job that generates, or compacts."""
         return self.compaction or self.generation
 
-    def is_new(self, observed: Observed) -> bool:
+    def is_new(self, observed: ObservedState) -> bool:
         """Whether the Job is about to begin."""
         return self.work.stage in _BEFORE_THE_JOB and all(job.name != self.work.job for job in observed.jobs)
 
@@ -234,7 +234,9 @@ class _ChildrenPlan:
         return any(ref.kind == JOB.name and _is_named(ref, job) for ref in self.appliable)
 
 
-def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, settings: Settings, now: datetime) -> Plan:
+def plan(
+    service: GNNService, identity: ServiceIdentity, observed: ObservedState, settings: Settings, now: datetime
+) -> Plan:
     if identity.deleting:
         # Garbage collection removes the children; one created now would outlive its owner.
         return Plan()
@@ -290,7 +292,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
 
 
 def _inputs_of(
-    service: GNNService, identity: ServiceIdentity, observed: Observed, settings: Settings, now: datetime
+    service: GNNService, identity: ServiceIdentity, observed: ObservedState, settings: Settings, now: datetime
 ) -> _PlanInputs:
     pool = observed.pool
     if pool is not None and pool.spec is not None:
@@ -432,14 +434,14 @@ def _counted_bytes(routing: ServiceRouting, spec: GNNServiceSpec) -> int:
     return 0 if routing.result is None else counted_bytes(routing.result.revision_bytes, max_delta_of(spec))
 
 
-def _plan_without_pool(pool: ObservedPool, identity: ServiceIdentity, observed: Observed, now: datetime) -> Plan:
+def _plan_without_pool(pool: ObservedPool, identity: ServiceIdentity, observed: ObservedState, now: datetime) -> Plan:
     """The plan for a service whose pool is not there: its children stay as they are, and so does what it published."""
     problem = decide_pool_missing(pool) or Problem(Reason.WORKER_POOL_MISSING, "", needs_person=True)
     conditions = without_pool(problem, observed, identity.status.get("baseVariant"))
     return _plan_conditions_alone(conditions, identity, observed, now)
 
 
-def plan_for_invalid(identity: ServiceIdentity, problem: str, observed: Observed, now: datetime) -> Plan:
+def plan_for_invalid(identity: ServiceIdentity, problem: str, observed: ObservedState, now: datetime) -> Plan:
     """The plan for an object that the CRD accepted and that cannot be parsed: its children stay as they are.
     `observed`: at least what answers."""
     if identity.deleting:
@@ -449,7 +451,7 @@ def plan_for_invalid(identity: ServiceIdentity, problem: str, observed: Observed
 
 
 def _plan_conditions_alone(
-    conditions: Conditions, identity: ServiceIdentity, observed: Observed, now: datetime
+    conditions: Conditions, identity: ServiceIdentity, observed: ObservedState, now: datetime
 ) -> Plan:  # fmt: skip
     """The plan that changes nothing but what is said."""
     status: Status = with_conditions(conditions, identity.generation, identity.status, now)
@@ -466,7 +468,7 @@ def _wanted_job(job: Manifest, queue: str, compacts: str = "") -> WantedJob:
     return WantedJob(metadata["name"], recipe, retries, deadline_s, compacts, queue)
 
 
-def _begun_job(observed: Observed) -> ObservedJob | None:
+def _begun_job(observed: ObservedState) -> ObservedJob | None:
     """The Job that was created and is not known to the watch; None also where its creation failed."""
     return next((job for job in observed.jobs if job.name == observed.begun_job), None)
 
@@ -500,7 +502,7 @@ def _in_queue(job: Manifest, given: _PlanInputs) -> Manifest:
     return with_queue_labels(job, live.queue_labels if live is not None and is_let_go else given.identity.queue_labels)
 
 
-def _applied(children: _ChildrenPlan, rollout: Rollout, observed: Observed) -> Iterator[Manifest]:
+def _applied(children: _ChildrenPlan, rollout: Rollout, observed: ObservedState) -> Iterator[Manifest]:
     # An object that is being deleted is created again once it is gone; an apply now would be lost.
     is_going = observed.deployment is not None and observed.deployment.deleting
     held = {DEPLOYMENT.name} if is_going or rollout.waits is not None else set()
@@ -516,14 +518,14 @@ def _first_routing(spec: GNNServiceSpec) -> tuple[RoutingTable, GenerationResult
 
 
 def _deletions(
-    parent: Parent, jobs: _JobsPlan, refs: Container[ObjectRef], observed: Observed
+    parent: Parent, jobs: _JobsPlan, refs: Container[ObjectRef], observed: ObservedState
 ) -> tuple[ObjectRef, ...]:  # fmt: skip
     unneeded = (*jobs.work.delete, *jobs.embeddings.delete)
     named = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in unneeded]
     return (*named, *prunable(refs, observed))
 
 
-def prunable(refs: Container[ObjectRef], observed: Observed) -> list[ObjectRef]:
+def prunable(refs: Container[ObjectRef], observed: ObservedState) -> list[ObjectRef]:
     """Children of kinds that a setting may remove, and that are none of those that should exist."""
     unwanted = (ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs)
     return sorted(unwanted, key=lambda ref: (ref.kind, ref.name))

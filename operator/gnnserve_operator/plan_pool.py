@@ -40,7 +40,7 @@ from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, p
 from gnnserve_operator.desired.metadata import Parent, digest_of, pool_selector, selector_text
 from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, claim_of, secrets_of
 from gnnserve_operator.kinds import DEPLOYMENT, ServiceKey, observed_ref
-from gnnserve_operator.observed import Observed, ObservedClaim, ObservedMember
+from gnnserve_operator.observed import ObservedClaim, ObservedMember, ObservedState
 from gnnserve_operator.plan import Plan, ServiceIdentity, prunable
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import IDLE, Standings
@@ -61,7 +61,7 @@ another message too, which names another service."""
 
 
 def plan_pool(
-    pool: GNNWorkerPool, identity: ServiceIdentity, observed: Observed, settings: Settings, now: datetime
+    pool: GNNWorkerPool, identity: ServiceIdentity, observed: ObservedState, settings: Settings, now: datetime
 ) -> Plan:  # fmt: skip
     if identity.deleting:
         # Garbage collection removes the children.
@@ -102,7 +102,7 @@ def plan_pool(
 
 
 def _inputs_of(
-    parent: Parent, spec: GNNWorkerPoolSpec, claim: ObservedClaim | None, observed: Observed, settings: Settings
+    parent: Parent, spec: GNNWorkerPoolSpec, claim: ObservedClaim | None, observed: ObservedState, settings: Settings
 ) -> PoolInputs:
     """The inputs of the children, with the present list of services. `claim`: the pool's; None: it is not there."""
     specs = {member.name: member.spec for member in observed.members if member.spec is not None}
@@ -120,7 +120,7 @@ def _inputs_of(
     )
 
 
-def plan_for_invalid_pool(identity: ServiceIdentity, problem: str, observed: Observed, now: datetime) -> Plan:
+def plan_for_invalid_pool(identity: ServiceIdentity, problem: str, observed: ObservedState, now: datetime) -> Plan:
     """The plan for a pool that the CRD accepted and that cannot be parsed: its children stay as they are. `observed`:
     at least its Deployment, its pods and its services."""
     if identity.deleting:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gnnserve_api.spec.pool import GNNWorkerPool
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.apply import Ahead, Applier, Change, Place, Survey, deletable
+from gnnserve_operator.apply import Ahead, Applier, NameOccupancy, ObjectChange, Survey, deletable
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.repository import decide_claim, decide_pool_claim
@@ -36,9 +36,9 @@ from gnnserve_operator.kinds import (
     observed_ref,
 )
 from gnnserve_operator.logs import about
-from gnnserve_operator.observe import PodMonitors, Seen
+from gnnserve_operator.observe import Observation, PodMonitors
 from gnnserve_operator.observe_pool import observe_pool
-from gnnserve_operator.observed import Observed, ObservedClaim, Rejection, ServiceWait
+from gnnserve_operator.observed import ObservedClaim, ObservedState, Rejection, ServiceWait
 from gnnserve_operator.parsing import parse_pool, parse_service
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
 from gnnserve_operator.plan_pool import plan_for_invalid_pool, plan_pool
@@ -59,9 +59,9 @@ logger = logging.getLogger(__name__)
 class OwnerObserver(Protocol):
     """Observes the objects of one kind."""
 
-    async def observe(self, key: ServiceKey, raw: Manifest) -> Seen: ...
+    async def observe(self, key: ServiceKey, raw: Manifest) -> Observation: ...
 
-    async def observe_invalid(self, key: ServiceKey, raw: Manifest) -> Observed:
+    async def observe_invalid(self, key: ServiceKey, raw: Manifest) -> ObservedState:
         """Observe what answers for an object whose spec cannot be read."""
         ...
 
@@ -73,8 +73,8 @@ class ReconciledKind(Generic[Parsed]):
     parse: Callable[[Manifest], Parsed | str]
     """Reads a live object, or tells why it cannot be read."""
     observer: OwnerObserver
-    plan: Callable[[Parsed, ServiceIdentity, Observed, Settings, datetime], Plan]
-    plan_for_invalid: Callable[[ServiceIdentity, str, Observed, datetime], Plan]
+    plan: Callable[[Parsed, ServiceIdentity, ObservedState, Settings, datetime], Plan]
+    plan_for_invalid: Callable[[ServiceIdentity, str, ObservedState, datetime], Plan]
     decide_claim: Callable[[Parsed, str, ObservedClaim], WantedClaim]
     """Decides what is wanted of a claim of the object with that uid."""
 
@@ -111,7 +111,7 @@ class _Decision:
     """A plan, and what it was made from."""
 
     planned: Plan
-    seen: Seen
+    seen: Observation
     survey: Survey
     refused_trials: tuple[Rejection, ...]
 
@@ -216,7 +216,7 @@ class Reconciler:
             key, parent, parsed.spec.repository, lambda claim: kind.decide_claim(parsed, uid, claim)
         )  # fmt: skip
 
-    async def _observe(self, key: ServiceKey, raw: Manifest, measured: QueryAnswer | Silence | None) -> Seen:
+    async def _observe(self, key: ServiceKey, raw: Manifest, measured: QueryAnswer | Silence | None) -> Observation:
         """Observe the object, beside what earlier reconciles have to remember of it."""
         uid = raw["metadata"]["uid"]
         routed, begun = self.memory.recall(key, uid), self._begun_jobs.get(key)
@@ -231,7 +231,7 @@ class Reconciler:
         return replace(seen, observed=observed)
 
     async def _plan(
-        self, key: ServiceKey, parsed: GNNService | GNNWorkerPool, identity: ServiceIdentity, seen: Seen
+        self, key: ServiceKey, parsed: GNNService | GNNWorkerPool, identity: ServiceIdentity, seen: Observation
     ) -> _Decision:
         """Plan, and plan again for each place that has another owner or an object about to go, and for children to come
         that the API server would refuse: these refusals are returned too."""
@@ -243,7 +243,7 @@ class Reconciler:
             again = await self.applier.look_again(key, identity.uid, taken, seen.known)
             self._taken[key] = (version, tuple(conflict.ref for conflict in again.conflicts))
             observed = replace(seen.observed, conflicts=again.conflicts, leaving=again.leaving)
-            seen = Seen(observed, {**seen.known, **again.live})
+            seen = Observation(observed, {**seen.known, **again.live})
         while True:
             # Turns are read and standings noted in one step: no other service is planned in between.
             pool = observe_pool(self.index, key, self._granted)
@@ -270,7 +270,7 @@ class Reconciler:
             seen = replace(seen, observed=replace(seen.observed, rejections=rejections))
 
     def _plan_once(
-        self, key: ServiceKey, parsed: GNNService | GNNWorkerPool, identity: ServiceIdentity, observed: Observed
+        self, key: ServiceKey, parsed: GNNService | GNNWorkerPool, identity: ServiceIdentity, observed: ObservedState
     ) -> Plan:
         return self.kinds[key.kind].plan(parsed, identity, observed, self.settings, self.clock.utc())
 
@@ -339,17 +339,17 @@ class Reconciler:
         self.reporter.forget(key)
 
 
-def _is_job_made(changes: Iterable[Change], survey: Survey) -> bool:
+def _is_job_made(changes: Iterable[ObjectChange], survey: Survey) -> bool:
     """Whether the Job is about to be created, or exists and no watch has reported it yet."""
     is_there = any(survey.live[ref] is not None for ref, place in survey.places.items() if _is_job_of_ours(ref, place))
     return is_there or any(change.ref.kind == JOB.name for change in changes)
 
 
-def _is_job_of_ours(ref: ObjectRef, place: Place) -> bool:
-    return ref.kind == JOB.name and place is Place.OURS
+def _is_job_of_ours(ref: ObjectRef, place: NameOccupancy) -> bool:
+    return ref.kind == JOB.name and place is NameOccupancy.OURS
 
 
-def _claims_of_unfinished(deletions: Iterable[Manifest], seen: Seen) -> list[Manifest]:
+def _claims_of_unfinished(deletions: Iterable[Manifest], seen: Observation) -> list[Manifest]:
     """The service's claims where a Job that is not over is to be deleted: on them depends whether it is needed, and
     what it has computed is lost with it."""
     unfinished = {job.name for job in seen.observed.jobs if not (job.succeeded or job.failed)}

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenStatus:
     uid: str
     version: str
     overtaken: frozenset[str]
@@ -52,7 +52,7 @@ class _Written:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unanswered:
+class _PendingStatus:
     """A status that may have been written."""
 
     status: Manifest
@@ -65,7 +65,7 @@ class _Untold:
     """Reports about one GNNService that are still to be made."""
 
     uid: str
-    unanswered: list[_Unanswered] = field(default_factory=list)
+    unanswered: list[_PendingStatus] = field(default_factory=list)
     posts: list[tuple[Manifest, datetime]] = field(default_factory=list)
     """Events in their order, and when they happened."""
 
@@ -73,7 +73,7 @@ class _Untold:
 @dataclass(slots=True)
 class Reporter:
     cluster: Cluster
-    _written: dict[ServiceKey, _Written] = field(default_factory=dict)
+    _written: dict[ServiceKey, _WrittenStatus] = field(default_factory=dict)
     _untold: dict[ServiceKey, _Untold] = field(default_factory=dict)
     _sent: dict[ServiceKey, bytes] = field(default_factory=dict)
     """Digest of the status that was sent last, and of the uid: a watch may report it before the API server answers."""
@@ -134,11 +134,11 @@ class Reporter:
             except ConflictError:
                 raise
             except RetryLaterError:  # whether it was carried out is not known
-                untold.unanswered = [*untold.unanswered, _Unanswered(status, notes, now)][-_LONGEST_ROW:]
+                untold.unanswered = [*untold.unanswered, _PendingStatus(status, notes, now)][-_LONGEST_ROW:]
                 raise
             version = answer["metadata"]["resourceVersion"]
             said = msgspec.json.encode(status)
-            self._written[key] = _Written(metadata["uid"], version, overtaken - {version}, said)
+            self._written[key] = _WrittenStatus(metadata["uid"], version, overtaken - {version}, said)
             untold.unanswered.clear()  # else it would have been refused
         self._tell(key, service, notes, version, now, untold)
         return await self._post(key, untold, now)

@@ -23,7 +23,7 @@ _Subject = tuple[ObjectRef, str, FieldManager | None]
 
 
 @dataclass(slots=True)
-class _Told:
+class _RevertNote:
     at: datetime
     since: int = 0
     """Reverts that no event has told of."""
@@ -32,7 +32,7 @@ class _Told:
 @dataclass(slots=True)
 class RevertLog:
     _untold: dict[ServiceKey, list[Revert]] = field(default_factory=dict)
-    _told: dict[ServiceKey, dict[_Subject, _Told]] = field(default_factory=dict)
+    _told: dict[ServiceKey, dict[_Subject, _RevertNote]] = field(default_factory=dict)
     _counts: Counter[tuple[ServiceKey, str]] = field(default_factory=Counter)
 
     def note(self, key: ServiceKey, reverts: Iterable[Revert]) -> None:
@@ -55,7 +55,7 @@ class RevertLog:
                 continue
             due.setdefault(revert.ref, []).append(revert)
             repeats[revert.ref] = max(repeats[revert.ref], 0 if before is None else before.since)
-            told[subject] = _Told(now)
+            told[subject] = _RevertNote(now)
         return tuple(describe_reverts(key, found, _words(repeats[ref])) for ref, found in due.items())
 
     def counts(self) -> Mapping[tuple[ServiceKey, str], int]:

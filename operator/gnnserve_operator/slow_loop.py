@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Followed:
+class _PendingQuery:
     question: PrometheusQuestion
     task: asyncio.Task[None]
     unread: QueryAnswer | Silence | None = None
@@ -54,7 +54,7 @@ class SlowLoop:
         """Function that asks the Prometheus at a URL a query."""
         self._wake = wake
         self._clock = clock
-        self._followed: dict[ServiceKey, _Followed] = {}
+        self._followed: dict[ServiceKey, _PendingQuery] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, key: ServiceKey, question: PrometheusQuestion | None) -> None:
@@ -69,7 +69,7 @@ class SlowLoop:
             followed.task.add_done_callback(self._ending.discard)
         if question is not None:
             task = asyncio.create_task(self._run(key, question), name=f"slow loop {key}")
-            self._followed[key] = _Followed(question, task)
+            self._followed[key] = _PendingQuery(question, task)
 
     def unread(self, key: ServiceKey) -> QueryAnswer | Silence | None:
         followed = self._followed.get(key)
@@ -108,7 +108,7 @@ _LABELS = ("namespace", "service")
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class _LastDecision:
     uid: str
     decision: RoutingDecision
     wanted_ratio: float | None
@@ -118,7 +118,7 @@ class _Remembered:
 
 @dataclass(slots=True)
 class RoutingMemory:
-    _of: dict[ServiceKey, _Remembered] = field(default_factory=dict)
+    _of: dict[ServiceKey, _LastDecision] = field(default_factory=dict)
 
     def recall(self, key: ServiceKey, uid: str) -> RoutingDecision | None:
         """The last decision; None also for another service of that name."""
@@ -133,7 +133,7 @@ class RoutingMemory:
             is_change = old.revision == new.revision and None not in {old.base, new.base} and old.base != new.base
             changes = before.changes + is_change
         wanted_ratio = None if objective.latency_ms is None else objective.percentile / 100
-        self._of[key] = _Remembered(uid, decision, wanted_ratio, changes)
+        self._of[key] = _LastDecision(uid, decision, wanted_ratio, changes)
 
     def forget(self, key: ServiceKey) -> None:
         self._of.pop(key, None)
@@ -168,7 +168,7 @@ class RoutingMemory:
         yield from (*gauges.values(), changes)
 
 
-def _figures(of: _Remembered) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _figures(of: _LastDecision) -> Iterator[tuple[str, tuple[str, ...], float]]:
     decision = of.decision
     if decision.is_measured is not None:
         yield "routing_metrics_available", (), float(decision.is_measured)

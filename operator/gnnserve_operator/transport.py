@@ -20,7 +20,7 @@ import kopf
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_operator.kinds import Manifest
-from gnnserve_operator.login import Access, load_access
+from gnnserve_operator.login import ClusterLogin, load_access
 
 REQUEST_LIMIT_S = 15
 """Seconds to wait for an answer."""
@@ -62,7 +62,8 @@ class HttpTransport:
     when the API server refuses them."""
 
     def __init__(
-        self, access: Access, connections: int = CONNECTIONS, load: Callable[[], Awaitable[Access]] = load_access,
+        self, access: ClusterLogin, connections: int = CONNECTIONS, load: Callable[[],
+        Awaitable[ClusterLogin]] = load_access,
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """To be made within an event loop."""

@@ -62,7 +62,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class ServiceTurns:
     """The turns of one service."""
 
     generation: Turn
@@ -72,7 +72,7 @@ class Turns:
     None: it has not seen them yet."""
 
 
-NO_LIMIT = Turns(Turn(), Turn())
+NO_LIMIT = ServiceTurns(Turn(), Turn())
 
 
 def place_words(turn: Turn) -> str:

@@ -264,14 +264,14 @@ _OFFERED_KEY = (_OFFERED, "")
 _OWN_LABELS = {_OFFERED: None, _REQUESTS: "outcome", **dict.fromkeys(_BATCH_METRICS, "variant")}
 
 
-class _Found(msgspec.Struct):
+class _FoundSeries(msgspec.Struct):
     metric: dict[str, str]
     values: list[tuple[float, str]] = []
 
 
 class _Data(msgspec.Struct, rename="camel"):
     result_type: str
-    result: list[_Found]
+    result: list[_FoundSeries]
 
 
 class _Body(msgspec.Struct):
@@ -333,7 +333,7 @@ def _gap_s(workers: Iterable[_Counters]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _WorkerMeasurement:
     """Measurements of one worker."""
 
     offered_seeds_per_s: float
@@ -341,7 +341,7 @@ class _Measured:
     outcomes: Outcomes
 
 
-def _measure(counters: _Counters, span_s: float) -> _Measured | None:
+def _measure(counters: _Counters, span_s: float) -> _WorkerMeasurement | None:
     """Measure over the last span, or the last two samples where they lie further apart; None: there is only one
     sample."""
     samples = counters[_OFFERED_KEY]
@@ -352,7 +352,7 @@ def _measure(counters: _Counters, span_s: float) -> _Measured | None:
     begin_s = max((time_s for time_s in begins if time_s <= last_s - _EARLY * span_s), default=begins[0])
     grown = {key: _increase(found, begin_s) for key, found in counters.items()}
     names = {label for metric, label in counters if metric == "batches"}
-    return _Measured(
+    return _WorkerMeasurement(
         grown[_OFFERED_KEY] / (last_s - begin_s),
         {name: BatchSums(*(grown.get((metric, name), 0.0) for metric in _BATCH_METRICS)) for name in names},
         Outcomes(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnserve_api.confidence_sequence import CHANCE, Promise, SlidingMean, mean_interval
+from gnnserve_api.confidence_sequence import CHANCE, SlidingMean, StatedAccuracy, mean_interval
 
 STREAMS, LABELS, CHANGE_AT = 100, 10_000, 5000
 LOOKS = sorted({round(1.1**power) for power in range(73)})
@@ -57,7 +57,7 @@ def test_the_window_slides() -> None:
     assert stream.interval.high < 0.3
 
 
-def _stream(seed: int, drifts: bool) -> tuple[Promise, np.ndarray]:
+def _stream(seed: int, drifts: bool) -> tuple[StatedAccuracy, np.ndarray]:
     """What the profile counted, and what the variant then got right of 10,000 labels. With a drift, half-way the labels
     of a class of 20 % become another's, so that none of them is right any more."""
     draw = np.random.default_rng(seed)
@@ -65,10 +65,10 @@ def _stream(seed: int, drifts: bool) -> tuple[Promise, np.ndarray]:
     right = draw.random(LABELS) < ACCURACY
     if drifts:
         right[CHANGE_AT:] &= draw.random(LABELS - CHANGE_AT) >= DRIFTING_CLASS
-    return Promise(validated, VALIDATION_NODES, VARIANTS), right
+    return StatedAccuracy(validated, VALIDATION_NODES, VARIANTS), right
 
 
-def _broken_at(promise: Promise, right: np.ndarray) -> int | None:
+def _broken_at(promise: StatedAccuracy, right: np.ndarray) -> int | None:
     """Labels after which the promise is found to be broken, looking after every 10."""
     found = promise.stream()
     for count in range(10, LABELS + 1, 10):

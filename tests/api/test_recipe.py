@@ -9,7 +9,7 @@ from tests.support.operator.older_release import Released, released_specs
 
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.audience import Audience, audiences_of
-from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.recipe import HISTORICAL_DEFAULTS, digest_of_recipe
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -208,7 +208,7 @@ def test_every_default_has_its_row_in_history() -> None:
     its row; whoever changes a default leaves the row as it is, and adds the field to `changed` here."""
     changed: set[str] = set()
     today = {
-        **dict(_defaults("graph", Graph)),
+        **dict(_defaults("graph", GraphSpec)),
         **dict(_defaults("model", Model)),
         **dict(_defaults("variants", Variants)),
         **dict(_defaults("task", Task)),

@@ -10,7 +10,7 @@ import pytest
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.rules import rules_of
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES, SourceKind
+from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES, GraphSourceKind
 
 TABLE = {"uri": "file:///a.csv"}
 OF_ONE_TYPE: dict[str, Any] = {
@@ -31,13 +31,13 @@ def test_every_source_says_its_kind() -> None:
 
 
 def test_a_rule_of_a_further_kind_is_asked_of_its_specs_alone() -> None:
-    further = SourceKind("!has(self.graph.source.stream)", lambda model: False)
+    further = GraphSourceKind("!has(self.graph.source.stream)", lambda model: False)
 
     @further.rule("size(self.variants.stored) == 0", "variants.stored must be left out with graph.source.stream")
     def nothing_is_stored(spec: Any) -> bool:
         return not spec.variants.stored
 
-    def problem(kind: SourceKind, *stored: int) -> str | None:
+    def problem(kind: GraphSourceKind, *stored: int) -> str | None:
         source = SimpleNamespace(kind=kind)
         spec = SimpleNamespace(graph=SimpleNamespace(source=source), variants=SimpleNamespace(stored=stored))
         return nothing_is_stored.problem(spec)
@@ -48,7 +48,7 @@ def test_a_rule_of_a_further_kind_is_asked_of_its_specs_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", [ONE_TYPE, SEVERAL_TYPES], ids=["one type", "several types"])
-def test_a_kind_has_rules_of_its_own(kind: SourceKind) -> None:
+def test_a_kind_has_rules_of_its_own(kind: GraphSourceKind) -> None:
     begins = [rule for rule in rules_of(GNNServiceSpec) if rule.cel.startswith(f"{kind.others} || ")]
     assert len(begins) >= 3
     assert all("graph.source.typed" in rule.message for rule in begins)

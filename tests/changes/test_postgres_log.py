@@ -20,7 +20,7 @@ from tests.support.serving.certificates import make_key_pair
 
 from gnnserve_worker.changes import postgres_connections, postgres_log
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError
-from gnnserve_worker.changes.postgres_connections import Connection
+from gnnserve_worker.changes.postgres_connections import PostgresConnection
 from gnnserve_worker.changes.postgres_log import PostgresLog
 
 
@@ -53,9 +53,9 @@ def test_threads_of_a_worker_that_begin_at_the_same_time_make_one_log(
     """One thread has asked for the log, in vain, when another one makes it."""
     log = postgres.open()
     asked: list[str] = []
-    execute = Connection.execute
+    execute = PostgresConnection.execute
 
-    def interrupted(self: Connection, query: str, *arguments: object) -> object:
+    def interrupted(self: PostgresConnection, query: str, *arguments: object) -> object:
         cursor = execute(self, query, *arguments)
         if query.startswith("SELECT id"):
             asked.append(query)
@@ -63,7 +63,7 @@ def test_threads_of_a_worker_that_begin_at_the_same_time_make_one_log(
                 log.position()
         return cursor
 
-    monkeypatch.setattr(Connection, "execute", interrupted)
+    monkeypatch.setattr(PostgresConnection, "execute", interrupted)
     assert log.position().last == 0
     assert len(asked) > 2
     assert postgres.change("SELECT count(*) FROM {log}") == [(1,)]

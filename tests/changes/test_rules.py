@@ -20,8 +20,8 @@ from gnnserve_worker.changes.log import (
     SequencePassedError,
 )
 from gnnserve_worker.changes.rules import (
-    Group,
-    Head,
+    AppendGroup,
+    LogHead,
     checksum_bodies,
     number_group,
     require_offset,
@@ -31,23 +31,27 @@ from gnnserve_worker.changes.rules import (
 from gnnserve_worker.changes.writer import Submission, judge_failure, take_group
 
 
-def _number(head: Head = Head(), **options: object) -> Group:  # noqa: B008
+def _number(head: LogHead = LogHead(), **options: object) -> AppendGroup:  # noqa: B008
     group = [entry("a", 1, b"x", 3), entry("b", 1, b"y", 4), entry("a", 1, b"x", 3)]
     settings = {"known": {}, "passed": {}, "time_ms": 5} | options
     return number_group(group, checksum_bodies(group), head, **settings)
 
 
 def test_a_group_goes_on_where_the_head_ends() -> None:
-    group = _number(Head(3, 10, 100, 77))
+    group = _number(LogHead(3, 10, 100, 77))
     assert [one.offset for one in group.appended] == [11, 12, 11]
     assert [one.is_repeated for one in group.appended] == [False, False, True]
     assert [(r.previous, r.total_changes) for r in group.records] == [(77, 103), (group.records[0].checksum, 107)]
-    assert group.head == Head(3, 12, 107, group.records[-1].checksum)
+    assert group.head == LogHead(3, 12, 107, group.records[-1].checksum)
 
 
 def test_an_entry_that_the_log_has_leaves_the_head_as_it_is() -> None:
-    group = _number(Head(1, 10, 100, 77), known={("a", 1): 4, ("b", 1): 9})
-    assert ([one.offset for one in group.appended], group.records, group.head) == ([4, 9, 4], [], Head(1, 10, 100, 77))
+    group = _number(LogHead(1, 10, 100, 77), known={("a", 1): 4, ("b", 1): 9})
+    assert ([one.offset for one in group.appended], group.records, group.head) == (
+        [4, 9, 4],
+        [],
+        LogHead(1, 10, 100, 77),
+    )
 
 
 def test_an_entry_that_its_client_has_passed_is_told_by_name() -> None:
@@ -69,7 +73,7 @@ def test_every_field_counts_for_the_checksum() -> None:
 
 
 def test_a_record_of_another_log_does_not_follow() -> None:
-    one, two = _number().records, _number(Head(1, 0, 1)).records
+    one, two = _number().records, _number(LogHead(1, 0, 1)).records
     verify(one, 0)
     with pytest.raises(LogError, match="record 2"):
         verify([one[0], two[1]], 0)
@@ -78,7 +82,7 @@ def test_a_record_of_another_log_does_not_follow() -> None:
 
 
 def test_what_can_be_read() -> None:
-    head = Head(first=5, last=9)
+    head = LogHead(first=5, last=9)
     for after in (4, 9):
         require_readable(head, after)
     with pytest.raises(LogConflictError, match=r"offset 4 .* is compacted away: its first is 5"):

@@ -19,7 +19,7 @@ from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_worker.changes import follower, writer
 from gnnserve_worker.changes import updates as module
-from gnnserve_worker.changes.follower import Follower, Handed, NoRoomError, grouped
+from gnnserve_worker.changes.follower import Follower, HandedRecord, NoRoomError, grouped
 from gnnserve_worker.changes.lag import Lag
 from gnnserve_worker.changes.log import (
     ChangeLog,
@@ -755,7 +755,7 @@ def test_records_are_applied_in_slices(sqlite: LogPlace, monkeypatch: pytest.Mon
 
 
 def test_while_predictions_are_computed_fewer_records_are_applied_in_one_go() -> None:
-    handed = [Handed(Record(number, "a", number, 0, 50, 50 * number, b"")) for number in range(1, 62)]
+    handed = [HandedRecord(Record(number, "a", number, 0, 50, 50 * number, b"")) for number in range(1, 62)]
     said = iter([1024, 128, 128, 1024, 1024])
     assert [len(group) for group in grouped(handed, lambda: next(said))] == [20, 2, 2, 20, 17]
     replica, applied = FakeReplica(), Follower(FlakyLog(None), Lag(lambda: 0.0), print, print)  # type: ignore[arg-type]

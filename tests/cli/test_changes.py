@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gnnserve_api.errors import InputError
 from gnnserve_cli.changes.batches import batches_of, may_be_integers, request_of
 from gnnserve_cli.changes.files import digest_of, read_changes
-from gnnserve_cli.changes.rows import Change, Kind
+from gnnserve_cli.changes.rows import ChangeKind, ChangeRow
 from gnnserve_cli.client import TIMEOUT_S
 from gnnserve_cli.commands import changes
 from gnnserve_cli.main import app
@@ -259,15 +259,15 @@ def test_a_refused_payload_of_an_edge_names_its_row(tmp_path: Path, field: str) 
     assert f"row 4, in batch 1: the server answered 400 MissingField: {field}: {problem}" in result.stderr
 
 
-def rows(*changes: tuple[str, str]) -> list[Change]:
+def rows(*changes: tuple[str, str]) -> list[ChangeRow]:
     """Each a kind and its node, or its edge as `a-b`."""
     made = []
     for number, (kind, what) in enumerate(changes, 1):
         if kind.endswith("-edge"):
             source, target = what.split("-")
-            made.append(Change(number, Kind(kind), source=source, target=target))
+            made.append(ChangeRow(number, ChangeKind(kind), source=source, target=target))
         else:
-            made.append(Change(number, Kind(kind), what))
+            made.append(ChangeRow(number, ChangeKind(kind), what))
     return made
 
 

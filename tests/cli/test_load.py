@@ -38,7 +38,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_cli.commands.load import nodes_to_ask_for
 from gnnserve_cli.loadgen import record as records
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.record import Record, TimedRows
+from gnnserve_cli.loadgen.record import LoadRecord, TimedRows
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan, compute_percentiles, percentile, summarize
@@ -277,7 +277,7 @@ def test_no_answers_have_no_percentiles() -> None:
 
 
 def test_rates_count_the_time_until_the_last_answer() -> None:
-    record = Record(started=40, last_answer_s=4.0)
+    record = LoadRecord(started=40, last_answer_s=4.0)
     for _ in range(40):
         record.rows.add(0.0, 1.0, record.position_of("x1"), 3, last_try_ms=1.0)
     report = summarize(LoadPlan(connections=8, duration_s=2.0, seeds_per_request=3), record)
@@ -290,7 +290,7 @@ def test_rates_count_the_time_until_the_last_answer() -> None:
     [pytest.param(0.05, False, id="a small lag is no news"), pytest.param(0.5, True, id="a large lag is a warning")],
 )
 def test_a_generator_that_is_late_itself_says_so(lag_ms: float, warned: bool) -> None:
-    record = Record(started=2, last_answer_s=1.0)
+    record = LoadRecord(started=2, last_answer_s=1.0)
     for _ in range(2):
         record.rows.add(0.0, 1.0, record.position_of("x1"), 1, last_try_ms=1.0)
     record.lags_ms.extend([0.01, lag_ms])

@@ -15,7 +15,7 @@ from tests.support.machine.fake_server import Asked, Told, answer_like_gnnserve,
 from typer.testing import CliRunner
 
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.record import FAILED, REFUSED, Record
+from gnnserve_cli.loadgen.record import FAILED, REFUSED, LoadRecord
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, StatedObjective, slice_up, summarize
@@ -113,9 +113,9 @@ def test_log_normal_sizes_have_the_mean_and_are_cut() -> None:
 ACCURACIES = Accuracies("test", {"x1": 94.0, "x8": 90.0})
 
 
-def record_of(rows: Sequence[tuple[float, float, str | int]]) -> Record:
+def record_of(rows: Sequence[tuple[float, float, str | int]]) -> LoadRecord:
     """Due s, latency ms, who answered."""
-    record = Record(started=len(rows))
+    record = LoadRecord(started=len(rows))
     for due_s, latency_ms, answerer in rows:
         position = record.position_of(answerer) if isinstance(answerer, str) else answerer
         record.rows.add(due_s, latency_ms, position, 2, last_try_ms=latency_ms)
@@ -242,7 +242,7 @@ def refusing_first_tries(retry_after: str) -> Any:
     return answer
 
 
-def open_loop(url: str, dues_s: Sequence[float], retries: int) -> Record:
+def open_loop(url: str, dues_s: Sequence[float], retries: int) -> LoadRecord:
     """Ends with its last answer, long before its duration."""
     endpoint = parse_url(url)
     requests = build_predictions(endpoint, 1797, 1, None, 0)
@@ -268,7 +268,7 @@ def test_a_retry_comes_when_the_server_says_and_counts_from_both_of_its_due_time
 
 
 def test_an_answer_to_a_retry_is_a_miss_but_goodput() -> None:
-    record = Record(started=1)
+    record = LoadRecord(started=1)
     record.rows.add(0.0, 1010.0, record.position_of("x1"), 1, last_try_ms=10.0, tries=2)
     report = summarize(plan(), record, ACCURACIES)
     assert (report.attained_percent, report.goodput_per_second, report.tries) == (0.0, 0.1, 2)

@@ -36,14 +36,14 @@ from gnnserve_cli.report import tables
 from gnnserve_cli.report.data import Drift, DriftVerdict
 from gnnserve_cli.report.facts import made_facts, model_facts
 from gnnserve_cli.report.html import build_page
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 
 
-def with_provenance(subject: Subject, **changes: Any) -> Subject:
+def with_provenance(subject: ReportSubject, **changes: Any) -> ReportSubject:
     return replace(subject, provenance=msgspec.structs.replace(subject.provenance, **changes))
 
 
-def with_network(subject: Subject, **changes: Any) -> Subject:
+def with_network(subject: ReportSubject, **changes: Any) -> ReportSubject:
     network: NetworkManifest = msgspec.structs.replace(subject.provenance.network, **changes)
     return with_provenance(subject, network=network)
 

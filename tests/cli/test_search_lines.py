@@ -16,7 +16,7 @@ from gnnserve_cli.render import search_lines
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.data import Report
 from gnnserve_cli.report.html import build_page
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 from gnnserve_cli.report.terminal import SEARCH_HEADING, render_report
 
 RECORD = SearchRecord(
@@ -28,12 +28,12 @@ RECORD = SearchRecord(
 )
 
 
-def searched() -> Subject:
+def searched() -> ReportSubject:
     subject = subject_of(variant(1), variant(4))
     return replace(subject, profile=msgspec.structs.replace(subject.profile, search=RECORD))
 
 
-def report_of(subject: Subject) -> Report:
+def report_of(subject: ReportSubject) -> Report:
     return build_report(subject, "gnnserve test")
 
 

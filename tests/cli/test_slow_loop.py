@@ -10,7 +10,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
-from gnnserve_cli.slow_loop import LocalSlowLoop, OwnRegistry, Source
+from gnnserve_cli.slow_loop import LoadSource, LocalSlowLoop, OwnRegistry
 from gnnserve_routing.signals import QueryAnswer, Silence
 from gnnserve_worker.serving.metrics.metrics import CounterValue
 from gnnserve_worker.serving.process.served_service import Look
@@ -88,7 +88,7 @@ class Course:
     """A slow loop, tick by tick."""
 
     routing: dict[str, Any] = field(default_factory=dict)
-    source: Source | None = None
+    source: LoadSource | None = None
     clock: Clock = field(default_factory=Clock)
     serving: FakeServing = field(default_factory=FakeServing)
     said: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ from gnnserve_api.http.pairs import PairsRequest, TypedPairsRequest
 from gnnserve_api.http.protocol import PredictRequest
 from gnnserve_client import Changes, InputError, Overlay
 from gnnserve_client.arrays import read_edges, read_ids
-from gnnserve_client.predicting import BINARY_TYPE, OVERLAY_TYPE, Question, ask
+from gnnserve_client.predicting import BINARY_TYPE, OVERLAY_TYPE, PredictionRequest, ask
 from gnnserve_worker.asking.question import ENVOY_TIMEOUT_HEADER, TIMEOUT_HEADER, TIMING_HEADER, WISH_HEADERS
 from gnnserve_worker.graph.change_batch import ChangeCounts, decode_batch
 from gnnserve_worker.serving.http.codecs.registry import CODECS
@@ -25,7 +25,9 @@ NAN = float("nan")
 ROWS = np.array([[1, 2], [3, 4]], np.float32)
 
 
-def question(nodes: Any = (3, 7), outputs: Any = "labels", overlay: Overlay | None = None, **wishes: Any) -> Question:
+def question(
+    nodes: Any = (3, 7), outputs: Any = "labels", overlay: Overlay | None = None, **wishes: Any
+) -> PredictionRequest:
     stated = {
         "latency_ms": None, "tolerance_permille": None, "strict": False, "variant": None, "seed": None,
         "min_offset": None, "priority": None,
@@ -33,7 +35,7 @@ def question(nodes: Any = (3, 7), outputs: Any = "labels", overlay: Overlay | No
     return ask(nodes, outputs, overlay, **stated)
 
 
-def form_of(asked: Question, refused: frozenset[str] = frozenset()) -> str:
+def form_of(asked: PredictionRequest, refused: frozenset[str] = frozenset()) -> str:
     return asked.call(is_binary=asked.is_binary(set(refused))).headers["Content-Type"]
 
 
@@ -64,7 +66,7 @@ def form_of(asked: Question, refused: frozenset[str] = frozenset()) -> str:
         pytest.param(question([3], ("labels", "scores"), Overlay(features=ROWS)), JSON, id="an overlay, two outputs"),
     ],
 )
-def test_integers_go_as_arrays_and_everything_else_as_json(asked: Question, form: str) -> None:
+def test_integers_go_as_arrays_and_everything_else_as_json(asked: PredictionRequest, form: str) -> None:
     assert form_of(asked) == form
 
 
@@ -255,7 +257,7 @@ def test_parts_of_changes_have_every_item_once_and_in_order(most: int) -> None:
     assert np.array_equal(np.concatenate(rows), decode_batch(made.to_batch().body).features, equal_nan=True)
 
 
-def pairs(given: Any, outputs: Any = ("scores", "probabilities")) -> Question:
+def pairs(given: Any, outputs: Any = ("scores", "probabilities")) -> PredictionRequest:
     return ask(given, outputs, None, None, None, False, None, None, None, None, are_pairs=True)
 
 

@@ -18,7 +18,7 @@ from gnnserve_operator.decide.repository import decide_repository
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import STATUS_FIELD_MANAGER, Parent
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.observed import ObservedState
 from gnnserve_operator.settings import Settings
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
@@ -93,7 +93,7 @@ def test_what_was_stored_stays_as_it_was_and_can_be_written(
     assert spec == GNNServiceSpec.model_validate(before[name]["spec"])
 
     parent, settings = Parent(name, "default", "uid"), Settings(worker_image="worker:1")
-    claim = decide_repository(name, spec, Observed()).name
+    claim = decide_repository(name, spec, ObservedState()).name
     assert build_worker_template(parent, spec, settings, MountedClaim(claim)) == built.worker
     assert build_job(parent, spec, settings, claim)["metadata"]["name"] == built.job
 

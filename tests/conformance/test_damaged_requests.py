@@ -21,7 +21,7 @@ from tests.support.serving.serving import FakeWorker
 from gnnserve_worker.asking.question import NO_WISHES, Question, RequestError, Wishes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
-from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, read_path
+from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, OpenInferenceCall, read_path
 
 REQUESTS = 3000
 
@@ -130,7 +130,7 @@ def test_paths_are_those_of_the_protocol_and_no_others() -> None:
         assert place is None or METHODS[place.call] in {"GET", "POST"}
     place = read_path("/v2/models/m/versions/v/infer")
     assert place is not None
-    assert (place.call, place.model, place.version) == (Call.INFER, "m", "v")
+    assert (place.call, place.model, place.version) == (OpenInferenceCall.INFER, "m", "v")
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["whole", "without an end"])

@@ -14,9 +14,9 @@ from tests.support.kubernetes.fake_cluster import FakeCluster, Fault, Refusal
 from tests.support.operator.operator import KEY, UID, child, live, owner
 
 from gnnserve_operator.apply import (
-    Applied,
+    AppliedObject,
     Applier,
-    Place,
+    NameOccupancy,
     Survey,
     classify_place,
     digest_of_content,
@@ -50,46 +50,47 @@ def retained(uid: str, whose: dict[str, str] | None = None, **metadata: Any) -> 
 @pytest.mark.parametrize(
     ("found", "place"),
     [
-        pytest.param(None, Place.FREE, id="nothing"),
-        pytest.param(live(CONFIG), Place.OURS, id="a child of this service"),
-        pytest.param(live(FOREIGN), Place.TAKEN, id="an object of nobody"),
-        pytest.param(live(CONFIG, ownerReferences=[owner("other", "u2")]), Place.TAKEN,
+        pytest.param(None, NameOccupancy.FREE, id="nothing"),
+        pytest.param(live(CONFIG), NameOccupancy.OURS, id="a child of this service"),
+        pytest.param(live(FOREIGN), NameOccupancy.TAKEN, id="an object of nobody"),
+        pytest.param(live(CONFIG, ownerReferences=[owner("other", "u2")]), NameOccupancy.TAKEN,
                      id="a child of another service"),
-        pytest.param(live(CONFIG, ownerReferences=[owner("digits", "u2", "Deployment")]), Place.TAKEN,
+        pytest.param(live(CONFIG, ownerReferences=[owner("digits", "u2", "Deployment")]), NameOccupancy.TAKEN,
                      id="a child of something else of that name"),
-        pytest.param(live(CONFIG, ownerReferences=[owner(controller=False)]), Place.TAKEN,
+        pytest.param(live(CONFIG, ownerReferences=[owner(controller=False)]), NameOccupancy.TAKEN,
                      id="an object that we own without controlling it"),
-        pytest.param(live(CONFIG, ownerReferences=[owner(uid="u2")]), Place.LEAVING,
+        pytest.param(live(CONFIG, ownerReferences=[owner(uid="u2")]), NameOccupancy.LEAVING,
                      id="a child of a deleted service of the same name"),
-        pytest.param(live(FOREIGN, annotations={ADOPT_ANNOTATION: "digits"}), Place.OURS,
+        pytest.param(live(FOREIGN, annotations={ADOPT_ANNOTATION: "digits"}), NameOccupancy.OURS,
                      id="an object of nobody that the service may take over"),
-        pytest.param(live(FOREIGN, annotations={ADOPT_ANNOTATION: "other"}), Place.TAKEN,
+        pytest.param(live(FOREIGN, annotations={ADOPT_ANNOTATION: "other"}), NameOccupancy.TAKEN,
                      id="one that another service may take over"),
         pytest.param(live(CONFIG, annotations={ADOPT_ANNOTATION: "digits"}, ownerReferences=[owner("other", "u2")]),
-                     Place.TAKEN, id="a child of another service, whatever is written on it"),
+                     NameOccupancy.TAKEN, id="a child of another service, whatever is written on it"),
         pytest.param(live(CONFIG, annotations={ADOPT_ANNOTATION: "digits"}, ownerReferences=[owner(uid="u2")]),
-                     Place.LEAVING, id="one that the garbage collector is about to take"),
-        pytest.param(retained(UID), Place.OURS, id="a claim that is retained"),
-        pytest.param(retained("u2"), Place.RETAINED, id="a claim that a deleted service of the same name left"),
-        pytest.param(retained("u2", annotations={ADOPT_ANNOTATION: "u2"}), Place.OURS, id="which may be taken over"),
-        pytest.param(retained("u2", annotations={ADOPT_ANNOTATION: "digits"}), Place.RETAINED,
+                     NameOccupancy.LEAVING, id="one that the garbage collector is about to take"),
+        pytest.param(retained(UID), NameOccupancy.OURS, id="a claim that is retained"),
+        pytest.param(retained("u2"), NameOccupancy.RETAINED, id="a claim that a deleted service of the same name left"),
+        pytest.param(retained("u2", annotations={ADOPT_ANNOTATION: "u2"}), NameOccupancy.OURS,
+        id="which may be taken over"),
+        pytest.param(retained("u2", annotations={ADOPT_ANNOTATION: "digits"}), NameOccupancy.RETAINED,
                      id="which a person allowed to an earlier service"),
-        pytest.param(retained("u2", {SERVICE: "other"}, annotations={ADOPT_ANNOTATION: "u2"}), Place.TAKEN,
+        pytest.param(retained("u2", {SERVICE: "other"}, annotations={ADOPT_ANNOTATION: "u2"}), NameOccupancy.TAKEN,
                      id="a retained claim of another service, whatever is written on it"),
-        pytest.param(retained("u2", {POOL: "digits"}), Place.TAKEN, id="that of a pool of the same name"),
-        pytest.param(retained("u2", ownerReferences=[owner("other", "u3")]), Place.TAKEN,
+        pytest.param(retained("u2", {POOL: "digits"}), NameOccupancy.TAKEN, id="that of a pool of the same name"),
+        pytest.param(retained("u2", ownerReferences=[owner("other", "u3")]), NameOccupancy.TAKEN,
                      id="one that something else controls by now"),
-        pytest.param(retained(UID, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
+        pytest.param(retained(UID, deletionTimestamp="2026-01-01T00:00:00Z"), NameOccupancy.LEAVING,
                      id="a retained claim that is being deleted"),
-        pytest.param(live(FOREIGN, labels={SERVICE: "digits", OWNER_UID: UID}), Place.TAKEN,
+        pytest.param(live(FOREIGN, labels={SERVICE: "digits", OWNER_UID: UID}), NameOccupancy.TAKEN,
                      id="what is no claim belongs to no one by a label"),
-        pytest.param(live(CONFIG, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
+        pytest.param(live(CONFIG, deletionTimestamp="2026-01-01T00:00:00Z"), NameOccupancy.LEAVING,
                      id="a child that is being deleted"),
-        pytest.param(live(FOREIGN, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
+        pytest.param(live(FOREIGN, deletionTimestamp="2026-01-01T00:00:00Z"), NameOccupancy.LEAVING,
                      id="an object of nobody that is being deleted"),
     ],
 )  # fmt: skip
-def test_whose_place_it_is(found: Manifest | None, place: Place) -> None:
+def test_whose_place_it_is(found: Manifest | None, place: NameOccupancy) -> None:
     assert classify_place(found, "digits", UID) is place
 
 
@@ -97,9 +98,9 @@ def applied(manifest: Manifest, version: int = 1, **metadata: Any) -> Manifest:
     return live(manifest, version, annotations={APPLIED_ANNOTATION: digest_of(manifest)}, **metadata)
 
 
-def remembered(desired: Manifest, before: str, after: Manifest) -> Applied:
+def remembered(desired: Manifest, before: str, after: Manifest) -> AppliedObject:
     version = after["metadata"]["resourceVersion"]
-    return Applied(digest_of(desired), version, frozenset({before}), digest_of_content(after))
+    return AppliedObject(digest_of(desired), version, frozenset({before}), digest_of_content(after))
 
 
 NORMALISED = {**applied(CONFIG, 7), "data": {"a": "one"}}
@@ -129,7 +130,7 @@ NORMALISED = {**applied(CONFIG, 7), "data": {"a": "one"}}
                      id="nor has it, but something else is declared by now"),
     ],
 )  # fmt: skip
-def test_what_needs_to_be_applied(found: Manifest | None, memory: Applied | None, expected: bool) -> None:
+def test_what_needs_to_be_applied(found: Manifest | None, memory: AppliedObject | None, expected: bool) -> None:
     assert is_needed(CONFIG, digest_of(CONFIG), found, memory) is expected
 
 

@@ -11,7 +11,7 @@ from tests.support.operator.observed import Namespace
 from tests.support.operator.operator import gnnservice, live
 
 from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, decide_replicas, find_writers
-from gnnserve_operator.handlers.index import Index, Kept
+from gnnserve_operator.handlers.index import Index, IndexedObject
 from gnnserve_operator.kinds import ServiceKey
 
 Manifest = dict[str, Any]
@@ -84,9 +84,9 @@ def test_two_that_take_the_field_from_each_other_are_both_remembered() -> None:
     index = Index()
     for version, owner in enumerate((BY_HPA, BY_FLUX), start=1):
         assert not index.replicas_writers(KEY).are_two
-        index.keep(KEY, Kept.of(service(owner, version=version)))
+        index.keep(KEY, IndexedObject.of(service(owner, version=version)))
     assert index.replicas_writers(KEY) == ReplicasWriters(HPA, FLUX)
-    index.keep(KEY, Kept.of(service(BY_HPA, version=3)))
+    index.keep(KEY, IndexedObject.of(service(BY_HPA, version=3)))
     assert index.replicas_writers(KEY) == ReplicasWriters(HPA)
 
 

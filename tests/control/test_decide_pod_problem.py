@@ -15,7 +15,7 @@ from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.deployment import worker_pods
 from gnnserve_operator.desired.pod import job_pods
-from gnnserve_operator.observed import Observed, ObservedPod, Termination, Waiting, WorkerAnswer
+from gnnserve_operator.observed import ContainerWaiting, ObservedPod, ObservedState, Termination, WorkerAnswer
 
 POD = ObservedPod("digits-x", "generation", image="gnnserve/worker:1")
 WORKER = replace(POD, component="worker")
@@ -40,7 +40,7 @@ def unschedulable(message: str, pod: ObservedPod = POD) -> ObservedPod:
 
 
 def waiting(reason: str, message: str = "", pod: ObservedPod = POD) -> ObservedPod:
-    return replace(pod, waiting=Waiting(reason, message))
+    return replace(pod, waiting=ContainerWaiting(reason, message))
 
 
 GRAPHS = {"graph": {"source": {"builtin": "Digits"}, "volume": {"claimName": "graphs"}}}
@@ -220,7 +220,7 @@ def test_the_same_trouble_has_the_same_words_at_every_attempt() -> None:
 def problem_of_workers(*pods: ObservedPod, **words: str) -> Problem:
     answers = tuple(WorkerAnswer(pod, problem=said) for pod, said in words.items())
     asked_for = worker_pods("digits", make_service().spec)
-    found = decide_workers(asked_for, "digest", True, Observed(pods=pods, answers=answers)).problem
+    found = decide_workers(asked_for, "digest", True, ObservedState(pods=pods, answers=answers)).problem
     assert found is not None
     return found
 

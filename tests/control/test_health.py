@@ -14,7 +14,7 @@ from tests.support.operator.operator import KEY, child, gnnservice, live
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import RetryLaterError
-from gnnserve_operator.handlers.index import Index, Kept, service_of
+from gnnserve_operator.handlers.index import Index, IndexedObject, service_of
 from gnnserve_operator.health import (
     CHECK_EVERY_S,
     WATCH_LIMIT_S,
@@ -25,7 +25,7 @@ from gnnserve_operator.health import (
     build_app,
     find_problems,
 )
-from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ObjectRef, ServiceKey, kind_of
+from gnnserve_operator.kinds import GNNSERVICE, Manifest, ObjectRef, ResourceKind, ServiceKey, kind_of
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
@@ -93,7 +93,7 @@ class ListingCluster:
         self.is_away = False
         self.lists = 0
 
-    async def list_versions(self, kind: Kind, namespace: str | None, selector: str = "") -> Mapping[str, str]:
+    async def list_versions(self, kind: ResourceKind, namespace: str | None, selector: str = "") -> Mapping[str, str]:
         self.lists += 1
         if self.is_away:
             raise RetryLaterError("away")
@@ -116,7 +116,7 @@ def fill(index: Index, *objects: Manifest) -> None:
         for uid in index.by_uid(kind):
             index.drop(uid)
     for found in objects:
-        index.keep(service_of(found), Kept.of(found))
+        index.keep(service_of(found), IndexedObject.of(found))
 
 
 SERVICE = live(gnnservice(), 5)
@@ -348,7 +348,7 @@ async def fetch(path: str, problems: list[str], readiness: Readiness, remark: st
 
 
 def test_what_is_kept_has_no_managed_fields() -> None:
-    kept = Kept.of({**CONFIG, "metadata": {**CONFIG["metadata"], "managedFields": [{"manager": "x"}]}})
+    kept = IndexedObject.of({**CONFIG, "metadata": {**CONFIG["metadata"], "managedFields": [{"manager": "x"}]}})
     assert kept.body() == CONFIG
 
 

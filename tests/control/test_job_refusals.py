@@ -14,10 +14,10 @@ from tests.support.kubernetes.in_process import InProcessTransport
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.metadata import FIELD_MANAGER, QUEUE_NAME
-from gnnserve_operator.handlers.index import Kept
+from gnnserve_operator.handlers.index import IndexedObject
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import JobRefusals, find_refusal
-from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod, observed_job
+from gnnserve_operator.observed import ObservedJob, ObservedPod, ObservedState, observed_job
 from gnnserve_operator.slow_loop import RoutingMemory
 
 STARTED = "2026-01-01T00:00:10Z"
@@ -52,7 +52,7 @@ def refusals(cluster: FakeCluster, clock: SimClock) -> JobRefusals:
     return JobRefusals(Cluster(InProcessTransport(ApiServer(cluster).respond), Metrics(RoutingMemory())), clock)
 
 
-def refused(cluster: FakeCluster, clock: SimClock) -> Observed:
+def refused(cluster: FakeCluster, clock: SimClock) -> ObservedState:
     started_at = (clock.utc() - timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for job, message in (("mine", "exceeded quota"), ("another", "another quota")):
         cluster.create(
@@ -62,7 +62,7 @@ def refused(cluster: FakeCluster, clock: SimClock) -> Observed:
                 "lastTimestamp": clock.utc().strftime("%Y-%m-%dT%H:%M:%SZ"),
             }
         )  # fmt: skip
-    return Observed(jobs=(ObservedJob("mine", "recipe", started_at=started_at),))
+    return ObservedState(jobs=(ObservedJob("mine", "recipe", started_at=started_at),))
 
 
 def test_the_events_of_a_job_without_a_pod_are_asked_for_and_of_no_other() -> None:
@@ -72,12 +72,12 @@ def test_the_events_of_a_job_without_a_pod_are_asked_for_and_of_no_other() -> No
     assert job.refusal == "exceeded quota"
 
     failed = ObservedPod("p", "generation", job="mine", phase="Failed")
-    after_an_attempt = Observed(jobs=observed.jobs, pods=(failed,))
+    after_an_attempt = ObservedState(jobs=observed.jobs, pods=(failed,))
     (job,) = asyncio.run(refusals(cluster, clock).add("shop", after_an_attempt)).jobs
     assert job.refusal == "exceeded quota", "of the pod of its next attempt"
 
     asked = len(cluster.paths)
-    with_pod = Observed(jobs=observed.jobs, pods=(ObservedPod("p", "generation", job="mine"),))
+    with_pod = ObservedState(jobs=observed.jobs, pods=(ObservedPod("p", "generation", job="mine"),))
     assert asyncio.run(refusals(cluster, clock).add("shop", with_pod)) == with_pod
     assert len(cluster.paths) == asked
 
@@ -111,7 +111,7 @@ def test_the_index_keeps_of_managed_fields_whether_the_operator_suspends_a_job_a
         "metadata": {"name": "j", "uid": "u", "resourceVersion": "1", "labels": {QUEUE_NAME: "team-a", "app": "x"},
                      "managedFields": [theirs, ours]},
     }  # fmt: skip
-    kept = Kept.of(body).body()
+    kept = IndexedObject.of(body).body()
     needed = {"f:spec": {"f:suspend": {}}, "f:metadata": {"f:labels": {f"f:{QUEUE_NAME}": {}}}}
     assert [entry["fieldsV1"] for entry in kept["metadata"]["managedFields"]] == [needed]
     job = observed_job(kept)
@@ -119,5 +119,5 @@ def test_the_index_keeps_of_managed_fields_whether_the_operator_suspends_a_job_a
     assert job.queue_labels == {QUEUE_NAME: "team-a"}
 
     body["metadata"]["managedFields"] = [{**theirs, "fieldsV1": fields}]  # type: ignore[index]
-    job = observed_job(Kept.of(body).body())
+    job = observed_job(IndexedObject.of(body).body())
     assert (job.held, job.is_suspended_elsewhere, job.queue, job.queue_labels) == (False, True, "team-a", {})

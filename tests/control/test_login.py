@@ -22,7 +22,7 @@ from tests.support.serving.certificates import make_key_pair
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_operator import exec_credentials
-from gnnserve_operator.login import TOKEN_FILE_S, Access, load_access, login
+from gnnserve_operator.login import TOKEN_FILE_S, ClusterLogin, load_access, login
 
 OF_A_FILE = "of a file"
 V1 = "client.authentication.k8s.io/v1"
@@ -42,11 +42,11 @@ def write_kubeconfig(
     return path
 
 
-def load(*kubeconfigs: Path) -> Access:
+def load(*kubeconfigs: Path) -> ClusterLogin:
     return asyncio.run(load_access({"KUBECONFIG": os.pathsep.join(map(str, kubeconfigs))}))
 
 
-def headers(access: Access) -> dict[str, str]:
+def headers(access: ClusterLogin) -> dict[str, str]:
     return access.connection.as_http_headers()
 
 
@@ -60,7 +60,7 @@ def test_kopf_and_we_go_where_kubeconfig_says(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("KUBECONFIG", str(FakeApi(FakeCluster(), 1234).write_kubeconfig(tmp_path)))
     info = asyncio.run(login())
     assert (info.server, info.as_http_headers()) == ("http://127.0.0.1:1234", {"Authorization": "Bearer not-a-secret"})
-    assert asyncio.run(load_access()) == Access(info, math.inf)
+    assert asyncio.run(load_access()) == ClusterLogin(info, math.inf)
 
 
 def test_without_the_variable_the_kubeconfig_of_the_home_folder_is_read(

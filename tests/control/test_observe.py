@@ -17,11 +17,11 @@ from tests.support.operator.operator import KEY, gnnservice, live
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import RetryLaterError
-from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.kinds import POD_MONITOR, Kind, ServiceKey, kind_of, observed_ref
+from gnnserve_operator.handlers.index import Index, IndexedObject
+from gnnserve_operator.kinds import POD_MONITOR, ResourceKind, ServiceKey, kind_of, observed_ref
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
-from gnnserve_operator.observe import JobRefusals, Listed, Observer, PodMonitors, RepositoryClaims, UsersClaims
+from gnnserve_operator.observe import JobRefusals, ListedObjects, Observer, PodMonitors, RepositoryClaims, UsersClaims
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers
 from gnnserve_operator.slow_loop import RoutingMemory
@@ -58,7 +58,7 @@ def there(index: Index, *names: str) -> None:
     for uid in index.by_uid(kind_of("v1", "Pod")):
         index.drop(uid)
     for pod in pods:
-        index.keep(KEY, Kept.of(pod))
+        index.keep(KEY, IndexedObject.of(pod))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ class Monitored:
             raise RetryLaterError("away")
         return self.has_api
 
-    async def list_objects(self, kind: Kind, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+    async def list_objects(self, kind: ResourceKind, namespace: str | None, selector: str) -> list[dict[str, Any]]:
         self.lists.append(namespace)
         return list(self.monitors)
 
@@ -141,7 +141,7 @@ def test_one_list_is_for_all_who_ask_and_for_as_long_as_it_is_good() -> None:
         _, *listed = await asyncio.gather(*asking, return_exceptions=True)
         assert (cluster.looks, cluster.lists) == (1, [None])
         for found in listed:
-            assert isinstance(found, Listed)
+            assert isinstance(found, ListedObjects)
             assert found.of(KEY) == {observed_ref(monitor(1)): monitor(1)}
         await clock.advance_to(59)
         await monitors.listed()
@@ -176,7 +176,7 @@ def test_pods_of_a_deleted_service_of_the_same_name_do_not_count() -> None:
     for uid in index.by_uid(kind_of("v1", "Pod")):
         index.drop(uid)
     for pod in pods:
-        index.keep(KEY, Kept.of(pod))
+        index.keep(KEY, IndexedObject.of(pod))
     cluster = Cluster(InProcessTransport(ApiServer(FakeCluster()).respond), Metrics(RoutingMemory()))
     observer = Observer(
         index,

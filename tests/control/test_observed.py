@@ -13,12 +13,12 @@ from gnnserve_operator.belonging import observed_conflict
 from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
+    ContainerWaiting,
     ObservedDeployment,
     ObservedJob,
     ObservedPod,
     ObservedRouting,
     Termination,
-    Waiting,
     observed_deployment,
     observed_job,
     observed_pod,
@@ -136,7 +136,8 @@ def test_a_pod_is_read() -> None:
     pod = observed_pod(raw)
     assert pod == ObservedPod(
         name="p", component="worker", job="j", created_at="2026-01-01T00:00:00Z", phase="Running", ip="10.0.0.1",
-        image="i", ready=True, ready_since="2026-01-01T00:00:05Z", waiting=Waiting("CrashLoopBackOff", "back-off"),
+        image="i", ready=True, ready_since="2026-01-01T00:00:05Z", waiting=ContainerWaiting("CrashLoopBackOff",
+        "back-off"),
         last_terminated=Termination(3, "Error", "altered"), beside=("sidecar",), memory_limit="2Gi",
     )  # fmt: skip
     assert not pod.can_be_asked

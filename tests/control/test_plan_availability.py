@@ -20,12 +20,12 @@ from gnnserve_operator.decide.workers import (
 )
 from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import (
-    Observed,
     ObservedDeployment,
     ObservedMember,
     ObservedPod,
     ObservedPool,
     ObservedRouting,
+    ObservedState,
     Rejection,
     WorkerAnswer,
     observed_place,
@@ -279,7 +279,7 @@ def test_credentials_count_where_no_request_is_answered_without(states: list[tup
 def test_workers_to_which_the_service_does_not_lead_are_told_as_such(wanted: bool, words: str) -> None:
     """As where TLS is added, and the successors of the present workers wait for a Secret that is not there."""
     pod = replace(POD, speaks_tls=not wanted)
-    observed = Observed(pods=(pod,), answers=(WorkerAnswer("w-0", ROUTE),))
+    observed = ObservedState(pods=(pod,), answers=(WorkerAnswer("w-0", ROUTE),))
     verdict = decide_availability(Expectation(1, None, Reason.CREDENTIALS_UNUSABLE, speaks_tls=wanted), observed)
     assert (verdict.holds, verdict.reason) == (False, Reason.ENDPOINT_UNREACHABLE)
     assert words in verdict.message
@@ -383,24 +383,24 @@ GONE = Problem(Reason.WORKER_POOL_MISSING, "GNNWorkerPool shared does not exist.
 @pytest.mark.parametrize(
     ("observed", "holds", "reason", "words"),
     [
-        pytest.param(Observed(pods=(POD,), answers=(WorkerAnswer("w-0", ROUTE),), endpoint_answers=ROUTE),
+        pytest.param(ObservedState(pods=(POD,), answers=(WorkerAnswer("w-0", ROUTE),), endpoint_answers=ROUTE),
                      True, Reason.ANSWERING, "1 of 1 worker and the endpoint answer", id="all answer"),
-        pytest.param(Observed(pods=(POD,), answers=(SILENT,), endpoint_answers=ROUTE),
+        pytest.param(ObservedState(pods=(POD,), answers=(SILENT,), endpoint_answers=ROUTE),
                      True, Reason.ANSWERING, "The endpoint answers from revision rev-1", id="a mesh hides the pods"),
-        pytest.param(Observed(pods=(POD,), answers=(WorkerAnswer("w-0", ROUTE),)),
+        pytest.param(ObservedState(pods=(POD,), answers=(WorkerAnswer("w-0", ROUTE),)),
                      False, Reason.ENDPOINT_UNREACHABLE, "kube-proxy", id="the endpoint alone is silent"),
-        pytest.param(Observed(pods=(POD,), answers=(SILENT,)),
+        pytest.param(ObservedState(pods=(POD,), answers=(SILENT,)),
                      None, Reason.ENDPOINT_UNREACHABLE, "is not known", id="nothing comes back from a ready pod"),
-        pytest.param(Observed(pods=(POD,)),
+        pytest.param(ObservedState(pods=(POD,)),
                      None, Reason.ENDPOINT_UNREACHABLE, "is not known", id="a ready pod was not asked yet"),
-        pytest.param(Observed(pods=(POD,), answers=(LOADING,)),
+        pytest.param(ObservedState(pods=(POD,), answers=(LOADING,)),
                      False, Reason.NOT_SERVING, "Worker w-0 is ready and does not: revision rev-1 is being loaded.",
                      id="a ready pod refuses"),
-        pytest.param(Observed(pods=(POD,), answers=(SILENT,), pool=POOL),
+        pytest.param(ObservedState(pods=(POD,), answers=(SILENT,), pool=POOL),
                      False, Reason.NOT_SERVING, "No ready worker answers", id="a pool's pod has no port for it"),
     ],
 )  # fmt: skip
-def test_it_is_decided_by_answers(observed: Observed, holds: bool | None, reason: Reason, words: str) -> None:
+def test_it_is_decided_by_answers(observed: ObservedState, holds: bool | None, reason: Reason, words: str) -> None:
     verdict = decide_availability(Expectation(1, None), observed)
     assert (verdict.holds, verdict.reason) == (holds, reason)
     assert words in verdict.message
@@ -409,14 +409,14 @@ def test_it_is_decided_by_answers(observed: Observed, holds: bool | None, reason
 @pytest.mark.parametrize(
     ("observed", "reason"),
     [
-        (Observed(), Reason.WAITING_FOR_REVISION),
-        (Observed(routing=ObservedRouting(TABLE), deployment=ObservedDeployment()), Reason.SCALED_TO_ZERO),
-        (Observed(routing=ObservedRouting(TABLE), deployment=ObservedDeployment(1)), Reason.WORKER_POOL_MISSING),
-        (Observed(routing=ObservedRouting(TABLE)), Reason.WORKER_POOL_MISSING),
+        (ObservedState(), Reason.WAITING_FOR_REVISION),
+        (ObservedState(routing=ObservedRouting(TABLE), deployment=ObservedDeployment()), Reason.SCALED_TO_ZERO),
+        (ObservedState(routing=ObservedRouting(TABLE), deployment=ObservedDeployment(1)), Reason.WORKER_POOL_MISSING),
+        (ObservedState(routing=ObservedRouting(TABLE)), Reason.WORKER_POOL_MISSING),
     ],
     ids=["nothing published", "no replicas", "no pod", "nothing at all"],
 )
-def test_without_a_pool_the_children_tell_why_nothing_answers(observed: Observed, reason: Reason) -> None:
+def test_without_a_pool_the_children_tell_why_nothing_answers(observed: ObservedState, reason: Reason) -> None:
     verdict = decide_availability(expect_by_children(GONE, observed, None), observed)
     assert (verdict.holds, verdict.reason) == (False, reason)
     assert "GNNWorkerPool shared does not exist" in verdict.message

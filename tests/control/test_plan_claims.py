@@ -9,7 +9,7 @@ from tests.support.operator.observed import UID, Namespace, make_service
 
 from gnnserve_operator.decide.repository import RepositoryDecision, decide_mounted, decide_repository, is_of_lost_claim
 from gnnserve_operator.desired.deployment import MountedClaim
-from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
+from gnnserve_operator.observed import ObservedClaim, ObservedDeployment, ObservedJob, ObservedState
 
 
 def begun(**spec: Any) -> Namespace:
@@ -70,7 +70,7 @@ def test_workers_leave_a_claim_that_is_lost_for_the_one_that_took_its_place() ->
 
 def test_the_template_of_workers_stays_as_it_is_while_nobody_tells_of_their_claim() -> None:
     def mounted(deployment: ObservedDeployment, *claims: ObservedClaim) -> MountedClaim:
-        observed = Observed(deployment=deployment, claims=claims)
+        observed = ObservedState(deployment=deployment, claims=claims)
         repository = decide_repository("digits", make_service().spec, observed)
         return decide_mounted(repository, "", observed)
 

@@ -19,7 +19,7 @@ from gnnserve_operator.desired.deployment import (
     worker_pods,
 )
 from gnnserve_operator.desired.metadata import Parent
-from gnnserve_operator.observed import Observed, ObservedDeployment, ObservedPod
+from gnnserve_operator.observed import ObservedDeployment, ObservedPod, ObservedState
 
 NO_CPU = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available"
 NO_LABEL = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
@@ -79,7 +79,7 @@ def replacing(asked_for: WorkerPods, message: str | None = NO_CPU, *, old: int =
     if message is not None:
         pods.append(ObservedPod("new", "worker", unschedulable=message))
     seen = {"replicas": asked_for.replicas, "template_digest": "new", "ready_replicas": old, **deployment}
-    observed = Observed(deployment=ObservedDeployment(**seen), pods=tuple(pods))
+    observed = ObservedState(deployment=ObservedDeployment(**seen), pods=tuple(pods))
     problem = decide_workers(asked_for, "new", True, observed).problem
     return "" if problem is None else problem.message
 

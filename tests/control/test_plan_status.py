@@ -28,14 +28,14 @@ from gnnserve_operator.desired.deployment import MountedClaim, build_worker_temp
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
-    Observed,
+    ContainerWaiting,
     ObservedDeployment,
     ObservedJob,
     ObservedPod,
     ObservedRouting,
+    ObservedState,
     Rejection,
     Termination,
-    Waiting,
     WorkerAnswer,
 )
 from gnnserve_operator.plan import ServiceIdentity, plan, plan_for_invalid
@@ -73,7 +73,7 @@ NAMES = ("a", "b", "c")
 
 
 @st.composite
-def sightings(draw: st.DrawFn) -> tuple[GNNService, Observed]:
+def sightings(draw: st.DrawFn) -> tuple[GNNService, ObservedState]:
     """Mostly close to ready, so that what is missing is one thing and not ten."""
     service = draw(st.sampled_from(SERVICES))
     rarely = st.integers(0, 9).map(lambda n: n == 0)
@@ -103,7 +103,7 @@ def sightings(draw: st.DrawFn) -> tuple[GNNService, Observed]:
             ready=not draw(rarely),
             deleting=draw(rarely),
             running=True,
-            waiting=draw(st.sampled_from([None] * 9 + [Waiting("ImagePullBackOff")])),
+            waiting=draw(st.sampled_from([None] * 9 + [ContainerWaiting("ImagePullBackOff")])),
             last_terminated=draw(st.sampled_from([None] * 9 + [Termination(3, "Error", "altered")])),
         )
         for name in NAMES[: draw(st.integers(0, 3))]
@@ -116,7 +116,7 @@ def sightings(draw: st.DrawFn) -> tuple[GNNService, Observed]:
         ]
     )
     job = ObservedJob("digits-generate-00000000", recipe, succeeded=draw(st.booleans()), failed=draw(rarely))
-    observed = Observed(
+    observed = ObservedState(
         routing=None if draw(rarely) else ObservedRouting(msgspec.structs.replace(declared, recipe=recipe), result),
         jobs=(job,) if draw(st.booleans()) else (),
         deployment=None
@@ -155,7 +155,7 @@ def answers_as_declared(route: Route | None, service: GNNService) -> bool:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(sightings())
-def test_ready_is_true_only_if_everything_answers_as_declared(sighting: tuple[GNNService, Observed]) -> None:
+def test_ready_is_true_only_if_everything_answers_as_declared(sighting: tuple[GNNService, ObservedState]) -> None:
     service, observed = sighting
     planned = plan(service, ServiceIdentity(UID, 7, False, {}), observed, SETTINGS, START)
     assert planned.status is not None
@@ -195,7 +195,7 @@ def test_ready_is_true_only_if_everything_answers_as_declared(sighting: tuple[GN
 
 
 def test_some_of_them_are_ready() -> None:
-    def is_ready(sighting: tuple[GNNService, Observed]) -> bool:
+    def is_ready(sighting: tuple[GNNService, ObservedState]) -> bool:
         status = plan(sighting[0], ServiceIdentity(UID, 7, False, {}), sighting[1], SETTINGS, START).status
         return status is not None and condition_in(status, ConditionType.READY)["status"] == "True"
 

@@ -17,7 +17,7 @@ from tests.support.operator.operator import live
 from tests.support.operator.pool_scene import Scene as PoolScene
 
 from gnnserve_operator.errors import RetryLaterError
-from gnnserve_operator.kinds import CLAIM, POD_MONITOR, Kind, ObjectRef
+from gnnserve_operator.kinds import CLAIM, POD_MONITOR, ObjectRef, ResourceKind
 from gnnserve_operator.observe import UsersClaims
 
 RESYNCS = 4
@@ -248,7 +248,7 @@ class Asked:
         await asyncio.sleep(0)
         return self._claim(ref.name) if ref.name in self.names else None
 
-    async def list_objects(self, kind: Kind, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
+    async def list_objects(self, kind: ResourceKind, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
         self._note(f"list {namespace}")
         await asyncio.sleep(0)
         return [self._claim(name) for name in sorted(self.names)]

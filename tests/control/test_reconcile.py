@@ -17,7 +17,7 @@ from tests.support.operator.reconcile_scene import Scene
 
 from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
 from gnnserve_operator.errors import ConflictError
-from gnnserve_operator.handlers.index import Kept
+from gnnserve_operator.handlers.index import IndexedObject
 from gnnserve_operator.kinds import CLAIM, EVENT, JOB, POD_MONITOR
 from gnnserve_operator.probe import Answers
 
@@ -136,7 +136,7 @@ def test_a_job_that_computes_stays_where_the_watch_of_its_claim_is_behind() -> N
         delete_claim(scene)
         await scene.until(lambda: is_generating(scene))
         (operator,) = scene.operators
-        operator.view.index.keep(KEY, Kept.of(before))
+        operator.view.index.keep(KEY, IndexedObject.of(before))
         scene.requests.clear()
         with pytest.raises(ConflictError, match=before["metadata"]["name"]):
             await operator.reconciler.reconcile(KEY)

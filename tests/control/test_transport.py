@@ -11,7 +11,7 @@ import pytest
 from tests.support.machine.fake_server import Asked, FakeServer, Told, fake_server
 
 from gnnserve_api.errors import ResourceError
-from gnnserve_operator.login import Access
+from gnnserve_operator.login import ClusterLogin
 from gnnserve_operator.transport import HttpTransport
 
 
@@ -24,8 +24,8 @@ class Issuer:
         self.now_s = 0.0
         self.problem: ResourceError | None = None
 
-    def access(self, url: str) -> Access:
-        return Access(kopf.ConnectionInfo(server=url, token=f"token {self.loads}"), self.lasts_s)
+    def access(self, url: str) -> ClusterLogin:
+        return ClusterLogin(kopf.ConnectionInfo(server=url, token=f"token {self.loads}"), self.lasts_s)
 
     def answer(self, asked: Asked) -> Told:
         token = asked.headers["authorization"].removeprefix("Bearer ")
@@ -35,7 +35,7 @@ class Issuer:
         """Tokens of the requests that a scenario sends."""
 
         async def run(server: FakeServer) -> None:
-            async def load() -> Access:
+            async def load() -> ClusterLogin:
                 self.loads += 1
                 if self.problem is not None:
                     raise self.problem

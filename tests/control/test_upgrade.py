@@ -15,7 +15,7 @@ from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.desired.pool import PoolInputs, claim_of, entry_of, secrets_of
 from gnnserve_operator.desired.volume_claim import WantedClaim
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.observed import ObservedState
 from gnnserve_operator.settings import Settings
 
 OLDER = older_services()
@@ -27,7 +27,7 @@ POOLS = older_pools()
 def test_an_upgrade_of_the_operator_restarts_no_worker_and_generates_nothing_again(name: str, built: Built) -> None:
     parent, settings = Parent(name, "default", "uid"), Settings(worker_image="worker:1")
     spec = GNNServiceSpec.model_validate(built.spec)
-    claim = decide_repository(name, spec, Observed()).name
+    claim = decide_repository(name, spec, ObservedState()).name
     assert build_worker_template(parent, spec, settings, MountedClaim(claim)) == built.worker
     job = build_job(parent, spec, settings, claim)
     assert job["spec"]["template"] == built.generation
@@ -38,7 +38,7 @@ def test_an_upgrade_of_the_operator_restarts_no_worker_and_generates_nothing_aga
 def test_an_upgrade_keeps_the_job_and_the_workers_of_every_stored_spec(name: str, released: Released) -> None:
     parent, settings = Parent(name, "default", "uid"), Settings(worker_image="worker:1")
     spec = GNNServiceSpec.model_validate(released.spec)
-    claim = decide_repository(name, spec, Observed()).name
+    claim = decide_repository(name, spec, ObservedState()).name
     assert build_job(parent, spec, settings, claim)["metadata"]["name"] == released.job
     assert digest_of(build_worker_template(parent, spec, settings, MountedClaim(claim))) == released.worker
 

@@ -51,7 +51,7 @@ from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_cli.changes.rows import Kind
+from gnnserve_cli.changes.rows import ChangeKind
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_worker.asking.question import MAX_LATENCY_MS, ErrorCode
@@ -159,7 +159,7 @@ def test_the_program_of_the_page_makes_a_batch_that_is_understood() -> None:
 def test_limits_of_changes_are_on_their_page() -> None:
     for number in (MOST_ITEMS, MOST_JSON_VALUES, MOST_CLIENT_CHARACTERS, MOST_PAGE_RECORDS, MOST_WAIT_S):
         assert f"{number:,}" in UPDATES
-    assert {kind.value for kind in Kind} <= set(first_cells(UPDATES))
+    assert {kind.value for kind in ChangeKind} <= set(first_cells(UPDATES))
 
 
 def test_limits_are_those_of_the_server() -> None:

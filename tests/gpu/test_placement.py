@@ -11,7 +11,7 @@ from gnnserve_worker.gpu.placement import (
     INDICES,
     INDPTR,
     LINK_BYTES,
-    Part,
+    PlacedArray,
     Placement,
     PlacementGroup,
     parts_of,
@@ -19,12 +19,12 @@ from gnnserve_worker.gpu.placement import (
 )
 
 MB = 2**20
-GRAPH = Part("graph", PlacementGroup.GRAPH, 100 * MB, 10_000.0)
-TABLE = Part("table", PlacementGroup.TABLES, 400 * MB, 400_000.0, cacheable=True)
-OTHER = Part("other", PlacementGroup.TABLES, 400 * MB, 100_000.0, cacheable=True)
+GRAPH = PlacedArray("graph", PlacementGroup.GRAPH, 100 * MB, 10_000.0)
+TABLE = PlacedArray("table", PlacementGroup.TABLES, 400 * MB, 400_000.0, cacheable=True)
+OTHER = PlacedArray("other", PlacementGroup.TABLES, 400 * MB, 100_000.0, cacheable=True)
 
 
-def _plan(*parts: Part, budget_mb: int, caches: bool = True, unpinnable: tuple[str, ...] = ()) -> Placement:
+def _plan(*parts: PlacedArray, budget_mb: int, caches: bool = True, unpinnable: tuple[str, ...] = ()) -> Placement:
     placement = plan_placement(
         parts, required_bytes=10 * MB, budget_bytes=budget_mb * MB, caches=caches, unpinnable=unpinnable
     )

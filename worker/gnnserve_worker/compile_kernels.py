@@ -27,7 +27,7 @@ Compiled = tuple[str, Any]
 """A kernel's name, and numba's types of its arguments."""
 
 
-class Told(Protocol):
+class CompiledQueue(Protocol):
     """A queue between processes."""
 
     def put(self, told: Compiled | None, /) -> None: ...
@@ -95,7 +95,7 @@ def of_changes(graph: str, architecture: str, tables: Sequence[str]) -> str:
 def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:
     """Compile for every level at once; what each process did."""
     context = multiprocessing.get_context("spawn")
-    queues: list[Told] = [context.SimpleQueue() for _ in others]
+    queues: list[CompiledQueue] = [context.SimpleQueue() for _ in others]
     with ExitStack() as pools:
         waiting = [
             pools.enter_context(ProcessPoolExecutor(1, context, _take, (queue,))).submit(_compile, level)
@@ -134,12 +134,12 @@ def _levels() -> tuple[str | None, list[str]]:
     return own, [name for name in levels() if name != own]
 
 
-_queues: list[Told] = []
+_queues: list[CompiledQueue] = []
 """Queues of this process: where a rehearsal tells what was compiled, and where the other levels hear of it. A queue can
 be passed to a process only when that starts."""
 
 
-def _take(*queues: Told) -> None:
+def _take(*queues: CompiledQueue) -> None:
     _queues.extend(queues)
 
 

@@ -213,7 +213,7 @@ def _asking(locator: type[KernelLocator]) -> Iterator[None]:
         _config.CACHE_LOCATOR_CLASSES = before
 
 
-class _Writing(threading.local):
+class _LockedFolder(threading.local):
     """The folder that this thread's compiler is about to write to, locked.
 
     Another process may compile the same kernel for other types. Each reads the kernel's index, chooses a file for its
@@ -235,7 +235,7 @@ class _Writing(threading.local):
         self._ends.close()
 
 
-_writing = _Writing()
+_writing = _LockedFolder()
 
 
 def _compile_in_any_case(dispatcher: Any) -> Callable[[Any], Any]:

@@ -15,31 +15,31 @@ from typing import Any
 from gnnserve_api.errors import InputError
 from gnnserve_api.http.changes import ChangesRequest, NewNode, NodeLabel
 from gnnserve_api.http.protocol import NodeFeatures
-from gnnserve_cli.changes.rows import Change, Kind, Label
+from gnnserve_cli.changes.rows import ChangeKind, ChangeRow, Label
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _PLACE = re.compile(r"(nodes|overrides|labels|edges|edgeFeatures|edgeTimes|removedEdges|removedNodes)\[(\d+)\]")
 _FIELDS = {
-    "nodes": Kind.ADD_NODE,
-    "overrides": Kind.SET_FEATURES,
-    "labels": Kind.SET_LABEL,
-    "edges": Kind.ADD_EDGE,
-    "edgeFeatures": Kind.ADD_EDGE,
-    "edgeTimes": Kind.ADD_EDGE,
-    "removedEdges": Kind.REMOVE_EDGE,
-    "removedNodes": Kind.REMOVE_NODE,
+    "nodes": ChangeKind.ADD_NODE,
+    "overrides": ChangeKind.SET_FEATURES,
+    "labels": ChangeKind.SET_LABEL,
+    "edges": ChangeKind.ADD_EDGE,
+    "edgeFeatures": ChangeKind.ADD_EDGE,
+    "edgeTimes": ChangeKind.ADD_EDGE,
+    "removedEdges": ChangeKind.REMOVE_EDGE,
+    "removedNodes": ChangeKind.REMOVE_NODE,
 }
 """Fields of a batch in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    changes: tuple[Change, ...]
+class RowBatch:
+    changes: tuple[ChangeRow, ...]
 
-    def of_kind(self, kind: Kind) -> list[Change]:
+    def of_kind(self, kind: ChangeKind) -> list[ChangeRow]:
         return [change for change in self.changes if change.kind is kind]
 
-    def at(self, place: str | None) -> Change | None:
+    def at(self, place: str | None) -> ChangeRow | None:
         """The row of a place in JSON, such as `edges[3][0]`; None: it names none."""
         found = _PLACE.match(place or "")
         if found is None:
@@ -49,7 +49,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _Touched:
+class _TouchedItems:
     """Items that the changes of a batch touch, as far as the order among them matters."""
 
     new: set[Any] = field(default_factory=set)
@@ -58,49 +58,49 @@ class _Touched:
     removed: set[Any] = field(default_factory=set)
     removed_edges: set[frozenset[Any]] = field(default_factory=set)
 
-    def must_precede(self, change: Change) -> bool:
+    def must_precede(self, change: ChangeRow) -> bool:
         """Whether the batch has to be applied before the change."""
         node = change.id
         match change.kind:
-            case Kind.ADD_NODE | Kind.REMOVE_NODE:
+            case ChangeKind.ADD_NODE | ChangeKind.REMOVE_NODE:
                 return node in self.new or node in self.removed
-            case Kind.SET_FEATURES:
+            case ChangeKind.SET_FEATURES:
                 return node in self.new or node in self.overridden or node in self.removed
-            case Kind.SET_LABEL:
+            case ChangeKind.SET_LABEL:
                 return node in self.new or node in self.labelled or node in self.removed
         ends = frozenset((change.source, change.target))
         if not self.removed.isdisjoint(ends):
             return True
-        return change.kind is Kind.ADD_EDGE and ends in self.removed_edges
+        return change.kind is ChangeKind.ADD_EDGE and ends in self.removed_edges
 
-    def add(self, change: Change) -> None:
+    def add(self, change: ChangeRow) -> None:
         match change.kind:
-            case Kind.ADD_NODE:
+            case ChangeKind.ADD_NODE:
                 self.new.add(change.id)
-            case Kind.SET_FEATURES:
+            case ChangeKind.SET_FEATURES:
                 self.overridden.add(change.id)
-            case Kind.SET_LABEL:
+            case ChangeKind.SET_LABEL:
                 self.labelled.add(change.id)
-            case Kind.REMOVE_EDGE:
+            case ChangeKind.REMOVE_EDGE:
                 self.removed_edges.add(frozenset((change.source, change.target)))
-            case Kind.REMOVE_NODE:
+            case ChangeKind.REMOVE_NODE:
                 self.removed.add(change.id)
-            case Kind.ADD_EDGE:
+            case ChangeKind.ADD_EDGE:
                 pass  # what may come later is applied later as well
 
 
-def batches_of(changes: Iterable[Change], size: int) -> Iterator[Batch]:
+def batches_of(changes: Iterable[ChangeRow], size: int) -> Iterator[RowBatch]:
     """Batches of at most `size` changes, in order."""
-    taken: list[Change] = []
-    touched = _Touched()
+    taken: list[ChangeRow] = []
+    touched = _TouchedItems()
     for change in changes:
         if len(taken) == size or touched.must_precede(change):
-            yield Batch(tuple(taken))
-            taken, touched = [], _Touched()
+            yield RowBatch(tuple(taken))
+            taken, touched = [], _TouchedItems()
         taken.append(change)
         touched.add(change)
     if taken:
-        yield Batch(tuple(taken))
+        yield RowBatch(tuple(taken))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,42 +111,44 @@ class TextKinds:
     are_labels_integers: bool = True
 
 
-def request_of(batch: Batch, kinds: TextKinds) -> ChangesRequest[Any]:
+def request_of(batch: RowBatch, kinds: TextKinds) -> ChangesRequest[Any]:
     """Raises InputError where a text is no integer, and has to be one."""
 
-    def node(change: Change, given: int | str | None) -> int | str:
+    def node(change: ChangeRow, given: int | str | None) -> int | str:
         return _parsed(given, kinds.are_ids_integers, f"row {change.number:,}", "node id")
 
-    def label(change: Change) -> Label | None:
+    def label(change: ChangeRow) -> Label | None:
         if change.label is None or isinstance(change.label, list):
             return change.label
         return _parsed(change.label, kinds.are_labels_integers, f"row {change.number:,}", "label")
 
-    def edges(kind: Kind) -> tuple[Any, ...]:
+    def edges(kind: ChangeKind) -> tuple[Any, ...]:
         """Pairs, or with the relation between the ends."""
         return tuple(
             (node(row, row.source), *(() if row.relation is None else (row.relation,)), node(row, row.target))
             for row in batch.of_kind(kind)
         )
 
-    added = batch.of_kind(Kind.ADD_EDGE)
+    added = batch.of_kind(ChangeKind.ADD_EDGE)
     features, times = (tuple(row.edge_features for row in added), tuple(row.edge_time for row in added))
     return ChangesRequest(
-        nodes=tuple(NewNode(node(row, row.id), row.features, label(row)) for row in batch.of_kind(Kind.ADD_NODE)),
-        overrides=tuple(NodeFeatures(node(row, row.id), row.features) for row in batch.of_kind(Kind.SET_FEATURES)),
-        labels=tuple(NodeLabel(node(row, row.id), label(row)) for row in batch.of_kind(Kind.SET_LABEL)),
-        edges=edges(Kind.ADD_EDGE),
+        nodes=tuple(NewNode(node(row, row.id), row.features, label(row)) for row in batch.of_kind(ChangeKind.ADD_NODE)),
+        overrides=tuple(
+            NodeFeatures(node(row, row.id), row.features) for row in batch.of_kind(ChangeKind.SET_FEATURES)
+        ),
+        labels=tuple(NodeLabel(node(row, row.id), label(row)) for row in batch.of_kind(ChangeKind.SET_LABEL)),
+        edges=edges(ChangeKind.ADD_EDGE),
         edge_features=() if all(row is None for row in features) else features,
         edge_times=() if all(time is None for time in times) else times,
-        removed_edges=edges(Kind.REMOVE_EDGE),
-        removed_nodes=tuple(node(row, row.id) for row in batch.of_kind(Kind.REMOVE_NODE)),
+        removed_edges=edges(ChangeKind.REMOVE_EDGE),
+        removed_nodes=tuple(node(row, row.id) for row in batch.of_kind(ChangeKind.REMOVE_NODE)),
     )
 
 
-def may_be_integers(batch: Batch) -> TextKinds:
+def may_be_integers(batch: RowBatch) -> TextKinds:
     """The texts of the batch that are all of digits."""
 
-    def are_integers(texts: Callable[[Change], tuple[Any, ...]]) -> bool:
+    def are_integers(texts: Callable[[ChangeRow], tuple[Any, ...]]) -> bool:
         return all(
             _INTEGER.fullmatch(text) is not None
             for change in batch.changes

@@ -15,7 +15,7 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, ResourceError, remedy_of
-from gnnserve_cli.changes.rows import EDGE_FEATURES, EDGE_TIME, Change, columns_of, read_change
+from gnnserve_cli.changes.rows import EDGE_FEATURES, EDGE_TIME, ChangeRow, columns_of, read_change
 from gnnserve_cli.printable import printable_line
 
 _BLOCK_BYTES = 1024 * 1024
@@ -42,7 +42,7 @@ def digest_of(file: Path) -> tuple[str, int]:
     return digest.hexdigest(), lines + (last != b"\n")
 
 
-def read_changes(file: Path) -> tuple[Iterator[Change], int | None]:
+def read_changes(file: Path) -> tuple[Iterator[ChangeRow], int | None]:
     """Changes of a file, which is read as they are taken, and how many there are; None: as many as it has lines."""
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
@@ -50,8 +50,8 @@ def read_changes(file: Path) -> tuple[Iterator[Change], int | None]:
     return reader(file)
 
 
-def _read_csv(file: Path) -> tuple[Iterator[Change], int | None]:
-    def rows() -> Iterator[Change]:
+def _read_csv(file: Path) -> tuple[Iterator[ChangeRow], int | None]:
+    def rows() -> Iterator[ChangeRow]:
         with _readable(file), file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
             header = next(reader, [])
@@ -110,7 +110,7 @@ def _number(cell: str) -> float:
     return float(cell)
 
 
-def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
+def _read_parquet(file: Path) -> tuple[Iterator[ChangeRow], int | None]:
     try:
         import pyarrow as pa  # noqa: PLC0415
         from pyarrow import parquet  # noqa: PLC0415
@@ -125,7 +125,7 @@ def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
     _check_columns(file, opened.schema_arrow.names)
     columns = columns_of(opened.schema_arrow.names)
 
-    def rows() -> Iterator[Change]:
+    def rows() -> Iterator[ChangeRow]:
         number = 0
         with _readable(file), opened:
             for batch in opened.iter_batches(_ROWS_AT_ONCE):
@@ -210,7 +210,7 @@ def _not_read(file: Path, what: str, error: Exception) -> InputError:
     return InputError("FILE", f"{str(file)!r} is not {what}: {printable_line(str(error))}", "check the file")
 
 
-_READERS: dict[str, Callable[[Path], tuple[Iterator[Change], int | None]]] = {
+_READERS: dict[str, Callable[[Path], tuple[Iterator[ChangeRow], int | None]]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }

@@ -28,7 +28,7 @@ _FIXED = ("change", "id", "source", "target", "label", "features", EDGE_FEATURES
 """Columns of any file that are no features of nodes."""
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """Kinds of changes of a row, in the order in which a batch is applied."""
 
     ADD_NODE = "add-node"
@@ -39,9 +39,9 @@ class Kind(StrEnum):
     REMOVE_NODE = "remove-node"
 
 
-_EDGES = frozenset({Kind.ADD_EDGE, Kind.REMOVE_EDGE})
-_WITH_FEATURES = frozenset({Kind.ADD_NODE, Kind.SET_FEATURES})
-_WITH_LABEL = frozenset({Kind.ADD_NODE, Kind.SET_LABEL})
+_EDGES = frozenset({ChangeKind.ADD_EDGE, ChangeKind.REMOVE_EDGE})
+_WITH_FEATURES = frozenset({ChangeKind.ADD_NODE, ChangeKind.SET_FEATURES})
+_WITH_LABEL = frozenset({ChangeKind.ADD_NODE, ChangeKind.SET_LABEL})
 
 
 class Columns(Protocol):
@@ -57,7 +57,7 @@ class Columns(Protocol):
         """Columns that have texts alone."""
         ...  # pragma: no cover
 
-    def named_by(self, kind: Kind) -> frozenset[str]:
+    def named_by(self, kind: ChangeKind) -> frozenset[str]:
         """Columns that name what such a row changes."""
         ...  # pragma: no cover
 
@@ -65,7 +65,7 @@ class Columns(Protocol):
         """The id in a column."""
         ...  # pragma: no cover
 
-    def relation(self, kind: Kind, cells: Mapping[str, Any], where: str) -> str | None:
+    def relation(self, kind: ChangeKind, cells: Mapping[str, Any], where: str) -> str | None:
         """The relation of an edge; None: the row names none."""
         ...  # pragma: no cover
 
@@ -76,14 +76,14 @@ class _Ids:
     fixed = _FIXED
     texts = _TEXTS
 
-    def named_by(self, kind: Kind) -> frozenset[str]:
+    def named_by(self, kind: ChangeKind) -> frozenset[str]:
         return frozenset(_needed(kind))
 
     def id(self, column: str, cells: Mapping[str, Any]) -> int | str | None:
         id_: int | str | None = cells.get(column)
         return id_
 
-    def relation(self, kind: Kind, cells: Mapping[str, Any], where: str) -> str | None:
+    def relation(self, kind: ChangeKind, cells: Mapping[str, Any], where: str) -> str | None:
         return None
 
 
@@ -93,7 +93,7 @@ class _IdsWithTypes:
     fixed = (*_FIXED, _RELATION, *_TYPE_OF.values())
     texts = _TEXTS | {_RELATION, *_TYPE_OF.values()}
 
-    def named_by(self, kind: Kind) -> frozenset[str]:
+    def named_by(self, kind: ChangeKind) -> frozenset[str]:
         needed = _needed(kind)
         relation = {_RELATION} if kind in _EDGES else frozenset[str]()
         return frozenset({*needed, *(_TYPE_OF[name] for name in needed), *relation})
@@ -103,7 +103,7 @@ class _IdsWithTypes:
         type_ = cells.get(_TYPE_OF[column])
         return id_ if id_ is None or type_ is None else f"{type_}/{id_}"
 
-    def relation(self, kind: Kind, cells: Mapping[str, Any], where: str) -> str | None:
+    def relation(self, kind: ChangeKind, cells: Mapping[str, Any], where: str) -> str | None:
         if kind not in _EDGES:
             return None
         if _RELATION not in cells:
@@ -122,18 +122,18 @@ def columns_of(header: Collection[str]) -> Columns:
     return next((columns for name, columns in _COLUMNS.items() if name in header), _IDS_ALONE)
 
 
-def _needed(kind: Kind) -> tuple[str, ...]:
+def _needed(kind: ChangeKind) -> tuple[str, ...]:
     """Columns of ids that such a row has."""
     return ("source", "target") if kind in _EDGES else ("id",)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeRow:
     """One row. Ids and labels of a CSV file are texts."""
 
     number: int
     """The row's place: in a CSV file its line, in a Parquet file its number from 1."""
-    kind: Kind
+    kind: ChangeKind
     id: int | str | None = None
     source: int | str | None = None
     target: int | str | None = None
@@ -146,16 +146,16 @@ class Change:
     edge_time: int | None = None
 
 
-def read_change(number: int, cells: Mapping[str, Any], where: str, columns: Columns) -> Change:
+def read_change(number: int, cells: Mapping[str, Any], where: str, columns: Columns) -> ChangeRow:
     """`cells`: those of a row that are not empty, by their columns; `where`: names the row in messages; `columns`:
     `columns_of` the file."""
     given = cells.get("change")
     if given is None:
-        raise InputError(where, "it has no `change`", f"give one of {', '.join(Kind)}")
+        raise InputError(where, "it has no `change`", f"give one of {', '.join(ChangeKind)}")
     try:
-        kind = Kind(given)
+        kind = ChangeKind(given)
     except ValueError:
-        raise InputError(where, f"{given!r} is no change", f"give one of {', '.join(Kind)}") from None
+        raise InputError(where, f"{given!r} is no change", f"give one of {', '.join(ChangeKind)}") from None
     for name in _needed(kind):
         if name not in cells:
             raise InputError(where, f"{kind} needs `{name}`, which is empty", "give the id of a node")
@@ -166,16 +166,16 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, columns: Colu
         possible.add("label")
     if kind in _WITH_FEATURES:
         possible |= {"features", *named}
-    if kind is Kind.ADD_EDGE:
+    if kind is ChangeKind.ADD_EDGE:
         possible |= {EDGE_FEATURES, EDGE_TIME}
     for name in cells:
         if name not in possible:
             raise InputError(where, f"{kind} has no `{name}`", _remedy_of_needless(name, kind))
     if "features" in cells and named:
         raise InputError(where, f"it has `features` and also `{next(iter(named))}`", "give all features in one way")
-    if kind is Kind.SET_FEATURES and not named and "features" not in cells:
+    if kind is ChangeKind.SET_FEATURES and not named and "features" not in cells:
         raise InputError(where, f"{kind} has no features", "give at least one column, or `features`")
-    return Change(
+    return ChangeRow(
         number,
         kind,
         columns.id("id", cells),
@@ -189,10 +189,10 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, columns: Colu
     )
 
 
-def _remedy_of_needless(name: str, kind: Kind) -> str:
+def _remedy_of_needless(name: str, kind: ChangeKind) -> str:
     """What to do about a cell that changes of that kind do not have."""
     if name in (_RELATION, EDGE_FEATURES, EDGE_TIME) and kind in _WITH_FEATURES:
         return f"leave the cell empty; if {name!r} is a feature, give all features as a list in a column `features`"
-    if kind is Kind.ADD_EDGE and name not in _FIXED:
+    if kind is ChangeKind.ADD_EDGE and name not in _FIXED:
         return f"leave the cell empty; if it is a feature of the edge, give all of its features in `{EDGE_FEATURES}`"
     return "leave the cell empty"

@@ -10,14 +10,14 @@ import msgspec
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.http.changes import ChangesAnswer
-from gnnserve_cli.changes.batches import Batch, TextKinds, may_be_integers, request_of
+from gnnserve_cli.changes.batches import RowBatch, TextKinds, may_be_integers, request_of
 from gnnserve_client.address import Endpoint
-from gnnserve_client.asking import Asking
+from gnnserve_client.asking import ClientState
 from gnnserve_client.direct import DirectConnection
 from gnnserve_client.errors import RefusedError
-from gnnserve_client.exchange import Connection, Reply, Send
+from gnnserve_client.exchange import Connection, Send, ServerReply
 from gnnserve_client.sending import Applied, send_batch
-from gnnserve_client.sending import Batch as EncodedBatch
+from gnnserve_client.sending import BatchBody as EncodedBatch
 
 _IDS_ARE_TEXTS = "InvalidType"
 _UNKNOWN_LABEL = "UnknownLabel"
@@ -33,7 +33,7 @@ class TellingConnection(DirectConnection):
         self._tell = tell
         self._is_told = False
 
-    def exchange(self, send: Send) -> Reply:
+    def exchange(self, send: Send) -> ServerReply:
         is_again = send.after_s > 0
         if is_again and not self._is_told:
             self._tell(f"{self._endpoint.url} does not take the batch now: trying again for up to a minute")
@@ -44,7 +44,7 @@ class TellingConnection(DirectConnection):
 class Sender:
     """Sends the batches of one file. Their numbers, from 1, are their sequences."""
 
-    def __init__(self, asking: Asking, connection: Connection, client: str) -> None:
+    def __init__(self, asking: ClientState, connection: Connection, client: str) -> None:
         self._asking = asking
         self._connection = connection
         self._client = client
@@ -53,7 +53,7 @@ class Sender:
         self._knows_labels = False
         """A batch with labels was answered."""
 
-    def send_all(self, batches: Iterable[Batch], tell: Callable[[Applied], None]) -> Applied:
+    def send_all(self, batches: Iterable[RowBatch], tell: Callable[[Applied], None]) -> Applied:
         """`tell` is called after each batch. Raises what ended it; a later run with the same file goes on."""
         sent = Applied()
         for batch in batches:
@@ -61,7 +61,7 @@ class Sender:
             tell(sent)
         return sent
 
-    def _send(self, batch: Batch, number: int) -> ChangesAnswer:
+    def _send(self, batch: RowBatch, number: int) -> ChangesAnswer:
         """Send a batch by what its texts may be; where the server says that they are texts after all, as texts."""
         digits = may_be_integers(batch)
         kinds = TextKinds() if self._kinds is None else self._kinds
@@ -87,7 +87,7 @@ class Sender:
                     self._knows_labels |= any(change.label is not None for change in batch.changes)
                 return answer
 
-    def _send_as(self, batch: Batch, kinds: TextKinds, number: int) -> ChangesAnswer:
+    def _send_as(self, batch: RowBatch, kinds: TextKinds, number: int) -> ChangesAnswer:
         body = msgspec.json.encode(request_of(batch, kinds))
         encoded = EncodedBatch(body, "application/json", len(batch.changes))
         return self._connection.run(send_batch(self._asking, encoded, self._client, number))
@@ -97,13 +97,13 @@ def _is_of_an_id(refused: RefusedError) -> bool:
     return refused.code == _IDS_ARE_TEXTS and _ID.search(refused.field or "") is not None
 
 
-def _require_integers(batch: Batch, kinds: TextKinds) -> None:
+def _require_integers(batch: RowBatch, kinds: TextKinds) -> None:
     """Raises InputError that names the first id that is no integer: the server would name the first id of all, since
     they are sent as texts where one of them is no integer."""
     request_of(batch, replace(kinds, are_ids_integers=True))
 
 
-def _in_file(refused: RefusedError, batch: Batch, number: int) -> RefusedError | InputError:
+def _in_file(refused: RefusedError, batch: RowBatch, number: int) -> RefusedError | InputError:
     """The refusal with the row that it is about, where it names one."""
     change = batch.at(refused.field)
     if change is None:

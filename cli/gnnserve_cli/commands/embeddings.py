@@ -90,7 +90,7 @@ def export(
     found = find_revision(repository, service, revision)
     from gnnserve_worker.export.write import build_exact  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.compute import check_embeddings  # noqa: PLC0415
-    from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings, files_of  # noqa: PLC0415
+    from gnnserve_worker.generation.embeddings.files import EmbeddingsRequest, export_embeddings, files_of  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed  # noqa: PLC0415
     from gnnserve_worker.models.registry import build_network  # noqa: PLC0415
     from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
@@ -102,7 +102,9 @@ def export(
     loaded = load_revision(Repository(repository, found.namespace, found.service), revision, build=build)
     of = nodes_to_embed(loaded, node_type)
     option = "--nodes" if nodes_file is None else "--nodes-file"
-    wanted = Wanted(variant, of, None if listed is None else _places_of(listed, of, option), neighbours, seed)
+    wanted = EmbeddingsRequest(
+        variant, of, None if listed is None else _places_of(listed, of, option), neighbours, seed
+    )
     written_by = f"gnnserve {importlib.metadata.version('gnnserve')}"
     with writing(path), showing_progress() as on_progress:
         made = export_embeddings(loaded, f"{found.namespace}/{found.service}", wanted, path, written_by, on_progress)

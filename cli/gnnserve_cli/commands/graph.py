@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gnnserve_api.spec.graph import GraphSource
     from gnnserve_api.spec.service import GNNServiceSpec
-    from gnnserve_worker.generation.trial import Candidate
+    from gnnserve_worker.generation.trial import TrialCandidate
     from gnnserve_worker.graph.inspection import (
         FeatureFacts,
         Inspection,
@@ -92,7 +92,7 @@ def inspect(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _InspectionView:
     """View of an inspection of some type: what is said and drawn."""
 
     notes: Callable[[GNNServiceSpec, GraphData], Sequence[str]]
@@ -100,12 +100,12 @@ class _Shown:
     parts: Callable[[Any, GenerationTask], Sequence[RenderableType]]
 
 
-def _shown_as(inspection: type) -> _Shown:
+def _shown_as(inspection: type) -> _InspectionView:
     from gnnserve_worker.graph.inspection import Inspection, InspectionByType  # noqa: PLC0415
 
-    shown: Mapping[type, _Shown] = {
-        Inspection: _Shown(_left_out, lambda found, _: _tables(found)),
-        InspectionByType: _Shown(lambda _spec, _data: (), _parts_by_type),
+    shown: Mapping[type, _InspectionView] = {
+        Inspection: _InspectionView(_left_out, lambda found, _: _tables(found)),
+        InspectionByType: _InspectionView(lambda _spec, _data: (), _parts_by_type),
     }
     return shown[inspection]
 
@@ -133,14 +133,14 @@ def _load(
         return load_source(source, downloads, listener, learns_labels=False)
 
 
-def _try(data: GraphData, spec: GNNServiceSpec, listener: ProgressListener) -> tuple[Candidate, ...]:
+def _try(data: GraphData, spec: GNNServiceSpec, listener: ProgressListener) -> tuple[TrialCandidate, ...]:
     # Imported here: torch takes seconds.
     from gnnserve_worker.generation.trial import try_candidates  # noqa: PLC0415
 
     return try_candidates(data, spec, listener)
 
 
-def _tried(candidates: tuple[Candidate, ...], nodes: int) -> list[RenderableType]:
+def _tried(candidates: tuple[TrialCandidate, ...], nodes: int) -> list[RenderableType]:
     from gnnserve_api.intervals import difference_interval  # noqa: PLC0415
     from gnnserve_cli.render import facts_table  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ from gnnserve_cli.commands.options import (
     between,
 )
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
-from gnnserve_cli.loadgen.record import Record
+from gnnserve_cli.loadgen.record import LoadRecord
 from gnnserve_cli.loadgen.report import facts_of, slices_table
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import Scenario, build_arrivals, build_curve
@@ -264,7 +264,7 @@ def _show_sweep(reports: list[LoadReport], *, as_json: bool) -> None:
         put(output(), sweep_table(reports), *(f"warning: {text}" for report in reports for text in report.warnings))
 
 
-def _exit_if_interrupted(record: Record) -> None:
+def _exit_if_interrupted(record: LoadRecord) -> None:
     """What was measured has been printed; scripts learn that it is not all."""
     if record.interrupted_s is not None:
         raise typer.Exit(ExitCode.INTERRUPTED)

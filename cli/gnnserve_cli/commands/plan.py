@@ -10,7 +10,7 @@ from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, Manifest, Re
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gnnserve_worker.generation.search.plan import Plan
+    from gnnserve_worker.generation.search.plan import SearchPlan
 
 
 def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
@@ -41,7 +41,7 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     put(console, *_says(found))
 
 
-def _table(found: Plan) -> Table:
+def _table(found: SearchPlan) -> Table:
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -63,7 +63,7 @@ def _table(found: Plan) -> Table:
     return table
 
 
-def _says(found: Plan) -> list[str]:
+def _says(found: SearchPlan) -> list[str]:
     learnt = [f"Learnt: {one.name}: {one.why}." for one in found.learnt]
     seconds = (
         f"{found.first_network_s:,.0f} s for the first network, at most {found.other_networks_s:,.0f} s for others, "

@@ -48,7 +48,7 @@ from gnnserve_client.timing import ClientTimes, Parts, parse_server_timing, part
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gnnserve_client.exchange import Reply
+    from gnnserve_client.exchange import ServerReply
 
 AnyId = int | str | TypedNodeId
 Overlay = RequestOverlay[Any] | TypedOverlay
@@ -175,7 +175,7 @@ def predict(
 
 
 def _show(
-    asked: dict[str, Any], table: Table, answer: PredictAnswer | PairsAnswer, reply: Reply, *, as_json: bool
+    asked: dict[str, Any], table: Table, answer: PredictAnswer | PairsAnswer, reply: ServerReply, *, as_json: bool
 ) -> None:
     """The answer to what was asked, and what it cost."""
     timing = parse_server_timing(reply.headers.get("server-timing", ""))

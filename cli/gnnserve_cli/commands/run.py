@@ -54,8 +54,8 @@ def run(
     from gnnserve_cli.generation_process import WantedRevision, published_revisions  # noqa: PLC0415
     from gnnserve_cli.server_options import read_options  # noqa: PLC0415
     from gnnserve_cli.serving import (  # noqa: PLC0415
-        Published,
-        Unpublished,
+        PublishedService,
+        UnpublishedService,
         bound,
         farewell,
         require_names,
@@ -97,12 +97,12 @@ def run(
             sinks = 0 if service.spec.embeddings is None else len(service.spec.embeddings.sinks)
             own_files, uri_files = uri_files[:sinks], uri_files[sinks:]
             wanted.append(WantedRevision(manifest, service, stored, own_files))
-        published: list[Published | Unpublished] = []
+        published: list[PublishedService | UnpublishedService] = []
         found = published_revisions(wanted, repository, device)
         for of, revision, sockets, of_service in zip(wanted, found, listening, options, strict=True):
             if isinstance(revision, RepositoryError):
                 published.append(unpublished(of.service, sockets, of_service, revision, len(services)))
             else:
-                published.append(Published(of.service, of.stored, revision, sockets, of_service))
+                published.append(PublishedService(of.service, of.stored, revision, sockets, of_service))
         serve_published(published, shares)
     farewell()

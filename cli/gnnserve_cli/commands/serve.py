@@ -57,8 +57,8 @@ def serve(
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.server_options import read_options  # noqa: PLC0415
     from gnnserve_cli.serving import (  # noqa: PLC0415
-        Published,
-        Unpublished,
+        PublishedService,
+        UnpublishedService,
         bound,
         farewell,
         require_names,
@@ -90,14 +90,14 @@ def serve(
         for service in services
     ]
     with bound(host, port, grpc_port, len(services)) as listening:
-        published: list[Published | Unpublished] = []
+        published: list[PublishedService | UnpublishedService] = []
         for manifest, service, sockets, of_service in zip(manifests, services, listening, options, strict=True):
             stored = Repository(repository, service.metadata.namespace, service.metadata.name)
             try:
                 revision = find_answering(service.spec, stored, log_uid(service, stored))
                 if revision is None:
                     raise _missing(manifest, repository, service)
-                published.append(Published(service, stored, revision, sockets, of_service))
+                published.append(PublishedService(service, stored, revision, sockets, of_service))
             except RepositoryError as error:
                 published.append(unpublished(service, sockets, of_service, error, len(services)))
         serve_published(published, shares)

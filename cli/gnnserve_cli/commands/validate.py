@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _CheckedDocument:
     """A document, or a file that could not be split into documents."""
 
     where: str
@@ -97,7 +97,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
         raise typer.Exit(ExitCode.BAD_INPUT)
 
 
-def _check(manifest: Path) -> Iterator[_Checked]:
+def _check(manifest: Path) -> Iterator[_CheckedDocument]:
     # Imported here: pydantic and YAML, as above.
     from gnnserve_api.manifest import (  # noqa: PLC0415
         folder_of,
@@ -113,7 +113,7 @@ def _check(manifest: Path) -> Iterator[_Checked]:
     try:
         documents = split_documents(read_text(manifest), where)
     except InputError as error:
-        yield _Checked(where, problem=str(error))
+        yield _CheckedDocument(where, problem=str(error))
         return
     for document in documents:
         if (kind := document.other_kind) is not None:
@@ -121,11 +121,11 @@ def _check(manifest: Path) -> Iterator[_Checked]:
             continue
         try:
             if document.is_pool:
-                yield _Checked(document.where, pool=parse_pool(document))
+                yield _CheckedDocument(document.where, pool=parse_pool(document))
             else:
-                yield _Checked(document.where, parse_document(document, base))
+                yield _CheckedDocument(document.where, parse_document(document, base))
         except InputError as error:
-            yield _Checked(document.where, problem=str(error))
+            yield _CheckedDocument(document.where, problem=str(error))
 
 
 def _printable(text: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from gnnserve_api import decoding
-from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record
+from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, LoadRecord
 from gnnserve_cli.loadgen.requests import Requests, asking_for_times
 from gnnserve_cli.loadgen.statistics import LATE_MS, LoadPlan
 from gnnserve_cli.loadgen.transport import LoadConnection, TimedAnswer, TransportError, connect
@@ -54,7 +54,7 @@ _decode_refusal = decoding.decoder(_RefusalBody).decode
 
 def generate_load(
     endpoint: Endpoint, requests: Requests, plan: LoadPlan, schedule: Iterable[float] | None, timeout_s: float
-) -> Record:
+) -> LoadRecord:
     """`schedule` is given for an open loop: seconds after the start, ascending. A run that is interrupted (SIGINT) ends
     there, and its record has what was measured until then."""
     generator = Generator(endpoint, requests, timeout_s)
@@ -105,7 +105,7 @@ class Generator:
         self._endpoint = endpoint
         self._requests = requests
         self._timeout_s = timeout_s
-        self._record = Record()
+        self._record = LoadRecord()
         self._retries = 0
         self._started_at_s = 0.0
         self._end_s = 0.0
@@ -119,7 +119,7 @@ class Generator:
         """Whether the clock runs: connections are open."""
         return self._started_at_s > 0
 
-    def interrupted(self) -> Record:
+    def interrupted(self) -> LoadRecord:
         """Record of a run that ends now. Requests that are under way count as none: what would have become of them is
         not known."""
         record = self._record
@@ -130,7 +130,7 @@ class Generator:
     def _connect(self) -> Coroutine[Any, Any, LoadConnection]:
         return connect(self._endpoint.host, self._endpoint.port, self._endpoint.tls)
 
-    async def run_closed(self, plan: LoadPlan) -> Record:
+    async def run_closed(self, plan: LoadPlan) -> LoadRecord:
         connections = await self._open(plan)
         async with asyncio.TaskGroup() as group:
             for connection in connections:
@@ -153,7 +153,7 @@ class Generator:
         if connection is not None:
             connection.close()
 
-    async def run_open(self, plan: LoadPlan, schedule: Iterable[float]) -> Record:
+    async def run_open(self, plan: LoadPlan, schedule: Iterable[float]) -> LoadRecord:
         self._retries = plan.retries
         self._idle = await self._open(plan)
         finished = asyncio.Event()

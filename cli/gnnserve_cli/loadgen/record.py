@@ -31,7 +31,7 @@ class RequestRows:
     last_tries_ms: array[float] = field(default_factory=lambda: array("d"))
     """The same, from when the last try was due: without retries it is the latency."""
     answerers: array[int] = field(default_factory=lambda: array("b"))
-    """Position in `Record.names`, or one of the constants above."""
+    """Position in `LoadRecord.names`, or one of the constants above."""
     seeds: array[int] = field(default_factory=lambda: array("q"))
     tries: array[int] = field(default_factory=lambda: array("b"))
 
@@ -77,7 +77,7 @@ class TimedRows:
 
 
 @dataclass(slots=True)
-class Record:
+class LoadRecord:
     """Statuses and errors count tries, the rows requests."""
 
     rows: RequestRows = field(default_factory=RequestRows)

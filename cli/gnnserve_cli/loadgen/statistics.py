@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from gnnserve_cli.loadgen.parts import MeanParts, mean_parts
-from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record, RequestRows
+from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, LoadRecord, RequestRows
 from gnnserve_cli.loadgen.requests import Sizes
 from gnnserve_cli.loadgen.scenario import Scenario
 
@@ -164,7 +164,7 @@ def compute_percentiles(values: Sequence[float]) -> Percentiles | None:
     return Percentiles(p50, p90, p99, ascending[-1])
 
 
-def _shortened(plan: LoadPlan, record: Record) -> LoadPlan:
+def _shortened(plan: LoadPlan, record: LoadRecord) -> LoadPlan:
     """The plan as far as it was run: shorter where the run was interrupted."""
     interrupted_s = record.interrupted_s
     if interrupted_s is None or interrupted_s >= plan.duration_s:
@@ -172,7 +172,7 @@ def _shortened(plan: LoadPlan, record: Record) -> LoadPlan:
     return replace(plan, duration_s=max(interrupted_s, _LEAST_S))
 
 
-def summarize(planned: LoadPlan, record: Record, accuracies: Accuracies | None = None) -> LoadReport:
+def summarize(planned: LoadPlan, record: LoadRecord, accuracies: Accuracies | None = None) -> LoadReport:
     plan, accuracies = _shortened(planned, record), accuracies or Accuracies()
     rows, limit_ms = record.rows, _limit_ms(plan)
     latencies_ms = record.latencies_ms
@@ -224,7 +224,7 @@ def summarize(planned: LoadPlan, record: Record, accuracies: Accuracies | None =
     )
 
 
-def slice_up(plan: LoadPlan, record: Record, parts: int, accuracies: Accuracies) -> list[Slice]:
+def slice_up(plan: LoadPlan, record: LoadRecord, parts: int, accuracies: Accuracies) -> list[Slice]:
     """The run in `parts` equal parts, requests sorted by when they were due."""
     rows, limit_ms = record.rows, _limit_ms(plan)
     members: list[list[int]] = [[] for _ in range(parts)]
@@ -282,7 +282,7 @@ def _mean_accuracy(on_time: Counter[int], names: Sequence[str], accuracies: Accu
     return math.fsum(accuracies.percent[name] * count for name, count in counts.items()) / sum(counts.values())
 
 
-def _interruption(planned: LoadPlan, record: Record) -> list[str]:
+def _interruption(planned: LoadPlan, record: LoadRecord) -> list[str]:
     if record.interrupted_s is None:
         return []
     return [
@@ -291,7 +291,7 @@ def _interruption(planned: LoadPlan, record: Record) -> list[str]:
     ]
 
 
-def _warnings(plan: LoadPlan, latency: Percentiles | None, lag: Percentiles | None, record: Record) -> list[str]:
+def _warnings(plan: LoadPlan, latency: Percentiles | None, lag: Percentiles | None, record: LoadRecord) -> list[str]:
     warnings = []
     if record.held_back:
         warnings.append(

@@ -22,7 +22,7 @@ from gnnserve_cli.render import format_bytes, metric_name
 from gnnserve_cli.report import captions
 from gnnserve_cli.report.data import (
     Accuracy,
-    Chosen,
+    ChosenVariant,
     NewNodesRow,
     Report,
     Says,
@@ -38,7 +38,7 @@ from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.latencies import answer_latencies
 from gnnserve_cli.report.performance import fit_models
 from gnnserve_cli.report.stability import compare_rankings
-from gnnserve_cli.report.subject import Subject, printable_subject
+from gnnserve_cli.report.subject import ReportSubject, printable_subject
 from gnnserve_cli.report.tolerance import fastest_within
 from gnnserve_cli.report.words import NO_LOSS_POINTS, gets_right, ms, names, nodes, nodes_of, number, percent, points
 
@@ -52,7 +52,7 @@ _FEW_RUNS = 100
 
 
 def build_report(
-    subject: Subject,
+    subject: ReportSubject,
     written_by: str,
     seeds: int | None = None,
     latencies_ms: Sequence[float] = (),
@@ -172,7 +172,7 @@ def _size_row(point: LatencyProfile) -> SizeRow:
     )
 
 
-def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: int) -> tuple[str, ...]:
+def _cautions(subject: ReportSubject, rows: Sequence[VariantRow], seeds: int, size: int) -> tuple[str, ...]:
     profile = subject.profile
     found = [
         f"Latencies were measured on {profile.machine} with {_threads(profile.threads)}, sampling included, queueing "
@@ -226,7 +226,7 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
     return tuple(found)
 
 
-def _says_wide_tables(subject: Subject) -> str | None:
+def _says_wide_tables(subject: ReportSubject) -> str | None:
     """A note that the widest variants of sparse features were not written; None: they were."""
     variants = subject.profile.variants
     table_bytes = 4 * subject.nodes * subject.features
@@ -283,8 +283,8 @@ def _says_approximate(metric: Metric) -> str:
     return f"{is_no_share}: its intervals are approximate, as if every node were right or wrong as a whole."
 
 
-def _chosen(within: Within) -> Chosen:
-    return Chosen(
+def _chosen(within: Within) -> ChosenVariant:
+    return ChosenVariant(
         variant=within.point.name,
         accuracy=within.point.accuracy,
         loss_points=100 * within.loss,
@@ -311,7 +311,7 @@ def _summarize(profile: Profile, of_points: Sequence[Point], seeds: int) -> Summ
     return Summary(says=text, best=best, within_one_point=one_point, fastest=fastest)
 
 
-def _cheaper(chosen: Chosen) -> str:
+def _cheaper(chosen: ChosenVariant) -> str:
     speed = 1 / chosen.relative_latency if chosen.relative_latency > 0 else math.inf
     return (
         f"{chosen.variant} loses {points(chosen.loss_points)} and is {number(speed)} times as fast "

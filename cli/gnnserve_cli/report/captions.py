@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gnnserve_api.families import point_of
 from gnnserve_api.files.profile import Profile
 from gnnserve_cli.report.data import VariantRow, at_size
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 from gnnserve_cli.report.words import NO_LOSS_POINTS, ms, names, nodes, nodes_of, number, percent, ratio
 
 
@@ -106,7 +106,7 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
     )
 
 
-def models(subject: Subject, size: int) -> str:
+def models(subject: ReportSubject, size: int) -> str:
     point = subject.profile.variants[0].latency[size]
     return (
         "What a batch should take by counting bytes and operations: all targets and the nodes' own rows, a "

@@ -97,7 +97,7 @@ class VariantRow(Struct, frozen=True):
         return self.judged.figures
 
 
-class Chosen(Struct, frozen=True):
+class ChosenVariant(Struct, frozen=True):
     """A variant that answers something, and what it costs and gives."""
 
     variant: str
@@ -110,21 +110,21 @@ class Chosen(Struct, frozen=True):
 
 class Summary(Struct, frozen=True):
     says: str
-    best: Chosen
-    within_one_point: Chosen
+    best: ChosenVariant
+    within_one_point: ChosenVariant
     """The fastest that loses one point at most."""
-    fastest: Chosen
+    fastest: ChosenVariant
 
 
 class ToleranceRow(Struct, frozen=True):
     tolerance_points: float
-    answer: Chosen
+    answer: ChosenVariant
 
 
 class Tier(Struct, frozen=True):
     tolerance_permille: int
     """The tolerance as a manifest or a request states it: rounded up, so that it reaches the variant."""
-    answer: Chosen
+    answer: ChosenVariant
 
 
 class Tolerances(Struct, frozen=True):
@@ -172,7 +172,7 @@ class Stability(Struct, frozen=True):
     measured: RankStability | None
 
 
-class Prediction(Struct, frozen=True):
+class LatencyPrediction(Struct, frozen=True):
     variant: str
     columns: int
     projected: bool
@@ -196,7 +196,7 @@ class ModelFit(Struct, frozen=True):
     compute_gigaoperations_per_s: float | None
     compute_fixed_ms: float | None
     rows_per_seed: float
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[LatencyPrediction, ...]
     problems: tuple[str, ...]
 
 

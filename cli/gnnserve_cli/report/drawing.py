@@ -53,7 +53,7 @@ _TOLD = "told:"
 _NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
-class Shape(StrEnum):
+class MarkShape(StrEnum):
     """Shape of a mark; also the class of its sign in the key of a figure."""
 
     CIRCLE = "circle"
@@ -63,14 +63,14 @@ class Shape(StrEnum):
     PENTAGON = "pentagon"
 
 
-_CORNERS: Mapping[Shape, int] = {
-    Shape.CIRCLE: 0,
-    Shape.DIAMOND: 4,
-    Shape.TRIANGLE: 3,
-    Shape.SQUARE: 4,
-    Shape.PENTAGON: 5,
+_CORNERS: Mapping[MarkShape, int] = {
+    MarkShape.CIRCLE: 0,
+    MarkShape.DIAMOND: 4,
+    MarkShape.TRIANGLE: 3,
+    MarkShape.SQUARE: 4,
+    MarkShape.PENTAGON: 5,
 }
-_TURNS: Mapping[Shape, float] = {Shape.SQUARE: math.pi / 4}
+_TURNS: Mapping[MarkShape, float] = {MarkShape.SQUARE: math.pi / 4}
 """Radians by which a shape is turned; 0 where it is absent, with a corner on top."""
 
 
@@ -235,7 +235,7 @@ class Drawing:
         self._taken.append(Bbox.from_extents(right - 60, height, right, height + 15))
 
     def mark(
-        self, x: float, y: float, name: str, told: str, *, shape: Shape = Shape.CIRCLE, hollow: bool = False,
+        self, x: float, y: float, name: str, told: str, *, shape: MarkShape = MarkShape.CIRCLE, hollow: bool = False,
         radius: float = 5.0,
     ) -> None:  # fmt: skip
         """A point that says what it is to a pointer that rests on it."""

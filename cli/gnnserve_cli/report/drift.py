@@ -12,7 +12,7 @@ from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.intervals import difference_interval
 from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
 from gnnserve_cli.report.facts import learns_nothing
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 from gnnserve_cli.report.words import names, nodes_of, number, signed_points
 
 _SMALL_POINTS = 0.5
@@ -20,7 +20,7 @@ _DIFFERS = 0.1
 """Share by which times of test nodes may differ from those of validation nodes before it is worth a word."""
 
 
-def compare_splits(subject: Subject) -> Drift | None:
+def compare_splits(subject: ReportSubject) -> Drift | None:
     profile = subject.profile
     tested = [variant for variant in profile.variants if variant.test_accuracy is not None]
     if not tested or profile.test_nodes == 0:
@@ -69,7 +69,7 @@ def _drift_row(profile: Profile, variant: VariantProfile, test: float, compariso
     )
 
 
-def _says_drift(subject: Subject, rows: Sequence[DriftRow]) -> str:
+def _says_drift(subject: ReportSubject, rows: Sequence[DriftRow]) -> str:
     outside = _outside(rows)
     if not outside:
         best = max(rows, key=lambda row: (row.validation, -(row.validation_ms or 0)))
@@ -106,7 +106,7 @@ def _says_difference(profile: Profile, row: DriftRow, comparisons: int) -> str:
     )
 
 
-def _says_test_nodes(subject: Subject) -> str:
+def _says_test_nodes(subject: ReportSubject) -> str:
     made = subject.provenance
     if learns_nothing(made):
         return "test nodes, whose links embeddings were computed without"

@@ -12,8 +12,8 @@ from gnnserve_cli.report.drawing import (
     Bar,
     BarPart,
     Drawing,
+    MarkShape,
     Scale,
-    Shape,
     draw_bars,
     name_rows,
     position_scale,
@@ -24,25 +24,25 @@ from gnnserve_cli.report.drawing import (
 )
 from gnnserve_cli.report.words import ms, nodes, percent, plain_ms, signed_points
 
-_OF_ROWS: Mapping[RowAxis, Shape] = {
-    RowAxis.FEATURES: Shape.CIRCLE,
-    RowAxis.PRODUCTS: Shape.DIAMOND,
-    RowAxis.HIDDEN: Shape.PENTAGON,
-    RowAxis.STAGES: Shape.SQUARE,
+_OF_ROWS: Mapping[RowAxis, MarkShape] = {
+    RowAxis.FEATURES: MarkShape.CIRCLE,
+    RowAxis.PRODUCTS: MarkShape.DIAMOND,
+    RowAxis.HIDDEN: MarkShape.PENTAGON,
+    RowAxis.STAGES: MarkShape.SQUARE,
 }
-_OF_NETWORKS: Mapping[NetworkAxis, Shape] = {
-    NetworkAxis.PROGRAM: Shape.SQUARE,
-    NetworkAxis.PERCEPTRON: Shape.PENTAGON,
+_OF_NETWORKS: Mapping[NetworkAxis, MarkShape] = {
+    NetworkAxis.PROGRAM: MarkShape.SQUARE,
+    NetworkAxis.PERCEPTRON: MarkShape.PENTAGON,
 }
 """Shapes of networks that are not of the model's layers."""
 STAGES = (("sample", "c1", "Sampling"), ("gather", "c2", "Gathering"), ("compute", "c3", "Computing"))
 
 
-def shape_of(point: VariantPoint) -> Shape:
+def shape_of(point: VariantPoint) -> MarkShape:
     if point.hops is HopAxis.FEWER:
-        return Shape.TRIANGLE
+        return MarkShape.TRIANGLE
     if point.columns is ColumnAxis.CHOSEN:
-        return Shape.SQUARE
+        return MarkShape.SQUARE
     return _OF_NETWORKS.get(point.network, _OF_ROWS[point.rows])
 
 

@@ -11,7 +11,7 @@ from gnnserve_api.families import point_of
 from gnnserve_cli.render import metric_name
 from gnnserve_cli.report import figures, tables
 from gnnserve_cli.report.data import ModelFit, Report
-from gnnserve_cli.report.drawing import Shape, show
+from gnnserve_cli.report.drawing import MarkShape, show
 from gnnserve_cli.report.facts import made_facts, model_facts
 from gnnserve_cli.report.page import render_page
 
@@ -89,7 +89,7 @@ def _frontier_signs(report: Report) -> Signs:
     if any(not row.on_frontier for row in report.variants):
         keys.append((f"s-{storages[0]} hollow", "another is as accurate and faster"))
     told = {figures.shape_of(point): point.description for point in map(point_of, report.variants)}
-    keys += [(f"s-{storages[0]} {shape}", text) for shape, text in told.items() if shape is not Shape.CIRCLE]
+    keys += [(f"s-{storages[0]} {shape}", text) for shape, text in told.items() if shape is not MarkShape.CIRCLE]
     return keys
 
 

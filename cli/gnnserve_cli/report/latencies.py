@@ -10,7 +10,7 @@ from gnnserve_api.tiers import Point, most_accurate
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import Curve, Latencies, LatencyAnswer, WidthAnswer
 from gnnserve_cli.report.performance import FittedModel, widths_by_storage
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 from gnnserve_cli.report.tolerance import Width, WidthCurve, factor_for
 from gnnserve_cli.report.words import ms, names, nodes, number
 
@@ -18,7 +18,7 @@ _ROUND = (1.0, 2.0, 5.0)
 
 
 def answer_latencies(
-    subject: Subject, size: int, wanted_ms: Sequence[float], fitted: dict[Storage, FittedModel]
+    subject: ReportSubject, size: int, wanted_ms: Sequence[float], fitted: dict[Storage, FittedModel]
 ) -> Latencies:
     curves = {
         storage: WidthCurve([Width(v.columns, v.latency[size].p50_ms) for v in pruned])
@@ -36,7 +36,7 @@ def answer_latencies(
 
 
 def _answer(
-    subject: Subject,
+    subject: ReportSubject,
     size: int,
     latency_ms: float,
     curves: dict[Storage, WidthCurve],
@@ -138,7 +138,7 @@ def _says_curves(curves: Sequence[Curve], seeds: int, tail: float) -> str:
     return f"{text} So a width can be found for a latency before it is trained; its accuracy cannot. {by_p99}"
 
 
-def _round_latencies(subject: Subject, size: int) -> tuple[float, ...]:
+def _round_latencies(subject: ReportSubject, size: int) -> tuple[float, ...]:
     """Latencies for a report that was asked for none: 1, 2 and 5 times powers of ten between the fastest and the
     slowest, three at most."""
     times = [variant.latency[size].p50_ms for variant in subject.profile.variants]

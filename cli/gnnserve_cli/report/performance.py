@@ -12,9 +12,9 @@ from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.operations import BatchShape, NetworkShape, effective_fanouts, operations
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_cli.report.data import ModelFit, Prediction
+from gnnserve_cli.report.data import LatencyPrediction, ModelFit
 from gnnserve_cli.report.performance_model import CalibrationError, MeasuredVariant, PerformanceModel, calibrate
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 from gnnserve_cli.report.words import names
 
 _NUMBER_BYTES = {Storage.FLOAT32: 4, Storage.FLOAT16: 2, Storage.BFLOAT16: 2, Storage.INT8: 1}
@@ -22,7 +22,7 @@ _SCALE_BYTES = 4
 """Bytes of the scale of a row of int8."""
 
 
-def fit_models(subject: Subject, size: int) -> tuple[tuple[ModelFit, ...], dict[Storage, FittedModel]]:
+def fit_models(subject: ReportSubject, size: int) -> tuple[tuple[ModelFit, ...], dict[Storage, FittedModel]]:
     """Fits the model per storage with two widths or more; `size` is the place of the batch size in the profile."""
     fits, fitted = [], {}
     for storage, pruned in widths_by_storage(subject.profile).items():
@@ -49,7 +49,7 @@ def widths_by_storage(profile: Profile) -> dict[Storage, list[VariantProfile]]:
 class FittedModel:
     """The model with the rates of the widest and the narrowest pruned variant of one storage."""
 
-    def __init__(self, subject: Subject, storage: Storage, pruned: Sequence[VariantProfile], size: int) -> None:
+    def __init__(self, subject: ReportSubject, storage: Storage, pruned: Sequence[VariantProfile], size: int) -> None:
         self._subject, self._storage, self._pruned, self._size = subject, storage, pruned, size
         self.problems: list[str] = []
         wide, narrow = max(pruned, key=lambda v: v.columns), min(pruned, key=lambda v: v.columns)
@@ -128,10 +128,10 @@ class FittedModel:
             problems=tuple(self.problems),
         )
 
-    def _predict(self, variant: VariantProfile) -> Prediction:
+    def _predict(self, variant: VariantProfile) -> LatencyPrediction:
         point = variant.latency[self._size]
         predicted = self.predicted_ms(variant.columns, point.seeds, projected=point_of(variant).stores_product)
-        return Prediction(
+        return LatencyPrediction(
             variant=variant.name,
             columns=variant.columns,
             projected=variant.projected,
@@ -142,7 +142,7 @@ class FittedModel:
             family=variant.family,
         )
 
-    def _says_fit(self, predictions: Sequence[Prediction]) -> str:
+    def _says_fit(self, predictions: Sequence[LatencyPrediction]) -> str:
         text = f"Tables of {self._storage}."
         if self.model is None:
             return f"{text} The model could not be calibrated."

@@ -6,11 +6,11 @@ from statistics import mean
 
 from gnnserve_api.files.repository import NOT_RANKED
 from gnnserve_cli.report.data import Stability
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 from gnnserve_cli.report.words import percent
 
 
-def compare_rankings(subject: Subject) -> Stability:
+def compare_rankings(subject: ReportSubject) -> Stability:
     made = subject.provenance
     measured = made.stability
     if measured is not None:
@@ -33,7 +33,7 @@ def compare_rankings(subject: Subject) -> Stability:
     return Stability(says=says, measured=None)
 
 
-def _says_stability(subject: Subject) -> str:
+def _says_stability(subject: ReportSubject) -> str:
     measured = subject.provenance.stability
     assert measured is not None  # noqa: S101 - the caller looked
     count = len(measured.seeds) + 1

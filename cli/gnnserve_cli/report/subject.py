@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ReportSubject:
     service: str
     """Namespace and name."""
     revision: str
@@ -42,7 +42,7 @@ class Subject:
     """Accuracy by labels that a server got, by variant."""
 
 
-def printable_subject(subject: Subject) -> Subject:
+def printable_subject(subject: ReportSubject) -> ReportSubject:
     """The subject with every text as it may be shown: names and paths of a server, or of a repository, may hold
     anything."""
     return replace(
@@ -72,9 +72,9 @@ def _each_printable(value: Any) -> Any:
     return value
 
 
-def fetch_subject(url: str, access: ServerAccess = NO_ACCESS) -> Subject:
+def fetch_subject(url: str, access: ServerAccess = NO_ACCESS) -> ReportSubject:
     served = fetch_variants(open_url(url, access))
-    return Subject(
+    return ReportSubject(
         service=served.service,
         revision=served.revision,
         recipe=served.recipe,
@@ -96,7 +96,7 @@ def _in_service(served: VariantsAnswer) -> dict[str, ObservedShare]:
     return {each.name: each.labels for each in served.accuracy if each.labels is not None and each.name in known}
 
 
-def load_subject(root: Path, service: str | None, revision: str | None) -> Subject:
+def load_subject(root: Path, service: str | None, revision: str | None) -> ReportSubject:
     """`service`: namespace/name, or the name alone where it is the only one of that name. `revision`: its name; the
     newest without one. No array is opened."""
     from gnnserve_worker.repository.checks import read_graph_manifest  # noqa: PLC0415 - it brings numpy
@@ -107,7 +107,7 @@ def load_subject(root: Path, service: str | None, revision: str | None) -> Subje
     chosen = _choose_service(root, services, service, problems)
     manifest = _choose_revision(chosen, revision, problems)
     graph = read_graph_manifest(root / chosen.namespace / chosen.service / "graphs" / manifest.graph)
-    return Subject(
+    return ReportSubject(
         service=f"{chosen.namespace}/{chosen.service}",
         revision=manifest.revision,
         recipe=manifest.recipe,

@@ -209,7 +209,7 @@ class TypeRows(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     embeddings."""
 
 
-class RowsByRelation(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class RelationRowPlaces(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Where a table of products has the rows of each relation: the product of a relation with each node of its source
     type, type after type of the relations that the table has. Rows of nodes themselves are in the order of the nodes.
     """

@@ -28,7 +28,7 @@ from gnnserve_api.files.graph_schema import (
     Classes,
     GraphSchema,
     PayloadManifest,
-    RowsByRelation,
+    RelationRowPlaces,
     TypeRows,
     one_type,
 )
@@ -187,7 +187,7 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     made_by: str = ""
     """What the keys of the weights that a projected table was made by begin with, in `RowSource.tensors`. Empty: they
     are the model's."""
-    by_relation: RowsByRelation | UnsetType = msgspec.field(default=UNSET, name="typed")
+    by_relation: RelationRowPlaces | UnsetType = msgspec.field(default=UNSET, name="typed")
     """Absent: it has a row for each node."""
     types: int | UnsetType = UNSET
     """How many types, the first ones, it has a row of each node of. Absent: of features all; of products that stand for

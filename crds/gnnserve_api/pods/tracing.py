@@ -10,13 +10,13 @@ from enum import StrEnum
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Base URL of a receiver of OTLP over HTTP; unset or empty: nothing is traced."""
 SAMPLER_VARIABLE = "OTEL_TRACES_SAMPLER"
-"""A `Sampler`; unset: SHARE."""
+"""A `TraceSampler`; unset: SHARE."""
 SAMPLER_ARGUMENT_VARIABLE = "OTEL_TRACES_SAMPLER_ARG"
 """With SHARE: the share, from 0 to 1."""
 DEFAULT_SAMPLED_PERMILLE = 10.0
 
 
-class Sampler(StrEnum):
+class TraceSampler(StrEnum):
     """Rules for requests whose clients send no trace; a client's trace says itself whether its requests are traced."""
 
     SHARE = "parentbased_traceidratio"

@@ -33,7 +33,7 @@ _GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|i
 """Names that generation makes up itself."""
 
 
-class Given(ApiModel):
+class GivenNetwork(ApiModel):
     checkpoint: Checkpoint
     """Weights of spec.model's architecture and layers, whose first layer reads `columns`."""
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)] | None = None

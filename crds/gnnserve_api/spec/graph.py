@@ -13,7 +13,7 @@ from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_api.spec.paths import SourcePath
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES, SourceKind
+from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES, GraphSourceKind
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
 
 
@@ -50,7 +50,7 @@ class NpzSource(ApiModel):
 
 
 GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | HeterogeneousSource
-_KINDS: Mapping[type, SourceKind] = {
+_KINDS: Mapping[type, GraphSourceKind] = {
     Builtin: ONE_TYPE,
     NpzSource: ONE_TYPE,
     OgbSource: ONE_TYPE,
@@ -92,7 +92,7 @@ class GraphSource(ApiModel):
         return self._members()[0]
 
     @property
-    def kind(self) -> SourceKind:
+    def kind(self) -> GraphSourceKind:
         """The kind of graph that the source has."""
         return _KINDS[type(self.given())]
 
@@ -142,7 +142,7 @@ class GraphVolume(ApiModel):
     `file:///data/graph.npz` are the file `graph.npz` of the volume."""
 
 
-class Graph(ApiModel):
+class GraphSpec(ApiModel):
     source: Annotated[GraphSource, Audience.REVISION | Audience.RETURN | Audience.EMBEDDINGS]
     """Source of the graph: exactly one of builtin, npz, ogb, pyg, parquet, csv and typed."""
     volume: Annotated[GraphVolume | None, Audience.OPERATOR] = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from gnnserve_api.spec.channels import ChannelsTable
-from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.model import Architecture, Batches, Model
 from gnnserve_api.spec.rules import RuleTable
 from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES
 from gnnserve_api.spec.task import Task
-from gnnserve_api.spec.variants import Projection, Variants
+from gnnserve_api.spec.variants import ProjectionMode, Variants
 
 _OF_TYPES = (Architecture.GRAPHSAGE, Architecture.GAT, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
@@ -21,7 +21,7 @@ _WHY_NOT_OTHERS = "the others add up rows of a node and its neighbours, and type
 class _Spec(Protocol):
     """The parts of a GNNServiceSpec that these rules read."""
 
-    graph: Graph
+    graph: GraphSpec
     model: Model
     variants: Variants
     task: Task
@@ -81,7 +81,7 @@ def _batches_are_of_types(spec: _Spec) -> bool | str:
 )
 def _variants_are_projected(spec: _Spec) -> bool:
     variants = spec.variants
-    is_made = variants.projection is Projection.AUTO or spec.model.program is not None
+    is_made = variants.projection is ProjectionMode.AUTO or spec.model.program is not None
     return is_made or bool(variants.given and not variants.pruning.factors)
 
 

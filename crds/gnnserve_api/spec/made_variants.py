@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
@@ -18,14 +18,14 @@ from gnnserve_api.spec.searched import (
     smaller_fanouts,
 )
 from gnnserve_api.spec.task import Task
-from gnnserve_api.spec.variants import Projection, Variants
+from gnnserve_api.spec.variants import ProjectionMode, Variants
 from gnnserve_api.variants import MAX_LAYERS
 
 
 class _Spec(Protocol):
     """The parts of a GNNServiceSpec that say it."""
 
-    graph: Graph
+    graph: GraphSpec
     model: Model
     variants: Variants
     task: Task
@@ -59,7 +59,7 @@ def _kind_of(spec: _Spec) -> _ModelKind:
 def variants_of_program(variants: Variants) -> Variants:
     """Those of a program, which reads all columns of features, and no product of them."""
     pruning = variants.pruning.model_copy(update={"factors": (1,)})
-    return variants.model_copy(update={"pruning": pruning, "projection": Projection.DISABLED})
+    return variants.model_copy(update={"pruning": pruning, "projection": ProjectionMode.DISABLED})
 
 
 def _variants_of_products(spec: _Spec) -> Variants:

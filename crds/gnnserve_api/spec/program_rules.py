@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.rules import Rule
@@ -18,7 +18,7 @@ _PROGRAM = "has(self.model.program)"
 class _Spec(Protocol):
     """The parts of a GNNServiceSpec that rules about programs read."""
 
-    graph: Graph
+    graph: GraphSpec
     model: Model
     variants: Variants
     task: Task

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnnserve_api.spec.variants import OneRow, Projection, Variants
+from gnnserve_api.spec.variants import OneRow, ProjectionMode, Variants
 from gnnserve_api.variants import Storage, one_row_name, variant_name
 
 SEARCHED_FACTORS = (1, 2, 4, 8, 16)
@@ -57,7 +57,7 @@ class SearchSpace:
         own = tuple(factor for factor in self.factors if factor == 1)
         if not self.has_products:
             return (Round(self._listing(factors=own, fanouts=self.fanouts)),)
-        products = self._listing(projection=Projection.AUTO, stored=self.layers, fanouts=self.fanouts)
+        products = self._listing(projection=ProjectionMode.AUTO, stored=self.layers, fanouts=self.fanouts)
         reference = self._listing(factors=own, storage=(Storage.FLOAT32,))
         return (*((Round(reference),) if own else ()), Round(products))
 
@@ -86,7 +86,7 @@ class SearchSpace:
         self,
         factors: tuple[int, ...] = (),
         storage: tuple[Storage, ...] = tuple(Storage),
-        projection: Projection = Projection.DISABLED,
+        projection: ProjectionMode = ProjectionMode.DISABLED,
         stored: tuple[int, ...] = (),
         fanouts: tuple[tuple[int, ...], ...] = (),
         one_row: tuple[OneRow, ...] = (),

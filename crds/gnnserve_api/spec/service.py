@@ -29,7 +29,7 @@ from gnnserve_api.spec.fields import (
 )
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
-from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.heterogeneous_rules import KIND_RULES
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model
@@ -68,7 +68,7 @@ _COUNT_OF_OTHERS = (
 
 
 class GNNServiceSpec(ApiModel):
-    graph: Graph
+    graph: GraphSpec
     """Graph that is served, and the scaling of node features."""
     model: Annotated[Model, Audience.REVISION] = with_defaults(Model)
     """Model that is trained on the graph, or whose weights are given."""
@@ -288,7 +288,7 @@ class GNNServiceSpec(ApiModel):
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
     _changes_of_both_fit_memory = canary.changes_of_both_fit_memory
     _canaries_are_not_in_pools = canary.canaries_are_not_in_pools
-    _relative_paths_have_a_volume = relative_paths_have_a_volume(graph=Graph, model=Model, variants=Variants)
+    _relative_paths_have_a_volume = relative_paths_have_a_volume(graph=GraphSpec, model=Model, variants=Variants)
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that

@@ -24,7 +24,7 @@ class _Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SourceKind:
+class GraphSourceKind:
     others: str
     """CEL over a GNNServiceSpec: its graph is of another kind."""
     reads_products: Callable[[_Model], bool]
@@ -49,7 +49,7 @@ def _of_layers_over_relations(model: _Model) -> bool:
     return not model.learns_embeddings and model.program is None
 
 
-ONE_TYPE = SourceKind("has(self.graph.source.typed)", lambda model: False)
-SEVERAL_TYPES = SourceKind(
+ONE_TYPE = GraphSourceKind("has(self.graph.source.typed)", lambda model: False)
+SEVERAL_TYPES = GraphSourceKind(
     "!has(self.graph.source.typed)", _of_layers_over_relations, "those over graphs of one type alone are"
 )

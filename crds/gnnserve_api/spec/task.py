@@ -16,14 +16,14 @@ from pydantic import Field
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
-from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.heterogeneous import ReverseRelations
 from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model, ScoreKind
 from gnnserve_api.spec.rules import Rule, rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
-from gnnserve_api.spec.source_kinds import SEVERAL_TYPES, SourceKind
+from gnnserve_api.spec.source_kinds import SEVERAL_TYPES, GraphSourceKind
 from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_api.spec.variants import SOME_ARE_MADE, Projection, Variants
+from gnnserve_api.spec.variants import SOME_ARE_MADE, ProjectionMode, Variants
 
 _HAS_LINKS = "has(self.task.links)"
 _PROGRAM_OF_LINKS = f"has(self.model.program) && {_HAS_LINKS}"
@@ -134,7 +134,7 @@ class Links(ApiModel):
         """Whether what makes a score of rows has weights."""
         return self.decoder is not Decoder.DOT
 
-    def reads_other_types(self, kind: SourceKind) -> bool:
+    def reads_other_types(self, kind: GraphSourceKind) -> bool:
         """Whether rows of nodes of several types are asked for, over a graph of that kind."""
         return kind is SEVERAL_TYPES
 
@@ -177,7 +177,7 @@ class NodeClasses:
     def decoder_has_weights(self) -> bool:
         return False
 
-    def reads_other_types(self, kind: SourceKind) -> bool:
+    def reads_other_types(self, kind: GraphSourceKind) -> bool:
         return False
 
 
@@ -194,7 +194,7 @@ class Task(ApiModel):
 class _Spec(Protocol):
     """The parts of a GNNServiceSpec that rules about links read."""
 
-    graph: Graph
+    graph: GraphSpec
     task: Task
     updates: UpdatesSpec | None
 
@@ -239,7 +239,7 @@ def light_gcn_scores_links(spec: _Spec) -> bool:
     return not spec.model.learns_embeddings or (
         spec.task.asked().is_told_by_rows
         and variants.pruning.factors == (1,)
-        and variants.projection is Projection.AUTO
+        and variants.projection is ProjectionMode.AUTO
         and not variants.stored
     )
 

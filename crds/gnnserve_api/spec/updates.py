@@ -17,11 +17,11 @@ from gnnserve_api.spec.variants import SOME_ARE_MADE, Variants
 from gnnserve_api.spec.worker import Worker
 
 
-class SqliteLog(ApiModel):
+class SqliteLogSpec(ApiModel):
     """A SQLite file in the repository, for one worker."""
 
 
-class PostgresLog(ApiModel):
+class PostgresLogSpec(ApiModel):
     """A database of PostgreSQL 15 or newer, which several services may share: each has a log of its own in it."""
 
     secret_name: ObjectName
@@ -32,10 +32,10 @@ class PostgresLog(ApiModel):
 class UpdatesLog(ApiModel):
     """The log that changes are kept in; exactly one member."""
 
-    sqlite: SqliteLog | None = None
+    sqlite: SqliteLogSpec | None = None
     """A SQLite file in the repository, for one worker: `sqlite: {}`. It goes with its claim, which stays when the
     service is deleted (`repository.deletionPolicy`)."""
-    postgres: PostgresLog | None = None
+    postgres: PostgresLogSpec | None = None
     """A database of PostgreSQL 15 or newer, for any number of workers. In a cluster only; `gnnserve run` has
     `--postgres-uri-file`, and without it keeps changes in SQLite."""
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from gnnserve_api.spec.cascade import MAX_CASCADES, Cascade, canonical_cascades
 from gnnserve_api.spec.channels import Channels, ChannelsTable, in_order
 from gnnserve_api.spec.fields import ApiModel, with_defaults
-from gnnserve_api.spec.given import Given
+from gnnserve_api.spec.given import GivenNetwork
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, FactorChoice, Pruning
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
@@ -34,7 +34,7 @@ from gnnserve_api.variants import (
 _DEFAULT_STORAGE = (Storage.FLOAT32,)
 
 
-class Projection(StrEnum):
+class ProjectionMode(StrEnum):
     AUTO = "Auto"
     """Variants whose first linear layer is applied ahead of time, for every node. Exact but for rounding; kept only
     where no other variant is as accurate and as fast."""
@@ -89,7 +89,7 @@ class Variants(ApiModel):
     ] = _DEFAULT_STORAGE
     """Number formats of the tables of features. Every factor is served from each: x4 from float32, x4-int8 from int8.
     """
-    projection: Projection = Projection.AUTO
+    projection: ProjectionMode = ProjectionMode.AUTO
     """Whether projected variants are added."""
     metric: MetricChoice = MetricChoice.AUTO
     """Metric that is called accuracy: in the profile, in tolerances, and for the epoch that is kept. A fraction of 1,
@@ -104,7 +104,7 @@ class Variants(ApiModel):
     without training. x1-f15x5 is x1 with 15 and 5. One number per entry of model.fanouts, none above it. Empty: none.
     """
 
-    given: Annotated[tuple[Given, ...], Field(max_length=16)] = ()
+    given: Annotated[tuple[GivenNetwork, ...], Field(max_length=16)] = ()
     """Finished variants of your own, trained elsewhere, each on a choice of feature columns. They are served from every
     storage beside the others: given-1, given-1-int8. With `pruning.factors: []` and `projection: Disabled` they are all
     there is, and nothing is trained. Empty: none."""
@@ -184,7 +184,7 @@ class Variants(ApiModel):
     def are_all_given(self) -> bool:
         """Whether nothing is made of a master: neither trained nor ranked."""
         made = self.pruning.factors or self.stored or self.channels
-        return not made and self.projection is Projection.DISABLED
+        return not made and self.projection is ProjectionMode.DISABLED
 
     def names_of(self, factor: int) -> tuple[str, ...]:
         """Variants of one factor."""
@@ -198,7 +198,7 @@ class Variants(ApiModel):
 
     def optional_names(self) -> tuple[str, ...]:
         """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
-        if self.projection is not Projection.AUTO:
+        if self.projection is not ProjectionMode.AUTO:
             return ()
         return (*self.chosen_names(), *self._with_fanouts(self.in_storages(PROJECTED_NAME)))
 
@@ -209,7 +209,7 @@ class Variants(ApiModel):
     @property
     def optional_factors(self) -> tuple[int, ...]:
         """Factors that `pruning.choice: Auto` decides about, ascending: none that channels or cascades are made of."""
-        if self.pruning.choice is FactorChoice.ALL or self.projection is not Projection.AUTO:
+        if self.pruning.choice is FactorChoice.ALL or self.projection is not ProjectionMode.AUTO:
             return ()
         return tuple(factor for factor in sorted(self.pruning.factors) if factor > 1 and not self.reads_factor(factor))
 
@@ -362,7 +362,7 @@ class Variants(ApiModel):
     )
     def _searched_variants_are_not_listed(self) -> bool:
         listed = (self.stored, self.fanouts, self.given, self.one_row, self.channels)
-        return not self.is_searched or not (any(listed) or self.projection is Projection.DISABLED)
+        return not self.is_searched or not (any(listed) or self.projection is ProjectionMode.DISABLED)
 
     @model_validator(mode="after")
     def _channels_differ(self) -> Variants:
@@ -396,7 +396,7 @@ class Variants(ApiModel):
             unread = {"factors": DEFAULT_FACTORS, "choice": FactorChoice.ALL}
             searched = {"pruning": pruning.model_copy(update=unread), "storage": _DEFAULT_STORAGE}
             return self.model_copy(update=searched)
-        if self.projection is not Projection.AUTO:
+        if self.projection is not ProjectionMode.AUTO:
             pruning = pruning.model_copy(update={"choice": FactorChoice.ALL})  # there is nothing to be slower than
         storages = tuple(storage for storage in Storage if storage in self.storage)
         fanouts = tuple(sorted(self.fanouts, reverse=True))

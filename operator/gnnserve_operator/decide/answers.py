@@ -43,12 +43,12 @@ from gnnserve_operator.decide.updates import MOST_BEHIND_S, is_behind
 from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD
 from gnnserve_operator.desired.metadata import SERVICE
 from gnnserve_operator.desired.updates import LOG_SECRET_FIELD
-from gnnserve_operator.observed import Observed, ObservedPod
+from gnnserve_operator.observed import ObservedPod, ObservedState
 from gnnserve_routing.verdict import Verdict, sentence
 
 
 def decide_answers(
-    service: str, declared: RoutingTable, compacted: str, ready: Sequence[ObservedPod], observed: Observed
+    service: str, declared: RoutingTable, compacted: str, ready: Sequence[ObservedPod], observed: ObservedState
 ) -> Problem | None:
     """Why some ready worker or the endpoint does not answer with what is declared; None: all do. `compacted`: the
     revision that the declared one was made of, which has the same graph and the same networks; empty: none."""
@@ -80,7 +80,7 @@ def decide_answers(
     return None
 
 
-def find_open_worker(ready: Sequence[ObservedPod], observed: Observed) -> Problem | None:
+def find_open_worker(ready: Sequence[ObservedPod], observed: ObservedState) -> Problem | None:
     """A worker that answers without a token although spec.endpoint.tokens is declared: its image is older than tokens,
     and ignores the operator's setting."""
     names = {pod.name: pod.image for pod in ready}
@@ -96,7 +96,7 @@ def find_open_worker(ready: Sequence[ObservedPod], observed: Observed) -> Proble
     return None
 
 
-def describe_devices(spec: GNNServiceSpec, ready: Sequence[ObservedPod], observed: Observed) -> str:
+def describe_devices(spec: GNNServiceSpec, ready: Sequence[ObservedPod], observed: ObservedState) -> str:
     """The first ready worker's message about its GPU; empty: it has none, or no GPU was asked for."""
     if spec.worker.gpu is None:
         return ""
@@ -118,7 +118,7 @@ def repair_words(service: str) -> str:
     )
 
 
-def decide_base_variant(ready: Sequence[ObservedPod], observed: Observed, before: str | None) -> str | None:
+def decide_base_variant(ready: Sequence[ObservedPod], observed: ObservedState, before: str | None) -> str | None:
     """The base variant that ready workers report; the previous one stays as long as one of them reports it, so that it
     is stable."""
     said: Mapping[str, str] = {
@@ -131,7 +131,7 @@ def decide_base_variant(ready: Sequence[ObservedPod], observed: Observed, before
 
 
 def find_switching(
-    declared: RoutingTable, compacted: str, ready: Sequence[ObservedPod], observed: Observed
+    declared: RoutingTable, compacted: str, ready: Sequence[ObservedPod], observed: ObservedState
 ) -> Problem | None:
     """A ready worker that answers from the revision that the declared one was made of: as well, and it is loading."""
     names = {pod.name for pod in ready}
@@ -175,7 +175,7 @@ def _waiting(message: str) -> Problem:
 
 
 def decide_canary(
-    spec: GNNServiceSpec, declared: RoutingTable | None, ready: Sequence[ObservedPod], observed: Observed
+    spec: GNNServiceSpec, declared: RoutingTable | None, ready: Sequence[ObservedPod], observed: ObservedState
 ) -> Verdict | None:
     """None: the spec names no second revision. `declared`: what workers are told; None: nothing yet."""
     wanted = spec.routing.canary
@@ -245,7 +245,7 @@ def _has_switched(route: Route | None, first: str) -> bool:
     return route is not None and route.revision == first
 
 
-def decide_program(ready: Sequence[ObservedPod], observed: Observed) -> Verdict | None:
+def decide_program(ready: Sequence[ObservedPod], observed: ObservedState) -> Verdict | None:
     """None: no ready worker runs a program."""
     routes = {answer.pod: answer.route for answer in observed.answers if answer.route is not None}
     told = [(pod.name, each) for pod in ready if pod.name in routes for each in _programs_of(routes[pod.name])]
@@ -275,7 +275,7 @@ def _programs_of(route: Route) -> Iterator[tuple[str, ProgramState]]:
 _CURE = "Generate from newer data, or see whether what sends features, or labels, has changed."
 
 
-def decide_accuracy(spec: GNNServiceSpec, observed: Observed) -> Verdict | None:
+def decide_accuracy(spec: GNNServiceSpec, observed: ObservedState) -> Verdict | None:
     """None: no labels are taken, since the spec names no tokens that may write."""
     if spec.endpoint.write_tokens is None:
         return None
@@ -295,7 +295,7 @@ def decide_accuracy(spec: GNNServiceSpec, observed: Observed) -> Verdict | None:
     )
 
 
-def accuracies_in_service(observed: Observed, revision: str) -> dict[str, str]:
+def accuracies_in_service(observed: ObservedState, revision: str) -> dict[str, str]:
     """For the status: by variant, the share of labelled nodes that it answers correctly, to the percent, since a figure
     that changes with every label would write the status each time. The worker with the most labels tells it."""
     told: dict[str, ObservedShare] = {}
@@ -312,7 +312,7 @@ def _nodes_of(share: ObservedShare | None) -> int:
     return 0 if share is None else share.nodes
 
 
-def _drifted_inputs(observed: Observed) -> tuple[InputDrift, ...]:
+def _drifted_inputs(observed: ObservedState) -> tuple[InputDrift, ...]:
     """The columns that the first worker, by name, tells of."""
     for answer in sorted(observed.answers, key=lambda answer: answer.pod):
         if answer.route is not None and answer.route.inputs is not UNSET:
@@ -387,7 +387,7 @@ _WORDS: Mapping[str, _Words] = {
 }
 
 
-def decide_credentials(secrets: Mapping[str, str], is_rolled_out: bool, observed: Observed) -> Verdict | None:
+def decide_credentials(secrets: Mapping[str, str], is_rolled_out: bool, observed: ObservedState) -> Verdict | None:
     """Whether workers use all that the spec's Secrets hold, by the field that names each; None: it names none."""
     if not secrets:
         return None
@@ -414,7 +414,7 @@ def decide_credentials(secrets: Mapping[str, str], is_rolled_out: bool, observed
     return Verdict(True, Reason.CREDENTIALS_IN_USE, f"Workers use what is in {whole} {named}.")
 
 
-def find_unusable(secrets: Mapping[str, str], observed: Observed) -> Problem | None:
+def find_unusable(secrets: Mapping[str, str], observed: ObservedState) -> Problem | None:
     """The first worker, by name, that can answer no request for what a Secret holds, or lacks."""
     for answer in sorted(observed.answers, key=lambda answer: answer.pod):
         if answer.route is not None:

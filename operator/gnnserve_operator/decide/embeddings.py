@@ -22,8 +22,8 @@ from gnnserve_operator.decide.pod_problem import (
     words_of_deadline,
     words_of_suspension,
 )
-from gnnserve_operator.decide.published import Published
-from gnnserve_operator.observed import Observed, ObservedJob
+from gnnserve_operator.decide.published import PublishedRevision
+from gnnserve_operator.observed import ObservedJob, ObservedState
 from gnnserve_routing.verdict import Verdict, sentence
 
 _AGAIN = timedelta(minutes=10)
@@ -61,10 +61,10 @@ class EmbeddingsDecision:
 
 def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
     wanted: WantedEmbeddings | None,
-    published: Published | None,
+    published: PublishedRevision | None,
     service: str,
     spec: GNNServiceSpec,
-    observed: Observed,
+    observed: ObservedState,
     now: datetime,
 ) -> EmbeddingsDecision:
     """`wanted`: the Job for the published revision; None: there is no revision, or none is asked for. `service`: name
@@ -112,7 +112,7 @@ def _after_failure(
     others: tuple[str, ...],
     revision: str,
     spec: GNNServiceSpec,
-    observed: Observed,
+    observed: ObservedState,
     now: datetime,
 ) -> EmbeddingsDecision:
     last = last_failure(exact, observed.pods)

@@ -39,7 +39,7 @@ from gnnserve_operator.decide.pod_problem import (
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import (
     JobResult,
-    Published,
+    PublishedRevision,
     Repair,
     ended_well,
     is_result_awaited,
@@ -50,7 +50,7 @@ from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.job import handed_recipe
 from gnnserve_operator.desired.pod import job_pods
 from gnnserve_operator.kinds import JOB
-from gnnserve_operator.observed import Observed, ObservedJob
+from gnnserve_operator.observed import ObservedJob, ObservedState
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 _POD_PATIENCE = timedelta(seconds=60)
@@ -117,11 +117,11 @@ class WantedJob:
 
 def decide_generation(
     wanted: WantedJob,
-    published: Published | None,
+    published: PublishedRevision | None,
     repository: RepositoryDecision,
     service: str,
     spec: GNNServiceSpec,
-    observed: Observed,
+    observed: ObservedState,
     now: datetime,
     repair: int | None = None,
 ) -> GenerationDecision:
@@ -151,7 +151,7 @@ def decide_generation(
 
 
 def records_of(
-    published: Published, present: list[ObservedJob], repository: RepositoryDecision
+    published: PublishedRevision, present: list[ObservedJob], repository: RepositoryDecision
 ) -> list[ObservedJob]:  # fmt: skip
     """The Jobs that are kept as records of the published revision. The pods of other Jobs would hold a claim that is
     being deleted, ended ones too. Once changes were compacted, earlier Jobs tell of earlier revisions."""
@@ -166,7 +166,7 @@ def records_of(
 
 
 def decide_job(
-    wanted: WantedJob, jobs: Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
+    wanted: WantedJob, jobs: Jobs, service: str, spec: GNNServiceSpec, observed: ObservedState, now: datetime
 ) -> GenerationDecision:
     """Decide about a Job that is to be there until it is done."""
     if spec.suspend:
@@ -196,7 +196,7 @@ class Jobs:
 
 
 def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
-    wanted: WantedJob, jobs: Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
+    wanted: WantedJob, jobs: Jobs, service: str, spec: GNNServiceSpec, observed: ObservedState, now: datetime
 ) -> GenerationDecision:
     exact = jobs.named(wanted.name)
     ended = [job for job in jobs.candidates if job.succeeded and is_result_awaited(job, observed.pods, now)]
@@ -326,7 +326,7 @@ def _is_in_queue(job: ObservedJob, wanted: WantedJob) -> bool:
 
 
 def _after_the_end(
-    wanted: WantedJob, exact: ObservedJob, jobs: Jobs, spec: GNNServiceSpec, observed: Observed, now: datetime
+    wanted: WantedJob, exact: ObservedJob, jobs: Jobs, spec: GNNServiceSpec, observed: ObservedState, now: datetime
 ) -> GenerationDecision:
     """The Job with the very template that is wanted is over, and nothing is published."""
     if exact.failed:
@@ -365,7 +365,7 @@ def _cause_of_unreadable(result: JobResult, job: str, spec: GNNServiceSpec) -> s
     )
 
 
-def _running_words(job: ObservedJob, spec: GNNServiceSpec, observed: Observed) -> str:
+def _running_words(job: ObservedJob, spec: GNNServiceSpec, observed: ObservedState) -> str:
     failed = last_failure(job, observed.pods)
     if not any(pod.job == job.name for pod in observed.pods):
         return f"Job {job.name} starts its pod; if none comes, see `kubectl describe job {job.name}`."
@@ -379,7 +379,7 @@ def _running_words(job: ObservedJob, spec: GNNServiceSpec, observed: Observed) -
     return f"{words} An attempt failed: {describe_attempt(failed)}."
 
 
-def _no_pod(job: ObservedJob, observed: Observed, now: datetime) -> Problem | None:
+def _no_pod(job: ObservedJob, observed: ObservedState, now: datetime) -> Problem | None:
     """The problem of a Job without a pod of which no event tells why."""
     has_tried = any(pod.job == job.name for pod in observed.pods)  # Kubernetes waits before each further attempt
     if has_tried or not job.awaits_pod(observed.pods, now, _POD_PATIENCE):
@@ -393,7 +393,7 @@ def _no_pod(job: ObservedJob, observed: Observed, now: datetime) -> Problem | No
     )
 
 
-def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: Observed) -> Problem | None:
+def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: ObservedState) -> Problem | None:
     """The problem of the attempt that is under way."""
     own = [pod for pod in observed.pods if pod.job == job.name and pod.phase == "Pending" and not pod.deleting]
     newest = max(own, key=lambda pod: (pod.created_at, pod.name), default=None)
@@ -403,7 +403,7 @@ def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: 
     return Problem(problem.reason, f"Job {job.name} waits. {problem.message}", problem.needs_person)
 
 
-def _computes(job: ObservedJob, observed: Observed, now: datetime) -> bool:
+def _computes(job: ObservedJob, observed: ObservedState, now: datetime) -> bool:
     """Whether there is training to lose: also when it is done and the Job does not say so yet, and when the Job was
     just started and its pod has not been told of. A pod that waits for its image or volume has none, nor one whose
     container has ended and which another one holds."""
@@ -428,12 +428,12 @@ _AGAIN_WORDS = "By itself it is tried again an hour after that."
 
 def decide_compaction(
     wanted: WantedJob,
-    published: Published,
+    published: PublishedRevision,
     repair: Repair,
     repository: RepositoryDecision,
     service: str,
     spec: GNNServiceSpec,
-    observed: Observed,
+    observed: ObservedState,
     now: datetime,
 ) -> GenerationDecision | None:
     """Decide about the Job that compacts the published revision, which is of the wanted recipe. None: there is none,
@@ -461,7 +461,7 @@ def is_under_way(decision: GenerationDecision) -> bool:
 
 
 def _find_jobs(
-    wanted: WantedJob, published: Published, repository: RepositoryDecision, observed: Observed
+    wanted: WantedJob, published: PublishedRevision, repository: RepositoryDecision, observed: ObservedState
 ) -> Jobs:  # fmt: skip
     present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
     candidates = [
@@ -475,7 +475,7 @@ def _find_jobs(
     return Jobs(present, kept, candidates)
 
 
-def _is_due(updates: UpdatesSpec, published: Published, observed: Observed) -> bool:
+def _is_due(updates: UpdatesSpec, published: PublishedRevision, observed: ObservedState) -> bool:
     """Whether some worker has taken too much since the graph of the published revision. One that has yet to switch to
     it tells of the changes since an earlier graph, which do not count."""
     routes = (answer.route for answer in observed.answers if answer.route is not None)
@@ -499,12 +499,18 @@ def _is_much(state: UpdatesState, updates: UpdatesSpec) -> bool:
     return taken * 100 >= compaction.delta_percent * size_bytes(updates.max_delta) or changes >= compaction.changes
 
 
-def _goes_on(job: ObservedJob, observed: Observed, now: datetime) -> bool:
+def _goes_on(job: ObservedJob, observed: ObservedState, now: datetime) -> bool:
     return not job.is_over or (job.succeeded and is_result_awaited(job, observed.pods, now))
 
 
 def _after_compaction(
-    exact: ObservedJob, decision: GenerationDecision, jobs: Jobs, observed: Observed, *, is_due: bool, now: datetime
+    exact: ObservedJob,
+    decision: GenerationDecision,
+    jobs: Jobs,
+    observed: ObservedState,
+    *,
+    is_due: bool,
+    now: datetime,
 ) -> GenerationDecision:
     """The Job is over, and its revision is not the published one. `decision`: of a Job that generates."""
     if (result := read_result(exact, observed.pods).result) is not None:

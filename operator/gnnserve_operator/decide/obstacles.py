@@ -16,7 +16,7 @@ from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION
 from gnnserve_operator.kinds import CLAIM, ObjectRef
-from gnnserve_operator.observed import Observed, Rejection
+from gnnserve_operator.observed import ObservedState, Rejection
 from gnnserve_operator.turns import Stance, Standing
 from gnnserve_routing.verdict import sentence
 
@@ -32,7 +32,7 @@ def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -
     return frozenset(ref for ref in all_refs if ref not in taken and kinds_under(ref.kind).isdisjoint(taken_kinds))
 
 
-def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed: Observed) -> bool:
+def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed: ObservedState) -> bool:
     """Whether a Job may begin: hours of training are lost on a service whose children cannot be made. A refusal of a
     child that is applied now says the same, but it is tried again with the Job, whose own refusal it may be."""
     taken = {conflict.ref for conflict in observed.conflicts}
@@ -50,7 +50,7 @@ def decide_names_good_s(generation: Standing, *, begins: bool) -> float:
 
 
 def decide_obstacle(
-    refs: Iterable[ObjectRef], service: str, observed: Observed, kind: str = KIND
+    refs: Iterable[ObjectRef], service: str, observed: ObservedState, kind: str = KIND
 ) -> Problem | None:  # fmt: skip
     """The obstacle: all taken names at once; else the first refusal, in the order of the children. `service`, `kind`:
     of what has them."""
@@ -111,7 +111,7 @@ def _path(ref: ObjectRef) -> str:
     return f"{ref.kind.lower()}/{ref.name}"
 
 
-def _refused(rejection: Rejection, observed: Observed) -> Problem:
+def _refused(rejection: Rejection, observed: ObservedState) -> Problem:
     cure = "Change what it names in the spec, or what forbids it."
     least = least_storage(next((claim for claim in observed.claims if claim.name == rejection.ref.name), None))
     if rejection.ref.kind == CLAIM.name and least is not None:

@@ -19,7 +19,7 @@ from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.service_routing import ServiceRouting
 from gnnserve_operator.desired.pool import entry_of, max_delta_of
-from gnnserve_operator.observed import Observed, ObservedMember, ObservedPool, ObservedRouting
+from gnnserve_operator.observed import ObservedMember, ObservedPool, ObservedRouting, ObservedState
 
 _MIB = 2**20
 
@@ -97,7 +97,7 @@ def decide_room(pool: ObservedPool, spec: GNNServiceSpec, revision: str, revisio
 
 
 def within_room(
-    routing: ServiceRouting, pool: ObservedPool, spec: GNNServiceSpec, observed: Observed
+    routing: ServiceRouting, pool: ObservedPool, spec: GNNServiceSpec, observed: ObservedState
 ) -> ServiceRouting:  # fmt: skip
     """The routing, but that workers are not told of another revision for which they have no room."""
     kept = observed.routing or ObservedRouting()

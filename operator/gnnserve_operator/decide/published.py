@@ -25,7 +25,7 @@ from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.repository import RepositoryDecision, is_of_lost_claim
 from gnnserve_operator.desired.metadata import SERVICE
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord
-from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod, ObservedRouting
+from gnnserve_operator.observed import ObservedJob, ObservedPod, ObservedRouting, ObservedState
 from gnnserve_routing.verdict import sentence
 
 _LONGEST_LAG = timedelta(minutes=2)
@@ -38,7 +38,7 @@ _NOT_OVER = frozenset({"Pending", "Running", "Unknown"})
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedRevision:
     result: GenerationResult
     job: str | None = None
     """The Job whose result it is; None: it is known from the ConfigMap."""
@@ -59,14 +59,14 @@ class JobResult:
     """Whether it is unreadable because it is the result of another recipe than the Job's."""
 
 
-def decide_published(recipe: str, repository: RepositoryDecision, observed: Observed) -> Published | None:
+def decide_published(recipe: str, repository: RepositoryDecision, observed: ObservedState) -> PublishedRevision | None:
     """The revision of the wanted recipe if there is one; else the one that workers answer from now.
 
     Of several of the wanted recipe it is the one whose graph is the newest, so that no earlier Job's result comes back
     when the last Job, or its pod, is gone. But a repair counts before what it has repaired, and a revision in a claim
     that stays before one in a claim that goes."""
     from_jobs = [
-        Published(result, job.name, repository.uid, job.compacts)
+        PublishedRevision(result, job.name, repository.uid, job.compacts)
         for job in sorted(observed.jobs, key=lambda job: (job.created_at, job.name), reverse=True)
         if job.succeeded
         and not is_of_lost_claim(job, repository)
@@ -87,8 +87,8 @@ def decide_published(recipe: str, repository: RepositoryDecision, observed: Obse
 
 
 def _find_recorded(
-    from_jobs: list[Published], repository: RepositoryDecision, observed: Observed
-) -> Published | None:  # fmt: skip
+    from_jobs: list[PublishedRevision], repository: RepositoryDecision, observed: ObservedState
+) -> PublishedRevision | None:  # fmt: skip
     """The revision that the ConfigMap tells of."""
     routing, claims = observed.routing, observed.claims
     if routing is not None and claims and routing.claim_uid not in {"", *(claim.uid for claim in claims)}:
@@ -101,10 +101,10 @@ def _find_recorded(
         return None
     witness = next((published for published in from_jobs if published.result == result), None)
     claim_uid = routing.claim_uid or repository.oldest_uid
-    return Published(result, None, claim_uid) if witness is None else replace(witness, claim_uid=claim_uid)
+    return PublishedRevision(result, None, claim_uid) if witness is None else replace(witness, claim_uid=claim_uid)
 
 
-def _is_awaited_repair(job: ObservedJob, observed: Observed) -> bool:
+def _is_awaited_repair(job: ObservedJob, observed: ObservedState) -> bool:
     record = None if observed.routing is None else observed.routing.repairs
     return record is not None and record.pending and job.repair == record.count
 
@@ -164,9 +164,9 @@ class Repair:
 def decide_repair(
     service: str,
     recipe: str,
-    published: Published | None,
+    published: PublishedRevision | None,
     repository: RepositoryDecision,
-    observed: Observed,
+    observed: ObservedState,
     now: datetime,
 ) -> Repair:
     """`recipe`: of the present spec. Another one is generated anyway, and so is a revision in a claim that goes."""
@@ -195,20 +195,20 @@ def _going_on(record: RepairRecord, revision: str) -> Repair:
     return Repair(record, _words(revision, record), under_way=record.count)
 
 
-def _is_of_other_claim(routing: ObservedRouting, published: Published, repository: RepositoryDecision) -> bool:
+def _is_of_other_claim(routing: ObservedRouting, published: PublishedRevision, repository: RepositoryDecision) -> bool:
     """Whether the record is about a revision in another claim. The watch of the ConfigMap may lag behind, and still
     tell of a pending repair when the revision lies in the next claim, undamaged."""
     recorded = routing.claim_uid or repository.oldest_uid
     return "" not in {recorded, published.claim_uid} and recorded != published.claim_uid
 
 
-def _is_done(record: RepairRecord, published: Published, observed: Observed) -> bool:
+def _is_done(record: RepairRecord, published: PublishedRevision, observed: ObservedState) -> bool:
     return record.pending and any(
         job.name == published.job and job.repair == record.count for job in observed.jobs
     )  # fmt: skip
 
 
-def _is_said_damaged(published: Published, repository: RepositoryDecision, observed: Observed) -> bool:
+def _is_said_damaged(published: PublishedRevision, repository: RepositoryDecision, observed: ObservedState) -> bool:
     """Whether workers report damage that mount the revision's claim: workers that still mount another claim look at a
     revision of the same name there."""
     table = observed.routing.table if observed.routing is not None else None

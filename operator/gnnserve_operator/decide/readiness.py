@@ -27,13 +27,13 @@ from gnnserve_operator.decide.answers import (
 )
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, is_under_way
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.decide.published import Published, Repair
+from gnnserve_operator.decide.published import PublishedRevision, Repair
 from gnnserve_operator.decide.updates import decide_updates
 from gnnserve_operator.decide.workers import Rollout, Workers, decide_availability, expect_by_children, expect_by_spec
 from gnnserve_operator.desired.deployment import secrets_by_field
 from gnnserve_operator.desired.endpoint import speaks_tls
 from gnnserve_operator.desired.metadata import worker_name
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.observed import ObservedState
 from gnnserve_routing.verdict import Verdict
 
 Conditions = dict[ConditionType, Verdict]
@@ -48,8 +48,8 @@ class Situation:
     service: str
     """Name of the service."""
     spec: GNNServiceSpec
-    observed: Observed
-    published: Published | None
+    observed: ObservedState
+    published: PublishedRevision | None
     declared: RoutingTable | None
     """The table declared to workers; None: nothing yet."""
     generation: GenerationDecision
@@ -172,7 +172,7 @@ def _find_beside(situation: Situation) -> Verdict | None:
     return Verdict(True, reason, (compaction.problem or compaction).message)
 
 
-def refuse(problem: str, observed: Observed, base_variant: str | None) -> Conditions:
+def refuse(problem: str, observed: ObservedState, base_variant: str | None) -> Conditions:
     """Conditions of a spec that cannot be read. `observed`: at least what answers; `base_variant`: as the status
     tells it."""
     message = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
@@ -195,7 +195,7 @@ def refuse(problem: str, observed: Observed, base_variant: str | None) -> Condit
     }
 
 
-def without_pool(problem: Problem, observed: Observed, base_variant: str | None) -> Conditions:
+def without_pool(problem: Problem, observed: ObservedState, base_variant: str | None) -> Conditions:
     """Conditions of a service whose pool is not there. `base_variant`: as the status tells it."""
     no = problem.to_verdict()
     unknown = Verdict(None, problem.reason, "Nothing is looked at without the pool; see Ready.")

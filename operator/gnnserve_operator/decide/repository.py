@@ -30,7 +30,7 @@ from gnnserve_operator.desired.metadata import pool_claim_name, repository_claim
 from gnnserve_operator.desired.updates import keeps_log_in_repository, log_uid_of
 from gnnserve_operator.desired.volume_claim import WantedClaim
 from gnnserve_operator.kinds import GNNSERVICE
-from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
+from gnnserve_operator.observed import ObservedClaim, ObservedDeployment, ObservedJob, ObservedState
 from gnnserve_routing.verdict import Verdict
 
 _USERS_FIELD = " (spec.repository.claimName)"
@@ -75,7 +75,7 @@ class RepositoryDecision:
         return all(claim_uid != claim.uid for claim in self.leaving)
 
 
-def decide_repository(service: str, spec: GNNServiceSpec, observed: Observed) -> RepositoryDecision:
+def decide_repository(service: str, spec: GNNServiceSpec, observed: ObservedState) -> RepositoryDecision:
     users = spec.repository.claim_name
     leaving = tuple(sorted((claim for claim in observed.claims if claim.deleting), key=_age))
     if users is not None:
@@ -110,7 +110,7 @@ def holds_leaving_claim(job: ObservedJob, repository: RepositoryDecision) -> boo
     return is_users_going or is_of_lost_claim(job, repository)
 
 
-def decide_mounted(repository: RepositoryDecision, declared_uid: str, observed: Observed) -> MountedClaim:
+def decide_mounted(repository: RepositoryDecision, declared_uid: str, observed: ObservedState) -> MountedClaim:
     """The claim that the workers' pod template should mount. `declared_uid`: uid of the claim of the declared revision;
     empty: there is none."""
     deployment, claims = observed.deployment, {claim.uid: claim for claim in observed.claims}

@@ -25,7 +25,7 @@ from gnnserve_api.status.reasons import Reason
 from gnnserve_operator import kinds
 from gnnserve_operator.decide.events import WARNING, EventNote
 from gnnserve_operator.decide.problem import join_words
-from gnnserve_operator.declared import Difference, Path, differences
+from gnnserve_operator.declared import FieldDifference, Path, differences
 from gnnserve_operator.desired.metadata import APPLIED_ANNOTATION, MANAGER
 from gnnserve_operator.kinds import GNNWORKERPOOL, Manifest, ObjectRef, ServiceKey
 from gnnserve_routing.verdict import Verdict
@@ -154,7 +154,7 @@ def _field(path: Path) -> str:
     return words
 
 
-def _shown(difference: Difference, value: Any) -> str:
+def _shown(difference: FieldDifference, value: Any) -> str:
     path = difference.path
     if path and (path[0] in _CONTENT or (path[-1] == "value" and "env" in path)):
         return "a value that is not shown"

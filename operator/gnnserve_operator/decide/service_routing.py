@@ -19,11 +19,11 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.decide.published import Published
+from gnnserve_operator.decide.published import PublishedRevision
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.workers import Workers
 from gnnserve_operator.desired.routing import declared_table
-from gnnserve_operator.observed import Observed, ObservedRouting
+from gnnserve_operator.observed import ObservedRouting, ObservedState
 from gnnserve_operator.settings import Settings
 from gnnserve_routing.decision import RoutingDecision, RoutingState, recover_state, unknown_variants
 from gnnserve_routing.driver import TickContext, run_tick, undecided
@@ -81,7 +81,7 @@ class ServiceRouting:
         return None if self.base_variant is None else self.decision.state.reason
 
 
-def decide_declared_claim(spec: GNNServiceSpec, published: Published | None, observed: Observed) -> str:
+def decide_declared_claim(spec: GNNServiceSpec, published: PublishedRevision | None, observed: ObservedState) -> str:
     """Uid of the claim that the declared revision lies in; empty where none is known."""
     before = "" if observed.routing is None else observed.routing.claim_uid
     if published is None or _find_unknown_variant(spec, published.result) is not None:
@@ -91,9 +91,9 @@ def decide_declared_claim(spec: GNNServiceSpec, published: Published | None, obs
 
 def decide_service_routing(
     service: GNNService,
-    published: Published | None,
+    published: PublishedRevision | None,
     workers: Workers,
-    observed: Observed,
+    observed: ObservedState,
     status: Mapping[str, Any],
     settings: Settings,
     now: datetime,
@@ -127,7 +127,7 @@ def decide_service_routing(
 def _known(
     state: RoutingState,
     spec: GNNServiceSpec,
-    observed: Observed,
+    observed: ObservedState,
     status: Mapping[str, Any],
     question: PrometheusQuestion | None,
     settings: Settings,
@@ -162,7 +162,7 @@ def _url(spec: GNNServiceSpec, settings: Settings) -> str | None:
     return spec.routing.prometheus.url or settings.prometheus_url
 
 
-def _state(revision: str, observed: Observed, status: Mapping[str, Any]) -> RoutingState:
+def _state(revision: str, observed: ObservedState, status: Mapping[str, Any]) -> RoutingState:
     if observed.routed is not None and observed.routed.state.revision == revision:
         return observed.routed.state
     objective_met = condition_in(status, ConditionType.OBJECTIVE_MET).get("status")
@@ -170,7 +170,7 @@ def _state(revision: str, observed: Observed, status: Mapping[str, Any]) -> Rout
     return recover_state(revision, table, _HOLDS.get(str(objective_met)))
 
 
-def _candidates(revision: str, workers: Workers, observed: Observed) -> tuple[VariantRoute, ...]:
+def _candidates(revision: str, workers: Workers, observed: ObservedState) -> tuple[VariantRoute, ...]:
     """The revision's variants, as the first ready worker that answers from it reports them; workers of older versions
     report no costs."""
     routes = {answer.pod: answer.route for answer in observed.answers if answer.route is not None}

@@ -36,7 +36,7 @@ from gnnserve_api.status.service_status import (
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
 from gnnserve_operator.decide.readiness import Conditions, Situation
 from gnnserve_operator.decide.workers import AWAITED, Workers, ready_workers
-from gnnserve_operator.observed import Observed, ServiceWait
+from gnnserve_operator.observed import ObservedState, ServiceWait
 from gnnserve_routing.verdict import Verdict
 
 Status = dict[str, Any]
@@ -49,7 +49,7 @@ _COMMAND = re.compile(r"`kubectl (?![^`]*(?<!\S)(?:-n|-A|--namespace|--all-names
 
 
 def decide_wait(
-    conditions: Conditions, generation: GenerationDecision, observed: Observed, *, is_in_turn: bool, now: datetime
+    conditions: Conditions, generation: GenerationDecision, observed: ObservedState, *, is_in_turn: bool, now: datetime
 ) -> ServiceWait | None:
     """What is waited for, and since when; None: nothing, or something with an end of its own. `is_in_turn`: the workers
     wait for those of other services."""
@@ -237,7 +237,7 @@ def next_look_s(
 
 
 def next_look_at_answers_s(
-    conditions: Conditions, observed: Observed, status: Status, now: datetime
+    conditions: Conditions, observed: ObservedState, status: Status, now: datetime
 ) -> float | None:  # fmt: skip
     """Seconds to the next look at whether the endpoint answers; None: it does, or an event tells when it may."""
     available = conditions[ConditionType.AVAILABLE]
@@ -274,7 +274,7 @@ def _next_look_at_work_s(  # noqa: PLR0911 - a ladder, one rung a reason
     return _SOON_S if is_soon else _LATER_S
 
 
-def _awaits_pod_s(observed: Observed, now: datetime) -> float | None:
+def _awaits_pod_s(observed: ObservedState, now: datetime) -> float | None:
     """Seconds to the next look at the events of a Job that has no pod; None: each has one, or is suspended."""
     awaiting = [
         job.pod_due_since

@@ -19,7 +19,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import UpdatesStatus
 from gnnserve_operator.decide.generation import GenerationDecision
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.observed import ObservedState
 from gnnserve_routing.verdict import Verdict, sentence
 
 MOST_BEHIND_S = 30.0
@@ -44,7 +44,7 @@ _EARLIER = " Or have compaction begin earlier (spec.updates.compaction.deltaPerc
 
 
 def decide_updates(
-    spec: GNNServiceSpec, is_rolled_out: bool, compaction: GenerationDecision | None, observed: Observed
+    spec: GNNServiceSpec, is_rolled_out: bool, compaction: GenerationDecision | None, observed: ObservedState
 ) -> Verdict | None:
     """None: the spec asks for no updates. `compaction`: what is decided about its Job; None: there is none."""
     if spec.updates is None:
@@ -69,7 +69,7 @@ def decide_updates(
 
 
 def describe_updates(
-    spec: GNNServiceSpec, base: int, observed: Observed, before: Mapping[str, Any], now: datetime
+    spec: GNNServiceSpec, base: int, observed: ObservedState, before: Mapping[str, Any], now: datetime
 ) -> UpdatesStatus | None:
     """For the status: how far workers are, over all that tell. `base`: the offset of the published graph. `before`: the
     status as it is; what it says stays while no worker tells, and for a minute where figures change."""

@@ -26,7 +26,7 @@ from gnnserve_operator.decide.answers import decide_base_variant, describe_waiti
 from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem, remedy_of_refusal
 from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.desired.deployment import MountedClaim, WorkerPods
-from gnnserve_operator.observed import Observed, ObservedDeployment, ObservedMember, ObservedPod
+from gnnserve_operator.observed import ObservedDeployment, ObservedMember, ObservedPod, ObservedState
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -54,7 +54,7 @@ class Workers:
     """What keeps a pod from being ready."""
 
 
-def decide_workers(given: WorkerPods, template_digest: str, has_revision: bool, observed: Observed) -> Workers:
+def decide_workers(given: WorkerPods, template_digest: str, has_revision: bool, observed: ObservedState) -> Workers:
     wanted = given.wanted
     # Pods that have ended on their own stay until they are collected.
     live = [p for p in observed.pods if p.is_worker and not p.deleting and p.phase not in {"Failed", "Succeeded"}]
@@ -82,7 +82,7 @@ def decide_workers(given: WorkerPods, template_digest: str, has_revision: bool, 
     )
 
 
-def _find_problem(given: WorkerPods, live: list[ObservedPod], observed: Observed) -> Problem | None:
+def _find_problem(given: WorkerPods, live: list[ObservedPod], observed: ObservedState) -> Problem | None:
     deployment = observed.deployment
     found = []
     for pod in live:
@@ -125,7 +125,7 @@ def _find_problem(given: WorkerPods, live: list[ObservedPod], observed: Observed
     )
 
 
-def _words_without_room(given: WorkerPods, live: list[ObservedPod], observed: Observed) -> str:
+def _words_without_room(given: WorkerPods, live: list[ObservedPod], observed: ObservedState) -> str:
     """Message about the way out where pods are replaced, and there is no room for one more than are wanted; empty:
     nothing is replaced, or a pod stops first anyway."""
     deployment, wanted = observed.deployment, given.wanted
@@ -150,7 +150,7 @@ def _verdict(
     has_deployment: bool,
     live: list[ObservedPod],
     problem: Problem | None,
-    observed: Observed,
+    observed: ObservedState,
 ) -> Verdict:
     wanted = given.wanted
     if given.is_suspended:
@@ -172,7 +172,7 @@ def _verdict(
     return Verdict(False, Reason.WORKERS_STARTING, f"{ready} of {wanted} workers are ready.{words}")
 
 
-def _words_of_starting(live: list[ObservedPod], observed: Observed) -> str | None:
+def _words_of_starting(live: list[ObservedPod], observed: ObservedState) -> str | None:
     """What the first worker that runs and is not ready says of itself."""
     for pod in live:
         if (said := _words_of(pod, observed)) is not None:
@@ -180,7 +180,7 @@ def _words_of_starting(live: list[ObservedPod], observed: Observed) -> str | Non
     return None
 
 
-def _words_of(pod: ObservedPod, observed: Observed) -> str | None:
+def _words_of(pod: ObservedPod, observed: ObservedState) -> str | None:
     if not pod.running or pod.ready:
         return None
     answers = (answer for answer in observed.answers if answer.pod == pod.name and answer.route is None)
@@ -223,7 +223,7 @@ def expect_by_spec(
     ready: Verdict,
     workers: Workers,
     has_revision: bool,
-    observed: Observed,
+    observed: ObservedState,
     base_variant: str | None,
     *,
     speaks_tls: bool,
@@ -241,7 +241,7 @@ def expect_by_spec(
     return Expectation(workers.wanted, absence, None if ready.holds else ready.reason, base_variant, speaks_tls)
 
 
-def expect_by_children(problem: Problem, observed: Observed, base_variant: str | None) -> Expectation:
+def expect_by_children(problem: Problem, observed: ObservedState, base_variant: str | None) -> Expectation:
     """The expectation where the spec, or the pool that it names, says nothing: children stay as they are, so the
     Deployment tells how many workers there should be. `problem`: why nothing is said."""
     deployment = observed.deployment
@@ -255,7 +255,7 @@ def expect_by_children(problem: Problem, observed: Observed, base_variant: str |
     return Expectation(None if deployment is None else deployment.replicas, absence, problem.reason, base_variant)
 
 
-def decide_availability(expected: Expectation, observed: Observed) -> Verdict:
+def decide_availability(expected: Expectation, observed: ObservedState) -> Verdict:
     """Whether at least one ready worker answers for the service at its endpoint."""
     ready = ready_workers(observed)
     routes = {
@@ -279,7 +279,7 @@ def decide_availability(expected: Expectation, observed: Observed) -> Verdict:
     )
 
 
-def ready_workers(observed: Observed) -> tuple[ObservedPod, ...]:
+def ready_workers(observed: ObservedState) -> tuple[ObservedPod, ...]:
     return tuple(sorted((pod for pod in observed.pods if pod.is_worker and pod.ready), key=lambda pod: pod.name))
 
 
@@ -288,7 +288,7 @@ def _without_endpoint(
     ready: Sequence[ObservedPod],
     answering: Sequence[ObservedPod],
     routes: Mapping[str, Route],
-    observed: Observed,
+    observed: ObservedState,
 ) -> Verdict:
     if answering:
         count = "One worker answers" if len(answering) == 1 else f"{len(answering)} workers answer"
@@ -340,13 +340,13 @@ def _find_locked(told: Sequence[Route]) -> Verdict | None:
     )
 
 
-def _is_silent(pod: ObservedPod, observed: Observed) -> bool:
+def _is_silent(pod: ObservedPod, observed: ObservedState) -> bool:
     """Whether nothing at all came back from it, not even a refusal."""
     answer = next((answer for answer in observed.answers if answer.pod == pod.name), None)
     return answer is None or answer.is_silent
 
 
-def _words_of_silent(ready: Sequence[ObservedPod], answering: Sequence[ObservedPod], observed: Observed) -> str:
+def _words_of_silent(ready: Sequence[ObservedPod], answering: Sequence[ObservedPod], observed: ObservedState) -> str:
     """The first ready worker that does not answer."""
     silent = next((pod for pod in ready if pod not in answering), None)
     if silent is None:
@@ -410,7 +410,7 @@ class Rollout:
 
 
 def decide_rollout(
-    given: WorkerPods, declared: str, template_digest: str, mounted: MountedClaim, observed: Observed
+    given: WorkerPods, declared: str, template_digest: str, mounted: MountedClaim, observed: ObservedState
 ) -> Rollout:
     """`declared`: digest of the spec's part about the pods; `template_digest`: of the wanted pod template, which mounts
     the claim `mounted`."""

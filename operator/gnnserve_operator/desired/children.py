@@ -37,7 +37,7 @@ from gnnserve_operator.desired.metadata import Manifest, Parent, routing_name
 from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, build_services
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing
 from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
-from gnnserve_operator.kinds import Kind
+from gnnserve_operator.kinds import ResourceKind
 from gnnserve_operator.settings import Settings
 
 
@@ -85,12 +85,12 @@ class Removal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    kind: Kind
+    kind: ResourceKind
     of_service: Callable[[ChildInputs], Iterable[Manifest | None]] | None = None
     """Children of this kind of a GNNService; None stands for one that should not exist now."""
     of_pool: Callable[[PoolInputs], Iterable[Manifest | None]] | None = None
     """Children of this kind of a GNNWorkerPool."""
-    builds_on: tuple[Kind, ...] = ()
+    builds_on: tuple[ResourceKind, ...] = ()
     """Kinds that it depends on: it is not applied while one of these has another owner, or is leaving."""
     removal: Removal = Removal.WITH_OWNER
     is_watched: bool = True

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.pods import interface as pods
-from gnnserve_api.pods.tracing import ENDPOINT_VARIABLE, SAMPLER_ARGUMENT_VARIABLE, SAMPLER_VARIABLE, Sampler
+from gnnserve_api.pods.tracing import ENDPOINT_VARIABLE, SAMPLER_ARGUMENT_VARIABLE, SAMPLER_VARIABLE, TraceSampler
 from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
@@ -315,7 +315,7 @@ def _build_tracing_environment(worker: Worker) -> dict[str, str]:
         return {}
     return {
         ENDPOINT_VARIABLE: tracing.endpoint,
-        SAMPLER_VARIABLE: Sampler.SHARE.value,
+        SAMPLER_VARIABLE: TraceSampler.SHARE.value,
         SAMPLER_ARGUMENT_VARIABLE: str(tracing.sampled_permille / 1000),
     }
 

@@ -24,12 +24,12 @@ from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.belonging import needed_managed_fields
 from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, find_writers
 from gnnserve_operator.desired.metadata import POOL, SERVICE
-from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, RECONCILED, Kind, Manifest, ServiceKey
+from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, RECONCILED, Manifest, ResourceKind, ServiceKey
 from gnnserve_operator.metrics import ConditionLabels
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class IndexedObject:
     """One object, and the fields that are queried over all objects at once."""
 
     api_version: str
@@ -71,7 +71,7 @@ def service_of(body: Manifest) -> ServiceKey:
     return ServiceKey(namespace, intern(labels.get(SERVICE, "")))
 
 
-Objects = dict[ServiceKey, dict[str, Kept]]
+Objects = dict[ServiceKey, dict[str, IndexedObject]]
 """Objects by service, then by uid, which is unique."""
 
 
@@ -83,7 +83,7 @@ class Index:
     """The service of each object, by uid."""
     _buried: set[str] = field(default_factory=set)
 
-    def keep(self, key: ServiceKey, kept: Kept) -> None:
+    def keep(self, key: ServiceKey, kept: IndexedObject) -> None:
         """Store an object, replacing what was known of it, even under another service."""
         if kept.uid in self._buried:
             return
@@ -108,7 +108,7 @@ class Index:
                 del objects[key]
         return True
 
-    def find(self, uid: str) -> tuple[ServiceKey, Kept] | None:
+    def find(self, uid: str) -> tuple[ServiceKey, IndexedObject] | None:
         """An object, and the service that it belongs to; None: it is not known."""
         key = self._keys.get(uid)
         if key is None:
@@ -158,12 +158,12 @@ class Index:
         found = self._bodies(self._services, key)
         return max(found, key=lambda body: str(body["metadata"].get("creationTimestamp")), default=None)
 
-    def children(self, key: ServiceKey, *of: Kind) -> list[Manifest]:
+    def children(self, key: ServiceKey, *of: ResourceKind) -> list[Manifest]:
         """All children of a service, or those of some kinds."""
         found, kinds = self._children.get(key, {}).values(), {(kind.api_version, kind.name) for kind in of}
         return [kept.body() for kept in found if not kinds or (kept.api_version, kept.kind) in kinds]
 
-    def child(self, key: ServiceKey, kind: Kind, name: str) -> Manifest | None:
+    def child(self, key: ServiceKey, kind: ResourceKind, name: str) -> Manifest | None:
         """The child of that kind and name, whatever it belongs to; None: the watches know none. Where the end of an
         earlier one was not reported, the later one."""
         found = [raw for raw in self.children(key, kind) if raw["metadata"]["name"] == name]
@@ -175,13 +175,13 @@ class Index:
         uid = metadata["uid"]
         return kept.keys() == {uid} and kept[uid].version == metadata["resourceVersion"]
 
-    def versions(self, key: ServiceKey, kinds: Set[Kind]) -> frozenset[tuple[str, str]]:
+    def versions(self, key: ServiceKey, kinds: Set[ResourceKind]) -> frozenset[tuple[str, str]]:
         """Uid and resourceVersion of each child of these kinds: equal as long as none of them has changed."""
         names = {kind.name for kind in kinds}
         kept = self._children.get(key, {}).values()
         return frozenset((found.uid, found.version) for found in kept if found.kind in names)
 
-    def by_uid(self, kind: Kind) -> dict[str, Kept]:
+    def by_uid(self, kind: ResourceKind) -> dict[str, IndexedObject]:
         return {
             uid: kept
             for objects in (self._services, self._children)
@@ -214,7 +214,7 @@ class Index:
             if (body := self.service(key)) is not None
         }
 
-    def _of_kind(self, kept: Kept) -> Objects:
+    def _of_kind(self, kept: IndexedObject) -> Objects:
         return self._services if _is_reconciled(kept.api_version, kept.kind) else self._children
 
     @staticmethod

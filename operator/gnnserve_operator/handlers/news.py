@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gnnserve_operator.declared import content_of
 from gnnserve_operator.desired.metadata import queue_labels
-from gnnserve_operator.handlers.index import Index, Kept, service_of
+from gnnserve_operator.handlers.index import Index, IndexedObject, service_of
 from gnnserve_operator.kinds import (
     CLAIM,
     CONFIG_MAP,
@@ -26,9 +26,9 @@ from gnnserve_operator.kinds import (
     ROLE_BINDING,
     SERVICE,
     SERVICE_ACCOUNT,
-    Kind,
     Manifest,
     Raw,
+    ResourceKind,
     ServiceKey,
     has_moved_on,
 )
@@ -42,7 +42,7 @@ def _nothing(_: Raw) -> None:
     return None
 
 
-READ_OF_STATUS: Mapping[Kind, Callable[[Raw], object]] = {
+READ_OF_STATUS: Mapping[ResourceKind, Callable[[Raw], object]] = {
     POD: observed_pod,
     DEPLOYMENT: observed_deployment,
     JOB: observed_job,
@@ -84,7 +84,7 @@ class Intake:
         if change == "DELETED":
             self.index.drop(uid)
         else:
-            self.index.keep(key, Kept.of(body))
+            self.index.keep(key, IndexedObject.of(body))
         after = self.index.find(uid)
         concerned |= dict.fromkeys(self.index.related(key))  # and as it is
         if before is not None:
@@ -95,7 +95,7 @@ class Intake:
             self.on_change(other)
 
     def _concerned(
-        self, key: ServiceKey, before: Kept, after: Kept, concerned: dict[ServiceKey, None]
+        self, key: ServiceKey, before: IndexedObject, after: IndexedObject, concerned: dict[ServiceKey, None]
     ) -> dict[ServiceKey, None]:
         """Services and pools among the concerned whose decisions may differ by a change of an object, as the index
         keeps it."""

@@ -14,7 +14,7 @@ import kopf
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.metadata import CHILDREN_SELECTOR
-from gnnserve_operator.kinds import RECONCILED, Kind, Manifest
+from gnnserve_operator.kinds import RECONCILED, Manifest, ResourceKind
 from gnnserve_operator.login import login
 
 Take = Callable[[str | None, Manifest], None]
@@ -57,5 +57,5 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     return built
 
 
-def _resource(kind: Kind) -> tuple[str, str, str]:
+def _resource(kind: ResourceKind) -> tuple[str, str, str]:
     return kind.group, kind.version, kind.plural

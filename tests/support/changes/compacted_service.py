@@ -13,7 +13,7 @@ from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.carrying import carry_over
-from gnnserve_worker.compaction.folding import Folded, fold
+from gnnserve_worker.compaction.folding import FoldedGraph, fold
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
@@ -50,7 +50,7 @@ class Service:
     def opened(self) -> LoadedRevision:
         return load_revision(self.repository, self.manifest.revision, ROOM_BYTES)
 
-    def fold(self, room_bytes: int = ROOM_BYTES) -> Folded | None:
+    def fold(self, room_bytes: int = ROOM_BYTES) -> FoldedGraph | None:
         """Fold the log into the graph, and publish a revision over it."""
         loaded = load_revision(self.repository, self.manifest.revision, room_bytes)
         folded = fold(loaded, [self.features], self.log, UID, room_bytes, silent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from gnnserve_worker.changes.log import Appended, ChangeLog, Entry, Position, Record
+from gnnserve_worker.changes.log import AppendResult, ChangeLog, Entry, Position, Record
 
 
 class FlakyLog:
@@ -28,7 +28,7 @@ class FlakyLog:
         self.is_blind = threading.Event()
         """While it is set, nothing new is seen."""
 
-    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[Appended]:
+    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[AppendResult]:
         self.groups.append(list(entries))
         self.reached.set()
         assert self.gate.wait(60)

@@ -35,7 +35,7 @@ from gnnserve_worker.models.folding import EIGENVALUES, SHARES
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks.generated import Imported
+from gnnserve_worker.tasks.generated import ImportedGraph
 from gnnserve_worker.tasks.score_links.held_out import hold_out_links
 
 UID = "f7b4c2a0-0000-4000-8000-000000000003"
@@ -59,7 +59,7 @@ def data_of(plain: PlainGraph, digest: str) -> GraphData:
     return GraphData.of_one_type("made up", digest, graph, features, np.zeros(0, np.int64), (), none, rules, ids)
 
 
-def generated(repository: Repository, spec: GNNServiceSpec, imported: Imported) -> RevisionManifest:
+def generated(repository: Repository, spec: GNNServiceSpec, imported: ImportedGraph) -> RevisionManifest:
     models = RandomModels(spec.model.network(6))
     with patch.object(one_relation, "worth_keeping", tuple):
         return generate_over(spec, imported.graph, imported.problem, repository, lambda data, features: models)

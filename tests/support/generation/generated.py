@@ -10,7 +10,7 @@ from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.lessons import Models, lessons_of
 from gnnserve_worker.generation.one_relation import OneRelation, OneRowsOf
 from gnnserve_worker.generation.profile import profile_budget_s
-from gnnserve_worker.generation.steps import Wanted, publish_networks
+from gnnserve_worker.generation.steps import RequestedRevision, publish_networks
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import ProgressListener, silent
@@ -26,6 +26,6 @@ def generate_over(
     one_rows_of: OneRowsOf | None = None, progress: ProgressListener = silent,
 ) -> RevisionManifest:  # fmt: skip
     identity = RevisionIdentity("recipe", data.digest, None, {})
-    wanted = Wanted(spec, task_of(spec), identity, repository, progress, None, profile_budget_s())
+    wanted = RequestedRevision(spec, task_of(spec), identity, repository, progress, None, profile_budget_s())
     networks = OneRelation(wanted, data, problem, given).learn_by(lessons_of(spec), models_of, one_rows_of)
     return publish_networks(wanted, networks, "tests")

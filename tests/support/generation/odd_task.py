@@ -43,18 +43,18 @@ from gnnserve_worker.tasks import generation, serving
 from gnnserve_worker.tasks.deciding import BY_CLASS, Decides
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.generated import (
-    Batch,
     Confidences,
     Course,
     DecoderTensors,
     EmbeddingCourse,
     EmbeddingRates,
-    Imported,
+    EpochPart,
+    ImportedGraph,
     Judgement,
     OutputsOf,
-    Part,
-    Taught,
-    Verdict,
+    SplitJudgements,
+    TeacherOutputs,
+    TrainingBatch,
     Visible,
 )
 from gnnserve_worker.tasks.node_items import NodeItems
@@ -119,14 +119,14 @@ class TellOddClasses:
     def says_unlabelled(self) -> tuple[str, str]:
         return "odd", "no type has classes"
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         return self.pose(self.load(downloads, progress))
 
-    def pose(self, graph: GraphData) -> Imported:
+    def pose(self, graph: GraphData) -> ImportedGraph:
         posed = self._told(graph)
-        return Imported(posed, OddClasses(posed.labels[:, 0] == 1, posed.splits), posed.findings)
+        return ImportedGraph(posed, OddClasses(posed.labels[:, 0] == 1, posed.splits), posed.findings)
 
-    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         return self.pose(version)
 
     def _told(self, graph: GraphData) -> GraphData:
@@ -165,7 +165,7 @@ class OddClasses:
     def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course:
         return OddCourse(self, visible)
 
-    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
+    def one_row_courses(self, visible: Visible, taught: TeacherOutputs) -> Iterator[Course]:
         return iter(())
 
     def embedding_course(self) -> EmbeddingCourse:
@@ -185,9 +185,11 @@ class OddJudge:
     def __init__(self, problem: OddClasses) -> None:
         self._problem = problem
 
-    def judge(self, outputs_of: OutputsOf) -> Verdict:
+    def judge(self, outputs_of: OutputsOf) -> SplitJudgements:
         splits = self._problem.splits
-        return Verdict(*(Judgement(self._share(nodes, outputs_of)) for nodes in (splits.validation, splits.test)))
+        return SplitJudgements(
+            *(Judgement(self._share(nodes, outputs_of)) for nodes in (splits.validation, splits.test))
+        )
 
     def _share(self, nodes: np.ndarray, outputs_of: OutputsOf) -> float:
         return float(np.mean((outputs_of(nodes)[:, 0] > 0) == self._problem.is_odd[nodes]))
@@ -236,11 +238,11 @@ class OddCourse:
     def examined(self) -> np.ndarray:
         return self.problem.splits.validation
 
-    def parts(self, epoch: int) -> Iterator[Part]:
-        yield Part(self.problem.splits.train, self.visible)
+    def parts(self, epoch: int) -> Iterator[EpochPart]:
+        yield EpochPart(self.problem.splits.train, self.visible)
 
-    def batch(self, items: np.ndarray) -> Batch:
-        return Batch(items, lambda outputs: self._loss(outputs, items))
+    def batch(self, items: np.ndarray) -> TrainingBatch:
+        return TrainingBatch(items, lambda outputs: self._loss(outputs, items))
 
     def judge(self, outputs: np.ndarray) -> tuple[float, float]:
         loss = self._loss(torch.from_numpy(outputs), self.examined)
@@ -301,7 +303,7 @@ class OddTensors:
 
 
 class NothingElse:
-    """A `Recommending` and the `NodeLabels` of a service that has neither."""
+    """A `Recommender` and the `SourceLabels` of a service that has neither."""
 
     output: Output = "embeddings"
     example = 0

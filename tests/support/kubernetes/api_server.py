@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from tests.support.kubernetes.api_types import traits_of
 from tests.support.kubernetes.fake_cluster import Change, FakeCluster, Manifest, Refusal, Write, copied
 
-from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, Kind
+from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, ResourceKind
 
 _KOPF_ASKS_FOR = (
-    Kind("v1", "Namespace", "namespaces"),
-    Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions"),
+    ResourceKind("v1", "Namespace", "namespaces"),
+    ResourceKind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions"),
 )
 _IDENTITY = {"apiVersion", "kind"}
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
@@ -57,7 +57,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    kind: Kind
+    kind: ResourceKind
     namespace: str | None
     name: str | None
     subresource: str | None
@@ -78,7 +78,7 @@ class Watch:
     """What a watch has to tell; never waits. `is_over` after an ERROR."""
 
     cluster: FakeCluster
-    kind: Kind
+    kind: ResourceKind
     selects: Callable[[Manifest], bool]
     version: int
     initial: list[Manifest]

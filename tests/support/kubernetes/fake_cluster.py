@@ -45,13 +45,13 @@ from tests.support.kubernetes.managed_fields import (
 from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
-from gnnserve_operator.kinds import EVENT, GNNSERVICE, GNNWORKERPOOL, LEASE, POD_MONITOR, Kind
+from gnnserve_operator.kinds import EVENT, GNNSERVICE, GNNWORKERPOOL, LEASE, POD_MONITOR, ResourceKind
 
 T = TypeVar("T")
 Manifest = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
-REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
+REPLICA_SET = ResourceKind("apps/v1", "ReplicaSet", "replicasets")
 KINDS = (GNNSERVICE, GNNWORKERPOOL, *WATCHED_CHILDREN, POD_MONITOR, EVENT, REPLICA_SET, LEASE)
 _MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 _GRACE_S = 30
@@ -106,7 +106,7 @@ class Fault:
 
 @dataclass(slots=True)
 class FakeCluster:
-    kinds: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind is not POD_MONITOR)
+    kinds: tuple[ResourceKind, ...] = tuple(kind for kind in KINDS if kind is not POD_MONITOR)
     default: Callable[[Manifest], None] | None = None
     """What the API server makes of an object that is written, beyond what is here; in place."""
     schema: Manifest | None = field(default_factory=lambda: GNNSERVICE_SCHEMA)
@@ -541,7 +541,7 @@ class FakeCluster:
         found = self.kind(key[0])
         return {"name": key[2], "kind": found.plural, **({"group": found.group} if found.group else {})}
 
-    def kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> ResourceKind:
         return next(kind for kind in (*self.kinds, *KINDS) if kind.name == name)
 
 

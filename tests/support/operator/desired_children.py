@@ -13,14 +13,14 @@ from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.routing import declared_table
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.observed import ObservedState
 
 
 def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[str, Any]]:
     parent = Parent(service.metadata.name, service.metadata.namespace, UID)
     result = make_result(service.spec.recipe())
     made = make_settings(**settings)
-    claim = decide_repository(parent.name, service.spec, Observed()).name
+    claim = decide_repository(parent.name, service.spec, ObservedState()).name
     given = ChildInputs(
         parent,
         service.spec,

@@ -25,7 +25,7 @@ from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.metadata import FIELD_MANAGER, JOB_NAME, queue_labels, routing_name, worker_name
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
-    Observed,
+    ObservedState,
     Rejection,
     ServiceWait,
     WorkerAnswer,
@@ -143,7 +143,7 @@ class Namespace:
 
     # --- seeing and planning
 
-    def observed(self) -> Observed:
+    def observed(self) -> ObservedState:
         routing = self.objects.get(("ConfigMap", routing_name(self.name)))
         deployment = self.objects.get(("Deployment", worker_name(self.name)))
         answers = tuple(
@@ -157,7 +157,7 @@ class Namespace:
             tuple(replace(job, refusal=self.refusals.get(job.name, "")) for job in found)
             for found in observed_jobs(raw for (kind, _), raw in self.objects.items() if kind == "Job")
         )
-        return Observed(
+        return ObservedState(
             routing=None if routing is None else observed_routing(routing),
             claims=tuple(
                 observed_claim(raw) for (kind, _), raw in self.objects.items() if kind == "PersistentVolumeClaim"

@@ -22,7 +22,7 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.metadata import JOB_NAME
 from gnnserve_operator.errors import ConflictError, RefusedError
 from gnnserve_operator.fleet import Fleet
-from gnnserve_operator.handlers.index import Index, Kept, service_of
+from gnnserve_operator.handlers.index import Index, IndexedObject, service_of
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
@@ -133,7 +133,7 @@ class Scene:
                 self.index.drop(kept)
         for found in self.cluster.objects.values():
             if found["kind"] not in {"Event", "ReplicaSet"}:
-                self.index.keep(service_of(found), Kept.of(found))
+                self.index.keep(service_of(found), IndexedObject.of(found))
 
     def _act(self) -> None:
         for job in self.of_kind("Job").values():

@@ -24,14 +24,14 @@ from gnnserve_cli.main import app
 from gnnserve_cli.render import output
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.data import Report
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 from gnnserve_cli.report.terminal import render_report
 from gnnserve_worker.repository import paths
 
 _RUN = CliRunner()
 
 
-def report_of(subject: Subject, **options: object) -> Report:
+def report_of(subject: ReportSubject, **options: object) -> Report:
     return build_report(subject, "gnnserve test", **options)  # type: ignore[arg-type]
 
 

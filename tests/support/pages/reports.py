@@ -14,7 +14,7 @@ from gnnserve_api.files.repository import RankingRun, RevisionManifest
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.html import build_page
-from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.subject import ReportSubject
 
 
 def manifest_of(*variants: VariantProfile, others: int = 0, **changes: object) -> RevisionManifest:
@@ -36,9 +36,9 @@ def manifest_of(*variants: VariantProfile, others: int = 0, **changes: object) -
 def subject_of(
     *variants: VariantProfile, others: int = 0, service: str = "default/digits", source: str = "builtin Digits",
     **changes: object,
-) -> Subject:  # fmt: skip
+) -> ReportSubject:  # fmt: skip
     manifest = manifest_of(*variants, others=others, **changes)
-    return Subject(
+    return ReportSubject(
         service=service,
         revision=manifest.revision,
         recipe=manifest.recipe,
@@ -55,7 +55,7 @@ def five_widths() -> list[VariantProfile]:
     return [variant(k, validation=0.99 - 0.004 * k, p50_ms=0.05 + 0.16 / k) for k in (1, 2, 4, 8, 16)]
 
 
-def every_storage() -> Subject:
+def every_storage() -> ReportSubject:
     """17 variants from 0.03 to 300 ms, names of every length."""
     made = []
     for number, storage in enumerate(Storage):
@@ -67,7 +67,7 @@ def every_storage() -> Subject:
     return subject_of(*made, others=2)
 
 
-def without_test_nodes() -> Subject:
+def without_test_nodes() -> ReportSubject:
     made = [untested(variant(k, validation=0.99 - 0.004 * k)) for k in (1, 4)]
     return subject_of(*made, test_nodes=0)
 
@@ -85,7 +85,7 @@ def without_stages(one: VariantProfile) -> VariantProfile:
     return msgspec.structs.replace(one, latency=points)
 
 
-def drifting() -> Subject:
+def drifting() -> ReportSubject:
     """A profile like the paper's Products: test nodes are less accurate, and have fewer neighbours."""
     made = [
         msgspec.structs.replace(
@@ -110,7 +110,7 @@ CASES = {
 }
 
 
-def _with_network(subject: Subject, **changes: object) -> Subject:
+def _with_network(subject: ReportSubject, **changes: object) -> ReportSubject:
     network = msgspec.structs.replace(subject.provenance.network, **changes)
     return replace(subject, provenance=msgspec.structs.replace(subject.provenance, network=network))
 

@@ -12,7 +12,7 @@ import httptools
 from tests.support.serving.serving import Client, FakeWorker, running
 
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.serving.http.wire.connection import Connection, Shared
+from gnnserve_worker.serving.http.wire.connection import ConnectionContext, HttpConnection
 from gnnserve_worker.serving.http.wire.http1 import ResponseStart
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_ROOM, Patience, Room
 from gnnserve_worker.serving.security.access import Access
@@ -118,7 +118,7 @@ def read_responses(data: bytes | bytearray) -> list[Response]:
 class Wire:
     """One client's end."""
 
-    connection: Connection
+    connection: HttpConnection
     transport: FakeTransport
 
     def send(self, data: bytes) -> None:
@@ -151,11 +151,11 @@ class Wire:
 @dataclass(slots=True)
 class Server:
     client: Client
-    shared: Shared
+    shared: ConnectionContext
 
     def connect(self) -> Wire:
         transport = FakeTransport()
-        connection = Connection(self.shared, asyncio.get_running_loop())
+        connection = HttpConnection(self.shared, asyncio.get_running_loop())
         connection.connection_made(transport)  # type: ignore[arg-type]
         return Wire(connection, transport)
 
@@ -169,7 +169,7 @@ async def serving(
     room: Room = DEFAULT_ROOM,
 ) -> AsyncIterator[Server]:
     async with running(worker or FakeWorker(), of, access=access) as client:
-        shared = Shared(client.app, patience or Patience(), room, ResponseStart(DATE))
+        shared = ConnectionContext(client.app, patience or Patience(), room, ResponseStart(DATE))
         yield Server(client, shared)
         for connection in list(shared.connections):
             connection.connection_lost(None)

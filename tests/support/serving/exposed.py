@@ -19,7 +19,7 @@ from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
 from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
-from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.failure import ProgramFailure
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.metrics import metrics as serving
@@ -32,7 +32,7 @@ ON_GPU = DeviceStats(
 )  # fmt: skip
 """What a worker with a GPU tells of it."""
 OF_PROGRAM = ProgramStats(
-    answered=5, failed=4, run_s=0.5, restarts=dict.fromkeys(Failure, 1), problem="ended its process"
+    answered=5, failed=4, run_s=0.5, restarts=dict.fromkeys(ProgramFailure, 1), problem="ended its process"
 )
 """What a worker whose model is a program tells of it."""
 

@@ -16,7 +16,7 @@ from gnnserve_cli.local_service import LocalService
 from gnnserve_cli.server_options import source_of_load
 from gnnserve_cli.slow_loop import slow_loop
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.process.server import Serving, serve_revision
+from gnnserve_worker.serving.process.server import StartedService, serve_revision
 
 LATENCY_MS = 100
 
@@ -36,7 +36,7 @@ def main(routing: str, prometheus: str = "") -> None:
     revision = FakeWorker(fail=take_time).revision()
     with slow_loop(of.spec, source_of_load(prometheus or None, of)) as begin_routing:
 
-        def begin(serving: Serving) -> None:
+        def begin(serving: StartedService) -> None:
             print(sock.getsockname()[1], flush=True)
             local = LocalService(serving.served, lambda _name: revision, "")
             local.begin(serving.revision, of.spec.routing_table(revision.manifest.revision))

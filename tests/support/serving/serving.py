@@ -40,7 +40,7 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
-from gnnserve_worker.inference.served_changes import MarkedGone, NoLog, NoneGone, ServedChanges
+from gnnserve_worker.inference.served_changes import MarkedGoneNodes, NoGoneNodes, NoLog, ServedChanges
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine.engine import Engine
@@ -49,7 +49,7 @@ from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.process.server import serve_revision
-from gnnserve_worker.serving.requests import Outcome, Pending
+from gnnserve_worker.serving.requests import Outcome, PendingRequest
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.tasks.opening import TaskParts
 from gnnserve_worker.tasks.score_links.links import ServedLinks
@@ -210,7 +210,7 @@ class FakeWorker:
                 if self.overlays is None
                 else KnownFeatures((self.overlays.columns,), lambda _: 0),
                 log=NoLog() if self.updates is None else FakeLog(self.updates),
-                gone=NoneGone() if self.is_gone is None else MarkedGone(self.is_gone),
+                gone=NoGoneNodes() if self.is_gone is None else MarkedGoneNodes(self.is_gone),
                 would_wait=lambda: self.is_changing,
             ),
         )
@@ -304,7 +304,7 @@ class Client:
 class Submitted:
     """A request that a model accepted."""
 
-    pending: Pending
+    pending: PendingRequest
     outcome: asyncio.Future[Outcome]
 
 

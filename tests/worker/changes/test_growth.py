@@ -19,7 +19,7 @@ from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import ADDED, MERGED, REMOVED, living_lists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.growth import GrowingArray, enlarged
-from gnnserve_worker.inference.touched import Touched, TouchedSince
+from gnnserve_worker.inference.touched import ChangedNodes, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.kernels.primitives import room_for, scratch_for
 from gnnserve_worker.models.pair_queries import Products
@@ -245,7 +245,7 @@ def test_what_changes_touch_is_a_set_however_often_parts_are_joined(monkeypatch:
     listed, renewed = set[int](), set[int]()
     for offset in range(60):
         parts = [np.unique(draw.integers(0, 300, 15)) for _ in range(2)]
-        since.note(Touched(offset, *parts))
+        since.note(ChangedNodes(offset, *parts))
         written.note_lists(parts[0])
         listed |= {*parts[0].tolist()}
         renewed |= {*parts[1].tolist()}

@@ -24,7 +24,7 @@ from tests.support.changes.living import (
 import gnnserve_worker.inference.living as living_module
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
-from gnnserve_worker.inference.drafting import Group
+from gnnserve_worker.inference.drafting import ChangeGroup
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
@@ -89,7 +89,7 @@ def test_nothing_of_a_group_is_seen_before_all_of_it(
 
         return call
 
-    def publish(*arguments: Group) -> None:
+    def publish(*arguments: ChangeGroup) -> None:
         original(*arguments)
         remember()
 

@@ -46,7 +46,7 @@ from gnnserve_worker.graph.store import Graph, Relation
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
 from gnnserve_worker.opening.living_graphs import living_graphs
-from gnnserve_worker.serving.http.changes.batch_ids import TextsWithTypes
+from gnnserve_worker.serving.http.changes.batch_ids import TypedTexts
 from gnnserve_worker.serving.http.changes.content import content_of, payload_of
 from gnnserve_worker.serving.http.changes.reading import read_changes
 
@@ -495,7 +495,7 @@ def test_an_edge_of_several_types_has_the_payload_of_the_relation_that_it_names(
     kind = kind_of(RULES[0], has_types=True, nodes=4)
     schema, edges = kind.schema(1, 1), [("user/0", "buys", "item/1"), ("user/0", "knows", "user/1")]
     request = TypedChangesRequest(edges=(*edges, ("user/0", "sells", "item/1")))
-    assert TextsWithTypes().relations(request, NamedEnds(), schema).tolist() == [2, 1, -1]  # type: ignore[arg-type]
+    assert TypedTexts().relations(request, NamedEnds(), schema).tolist() == [2, 1, -1]  # type: ignore[arg-type]
     described = [payload_of(schema, TEXTS_WITH_TYPES.relation_of(edge)) for edge in request.edges]
     assert described == [PayloadManifest(COLUMNS, "at", 1), None, None]
     batch = ChangeBatch(

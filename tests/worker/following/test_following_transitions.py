@@ -16,20 +16,20 @@ from gnnserve_api.pods.routing import RoutingMode, RoutingTable
 from gnnserve_worker.following.delay import Delay
 from gnnserve_worker.following.state import (
     CouldGrow,
-    Declared,
-    Doubted,
     Event,
-    Failed,
+    FilesReplaced,
+    FilesVerified,
     Load,
-    Loaded,
+    LoaderFailed,
+    LoaderIdle,
+    LoaderStopped,
     Log,
-    Moved,
-    Report,
+    ReportProblem,
+    RevisionDoubted,
+    RevisionLoaded,
     State,
-    Stopped,
     Switch,
-    Turn,
-    Verified,
+    TableDeclared,
     Verify,
     Withdraw,
 )
@@ -69,7 +69,7 @@ class World:
     def tell(self, event: Event) -> None:
         before, answered = self.state, self.answering
         self.state, effects = step(before, event, self.now_s)
-        if before.job is not None and not isinstance(event, Verified | Loaded | Failed):
+        if before.job is not None and not isinstance(event, FilesVerified | RevisionLoaded | LoaderFailed):
             assert self.state.job is before.job, "two jobs at once"
         for effect in effects:
             match effect:
@@ -78,9 +78,9 @@ class World:
                     assert table.revision == revision.manifest.revision
                     self.answering = revision
                 case Withdraw():
-                    assert isinstance(event, Doubted)
+                    assert isinstance(event, RevisionDoubted)
                     self.answering = None
-                case Report(problem):
+                case ReportProblem(problem):
                     self.reports.append(problem)
                 case Log():
                     self.logged.append(effect)
@@ -88,13 +88,13 @@ class World:
                     pass
         told = None if self.state.answering is None else self.state.answering.revision
         assert told is self.answering
-        if isinstance(event, Failed):
+        if isinstance(event, LoaderFailed):
             assert self.answering is answered, "a failure changed what answers"
 
     def doubt(self) -> None:
         if (revision := self.answering) is not None:
             self.rehearsed = [ready for ready in self.rehearsed if ready is not revision]
-            self.tell(Doubted(revision, "was written to"))
+            self.tell(RevisionDoubted(revision, "was written to"))
 
     def finish(self, error: Exception | None = None) -> None:
         """The job, if there is one."""
@@ -104,7 +104,7 @@ class World:
             case Verify(revision):
                 if error is None:
                     self.rehearsed.append(revision)
-                self.tell(Verified(is_intact=error is None))
+                self.tell(FilesVerified(is_intact=error is None))
             case Load(table):
                 loaded = cast("ServedRevision", FakeRevision(table.revision, SimpleNamespace(files=object())))
                 try:
@@ -112,20 +112,20 @@ class World:
                 except TableError as refused:
                     error = refused
                 if error is not None:
-                    self.tell(Failed(error))
+                    self.tell(LoaderFailed(error))
                     return
                 self.rehearsed.append(loaded)
                 overtaken = self.state.declared is None or self.state.declared.revision != (
                     self.state.attempted and self.state.attempted.revision
                 )
                 before = self.answering
-                self.tell(Loaded(loaded, 0.5, is_larger=True))
+                self.tell(RevisionLoaded(loaded, 0.5, is_larger=True))
                 if overtaken or self.state.is_stopped:
                     assert self.answering is before, "switched to what was overtaken"
 
     def settle(self) -> None:
         for _ in range(30):
-            self.tell(Turn())
+            self.tell(LoaderIdle())
             self.finish()
             self.now_s += LONGEST_S + 1
 
@@ -137,8 +137,8 @@ def table(revision: str, latency_ms: float | None = None, variant: str | None = 
 
 def serving(revision: str = "a") -> World:
     world = World()
-    world.tell(Declared(table(revision)))
-    world.tell(Turn())
+    world.tell(TableDeclared(table(revision)))
+    world.tell(LoaderIdle())
     world.finish()
     assert world.answering is not None
     return world
@@ -157,9 +157,9 @@ OPERATIONS = st.one_of(
 def play(world: World, operation: str, argument: Any) -> None:
     match operation:
         case "declare":
-            world.tell(Declared(argument))
+            world.tell(TableDeclared(argument))
         case "turn":
-            world.tell(Turn())
+            world.tell(LoaderIdle())
         case "finish":
             world.finish()
         case "fail":
@@ -169,7 +169,7 @@ def play(world: World, operation: str, argument: Any) -> None:
         case "doubt":
             world.doubt()
         case "move" if world.answering is not None:
-            world.tell(Moved(world.answering, "is gone"))
+            world.tell(FilesReplaced(world.answering, "is gone"))
         case "grow" if world.answering is not None:
             world.tell(CouldGrow(world.answering))
         case "wait":
@@ -202,7 +202,7 @@ def test_nothing_is_switched_to_after_the_end(before: list[tuple[str, Any]], aft
     world = World()
     for operation, argument in before:
         play(world, operation, argument)
-    world.tell(Stopped())
+    world.tell(LoaderStopped())
     answered = world.answering
     for operation, argument in after:
         play(world, operation, argument)
@@ -212,12 +212,12 @@ def test_nothing_is_switched_to_after_the_end(before: list[tuple[str, Any]], aft
 def test_a_table_that_is_declared_again_after_another_is_loaded_again() -> None:
     """Its first copy came while the other was declared, and was dropped."""
     world = World()
-    world.tell(Declared(table("a")))
-    world.tell(Turn())
-    world.tell(Declared(table("b")))
+    world.tell(TableDeclared(table("a")))
+    world.tell(LoaderIdle())
+    world.tell(TableDeclared(table("b")))
     world.finish()
     assert world.answering is None
-    world.tell(Declared(table("a")))
+    world.tell(TableDeclared(table("a")))
     world.settle()
     assert world.state.table == table("a")
     assert world.answering is not None
@@ -225,16 +225,16 @@ def test_a_table_that_is_declared_again_after_another_is_loaded_again() -> None:
 
 def test_a_failure_keeps_what_answers_and_tries_again_later_and_later() -> None:
     world = serving()
-    world.tell(Declared(table("b")))
+    world.tell(TableDeclared(table("b")))
     delays = []
     for _ in range(7):
-        world.tell(Turn())
+        world.tell(LoaderIdle())
         assert world.state.job is not None
         world.finish(RepositoryError("/x", "is gone", "generate again"))
         left_s = world.state.delay.left_s(world.now_s)
         assert left_s is not None
         delays.append(left_s)
-        world.tell(Turn())
+        world.tell(LoaderIdle())
         assert world.state.job is None, "not before it is due"
         world.now_s += left_s
     assert delays == [1, 2, 4, 8, 16, 30, 30]
@@ -244,9 +244,9 @@ def test_a_failure_keeps_what_answers_and_tries_again_later_and_later() -> None:
 
 def test_a_reason_is_logged_once_until_it_changes_and_so_is_the_end_of_failing() -> None:
     world = World()
-    world.tell(Declared(table("a")))
+    world.tell(TableDeclared(table("a")))
     for words in ("was altered: long", "was altered: long", "was altered: long", "is gone", "was altered: long", None):
-        world.tell(Turn())
+        world.tell(LoaderIdle())
         world.finish(None if words is None else RepositoryError("/x", words, "generate again"))
         world.now_s += LONGEST_S
     told = [log.words.partition("; trying")[0] for log in world.logged if log.level >= logging.WARNING]
@@ -269,23 +269,23 @@ def test_what_never_failed_says_nothing_of_recovery() -> None:
 
 def test_a_failed_switch_keeps_what_answers_and_is_tried_again() -> None:
     world = serving()
-    world.tell(Declared(table("a", latency_ms=5)))
+    world.tell(TableDeclared(table("a", latency_ms=5)))
     before = world.state
-    world.tell(Turn())
+    world.tell(LoaderIdle())
     assert world.state.table == table("a", latency_ms=5)
     world.state = before  # as the shell does, where the server did not switch
-    world.tell(Failed(RuntimeError("the loop is busy")))
+    world.tell(LoaderFailed(RuntimeError("the loop is busy")))
     assert world.reports[-1] == "revision a cannot be loaded: RuntimeError: the loop is busy"
     world.now_s += SHORTEST_S
-    world.tell(Turn())
+    world.tell(LoaderIdle())
     assert world.state.table == table("a", latency_ms=5)
     assert world.reports[-1] is None
 
 
 def test_reason_of_a_withdrawal_is_not_taken_back_by_the_load_that_was_under_way() -> None:
     world = serving()
-    world.tell(Declared(table("b")))
-    world.tell(Turn())
+    world.tell(TableDeclared(table("b")))
+    world.tell(LoaderIdle())
     world.doubt()
     reports = len(world.reports)
     world.finish(RepositoryError("/x", "is gone", "generate again"))
@@ -294,12 +294,12 @@ def test_reason_of_a_withdrawal_is_not_taken_back_by_the_load_that_was_under_way
 
 def test_memory_that_came_free_for_one_revision_loads_no_other_again() -> None:
     world = serving()
-    world.tell(Declared(table("b")))
-    world.tell(Turn())
+    world.tell(TableDeclared(table("b")))
+    world.tell(LoaderIdle())
     assert world.answering is not None
     world.tell(CouldGrow(world.answering))
     world.finish()
-    world.tell(Turn())
+    world.tell(LoaderIdle())
     assert world.state.job is None
 
 

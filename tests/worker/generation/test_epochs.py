@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gnnserve_worker.generation.epochs import Schedule, run_epochs
-from gnnserve_worker.tasks.generated import Batch, Part
+from gnnserve_worker.tasks.generated import EpochPart, TrainingBatch
 
 SCORES = [0.2, 0.6, 0.5, 0.6]
 """Validation score of each epoch."""
@@ -29,7 +29,7 @@ class Steps:
     def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
         yield from np.split(items, 2)
 
-    def step(self, batch: Batch, key: int) -> None:
+    def step(self, batch: TrainingBatch, key: int) -> None:
         self.keys.append(key)
 
     def examine(self, nodes: np.ndarray) -> np.ndarray:
@@ -43,8 +43,8 @@ def course(visible: list[Any]) -> Any:
     """Two parts in each epoch, over these lists."""
     scores = iter(SCORES)
     return SimpleNamespace(
-        parts=lambda epoch: (Part(np.arange(4), each) for each in visible),
-        batch=lambda items: Batch(items, lambda outputs: outputs),
+        parts=lambda epoch: (EpochPart(np.arange(4), each) for each in visible),
+        batch=lambda items: TrainingBatch(items, lambda outputs: outputs),
         examined=np.arange(3),
         judge=lambda outputs: (next(scores), 1.0),
     )

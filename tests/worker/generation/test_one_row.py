@@ -25,7 +25,7 @@ from gnnserve_worker.generation.learning import KeptNetworks, Resumption
 from gnnserve_worker.generation.node_rows import NodeRows
 from gnnserve_worker.generation.one_row import MasterTeacher, TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.train import Trained, train
+from gnnserve_worker.generation.train import TrainedNetwork, train
 from gnnserve_worker.generation.training_set import fit_normalization, model_rows, visible_nodes
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
@@ -170,7 +170,7 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
     normalized = fit_normalization(GRAPH.features, "Standardize", visible)  # type: ignore[arg-type]
     seen: list[Any] = []
 
-    def noting(*arguments: Any) -> Trained:
+    def noting(*arguments: Any) -> TrainedNetwork:
         seen.append(arguments[1])
         return train(*arguments)
 

@@ -15,7 +15,7 @@ from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_worker.generation import blocks, train
 from gnnserve_worker.generation.epochs import LEAST_STEPS, Schedule
-from gnnserve_worker.generation.train import Trained, predict, train_on_rows
+from gnnserve_worker.generation.train import TrainedNetwork, predict, train_on_rows
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
@@ -34,17 +34,17 @@ def _model(epochs: int | str = 3, architecture: str = "GraphSAGE", **training: A
     return Model.model_validate({"architecture": architecture, "hidden": 16, "fanouts": [4, 3], "training": settings})
 
 
-def _train(data: GraphData, model: Model, scope: Scope = Scope.INDUCTIVE) -> Trained:
+def _train(data: GraphData, model: Model, scope: Scope = Scope.INDUCTIVE) -> TrainedNetwork:
     subject = labelled_set(data.graph, data.labels, len(data.classes), data.splits, scope)
     return train_on_rows(subject, data.features, model)
 
 
-def _assert_same_weights(one: Trained, other: Trained) -> None:
+def _assert_same_weights(one: TrainedNetwork, other: TrainedNetwork) -> None:
     for key, tensor in one.tensors.items():
         np.testing.assert_array_equal(tensor, other.tensors[key])
 
 
-def _same_weights(one: Trained, other: Trained) -> bool:
+def _same_weights(one: TrainedNetwork, other: TrainedNetwork) -> bool:
     others = other.tensors
     return all(np.array_equal(tensor, others[key]) for key, tensor in one.tensors.items())
 
@@ -199,7 +199,7 @@ def test_the_epoch_with_the_best_validation_score_is_kept(monkeypatch: pytest.Mo
     _assert_same_weights(best, _train_last_epoch(data, 2, monkeypatch))
 
 
-def _train_last_epoch(data: GraphData, epochs: int, monkeypatch: pytest.MonkeyPatch) -> Trained:
+def _train_last_epoch(data: GraphData, epochs: int, monkeypatch: pytest.MonkeyPatch) -> TrainedNetwork:
     rising = iter(range(1, epochs + 1))
     monkeypatch.setattr(learning, "evaluate", lambda *_: float(next(rising)))
     return _train(data, _model(epochs))

@@ -147,7 +147,7 @@ def test_sums_of_rows_compile_for_other_levels_of_processors(tmp_path: Path, mon
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     for name in others:
         context = multiprocessing.get_context("spawn")
-        queue: compile_kernels.Told = context.SimpleQueue()
+        queue: compile_kernels.CompiledQueue = context.SimpleQueue()
         for each in (*told, None):
             queue.put(each)
         with ProcessPoolExecutor(1, context, compile_kernels._take, (queue,)) as pool:

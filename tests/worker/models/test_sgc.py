@@ -30,7 +30,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.training_set import Normalized, TrainingSet, model_rows
+from gnnserve_worker.generation.training_set import NormalizedFeatures, TrainingSet, model_rows
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Activations, Layer, Network
@@ -53,7 +53,7 @@ def _data(scope: Scope = Scope.TRANSDUCTIVE) -> TrainingSet:
 
 
 def _served(model: Model, features: Features) -> Features:
-    return model_rows(model, _data(), Normalized(features, Normalization.DISABLED)).served
+    return model_rows(model, _data(), NormalizedFeatures(features, Normalization.DISABLED)).served
 
 
 def _infer(network: Network[Layer], table: Table, seeds: list[int], *, share: bool) -> np.ndarray:
@@ -96,7 +96,7 @@ def test_sparse_features_are_propagated_as_dense_ones_are() -> None:
 @pytest.mark.parametrize("make", [dense_features, sparse_features])
 def test_training_nodes_are_propagated_over_what_training_may_see(make) -> None:  # type: ignore[no-untyped-def]
     features, data = make(NODES, WIDTH, 1), _data(Scope.INDUCTIVE)
-    normalized = Normalized(features, Normalization.DISABLED)
+    normalized = NormalizedFeatures(features, Normalization.DISABLED)
     visible = replace(data, data=data.data.with_lists(data.visible_graph), visible=data.visible)
 
     rows = model_rows(_model(2), data, normalized)

@@ -33,7 +33,7 @@ from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.training_set import Normalized, fit_normalization, model_rows
+from gnnserve_worker.generation.training_set import NormalizedFeatures, fit_normalization, model_rows
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
@@ -54,7 +54,7 @@ def _model(hops: int, layers: int = 2) -> Model:
 
 def _rows(model: Model, features: Features, method: Normalization = Normalization.DISABLED) -> Features:
     data = labelled_set(GRAPH, np.zeros(NODES, np.int64), 2, random_splits(NODES, seed=2), Scope.TRANSDUCTIVE)
-    return model_rows(model, data, Normalized(features, method)).served
+    return model_rows(model, data, NormalizedFeatures(features, method)).served
 
 
 def _infer(network: Network[Layer], table: Table, seeds: list[int], layers: int, *, share: bool) -> np.ndarray:
@@ -130,8 +130,8 @@ def test_training_nodes_are_propagated_and_scaled_by_what_training_may_see() -> 
     poisoned = features.copy()
     poisoned[hidden] = 1e6
 
-    trained = model_rows(_model(2), data, Normalized(features, Normalization.STANDARDIZE)).trained
-    of_poisoned = model_rows(_model(2), data, Normalized(poisoned, Normalization.STANDARDIZE)).trained
+    trained = model_rows(_model(2), data, NormalizedFeatures(features, Normalization.STANDARDIZE)).trained
+    of_poisoned = model_rows(_model(2), data, NormalizedFeatures(poisoned, Normalization.STANDARDIZE)).trained
 
     np.testing.assert_array_equal(trained[splits.train], of_poisoned[splits.train])
 
@@ -199,7 +199,7 @@ def test_a_checkpoint_of_a_users_perceptron_is_served(tmp_path: Path) -> None:
 
     loaded = load_revision(repository, manifest.revision)
     seen = labelled_set(data.graph, data.labels, 3, data.splits, Scope.TRANSDUCTIVE)
-    rows = model_rows(_model(1), seen, Normalized(data.features, Normalization.DISABLED)).served
+    rows = model_rows(_model(1), seen, NormalizedFeatures(data.features, Normalization.DISABLED)).served
     with torch.no_grad():
         expected = mlp(torch.from_numpy(rows)).numpy()
     assert_close(infer_batch(loaded, "x1", np.arange(100), key=1).scores, expected)

@@ -15,10 +15,10 @@ from tests.support.machine.waiting import until
 
 from gnnserve_worker.generation.embeddings import postgres
 from gnnserve_worker.generation.embeddings.postgres import PostgresSink, Setting, build_settings, view_name
-from gnnserve_worker.generation.embeddings.sink import Block, Embedded, SinkError
+from gnnserve_worker.generation.embeddings.sink import Block, RevisionEmbeddings, SinkError
 
 NODES, COLUMNS = 300, 8
-OLD = Embedded("default/digits", "aaaaaaaaaaaa", "x1", None, NODES, COLUMNS, False)
+OLD = RevisionEmbeddings("default/digits", "aaaaaaaaaaaa", "x1", None, NODES, COLUMNS, False)
 NEW = replace(OLD, revision="bbbbbbbbbbbb", offset=7)
 
 

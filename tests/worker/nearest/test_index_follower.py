@@ -14,7 +14,7 @@ from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.touched import Touched, TouchedSince
+from gnnserve_worker.inference.touched import ChangedNodes, TouchedSince
 from gnnserve_worker.nearest.comparison import ByCosine
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.recent import RecentVectors
@@ -102,7 +102,7 @@ def test_a_request_with_an_older_index_leaves_what_is_beside_the_newer_one(tmp_p
     loaded = generated(tmp_path, "older", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES)
     replica = LivingRevision(loaded, ROOM_BYTES)
     follower = follower_of(replica, loaded)
-    replica.touched.note(Touched(1, np.array([3]), np.array([4])))
+    replica.touched.note(ChangedNodes(1, np.array([3]), np.array([4])))
     recent = followed(follower)
     older = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=4, offset=None))
     beside = recent_of(follower, older)
@@ -116,11 +116,11 @@ def test_changes_that_touch_no_node_do_not_hide_those_behind_them(tmp_path: Path
     replica, nothing = LivingRevision(loaded, ROOM_BYTES), np.empty(0, np.int64)
     follower = follower_of(replica, loaded)
     for offset in range(1, 1001):
-        replica.touched.note(Touched(offset, nothing, nothing))
-    replica.touched.note(Touched(1001, np.array([3]), np.array([4])))
+        replica.touched.note(ChangedNodes(offset, nothing, nothing))
+    replica.touched.note(ChangedNodes(1001, np.array([3]), np.array([4])))
     assert followed(follower).pending >= 2
     assert follower.known_offset == 1001
-    replica.touched.note(Touched(1002, nothing, nothing))
+    replica.touched.note(ChangedNodes(1002, nothing, nothing))
     assert follower.find_more()
     assert not follower.find_more()
     assert follower.known_offset == 1002
@@ -129,7 +129,7 @@ def test_changes_that_touch_no_node_do_not_hide_those_behind_them(tmp_path: Path
 def test_what_nobody_takes_is_joined() -> None:
     touched = TouchedSince()
     for offset in range(1, 10_001):
-        touched.note(Touched(offset, np.array([offset % 7]), np.array([offset % 3])))
+        touched.note(ChangedNodes(offset, np.array([offset % 7]), np.array([offset % 3])))
     parts = []
     while (part := touched.take()) is not None:
         parts.append(part)
@@ -141,13 +141,13 @@ def test_what_nobody_takes_is_joined() -> None:
 def test_large_parts_that_nobody_takes_are_joined_before_they_are_many() -> None:
     touched, nodes = TouchedSince(), np.arange(200_000)
     for offset in range(1, 31):
-        touched.note(Touched(offset, nodes, nodes[:1000]))
+        touched.note(ChangedNodes(offset, nodes, nodes[:1000]))
     parts = []
     while (part := touched.take()) is not None:
         parts.append(part)
     assert sum(part.entries for part in parts) < 10 * len(nodes)
     assert parts[-1].offset == 30
     np.testing.assert_array_equal(parts[0].listed, nodes)
-    touched.note(Touched(31, nodes[:1], nodes[:0]))
+    touched.note(ChangedNodes(31, nodes[:1], nodes[:0]))
     assert (again := touched.take()) is not None
     assert again.offset == 31

@@ -20,7 +20,7 @@ from tests.support.serving.following_index import followed
 from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.embeddings import Neighbours
-from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings
+from gnnserve_worker.generation.embeddings.files import EmbeddingsRequest, export_embeddings
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.generation.embeddings.publishing import choose_variant
 from gnnserve_worker.graph.overlay import Overlay
@@ -203,7 +203,9 @@ def test_nodes_of_either_end_are_exported_alone(users: Published, tmp_path: Path
     loaded = load_revision(users.repository, users.revision)
     for name, count in (("user", 30), ("item", 20)):
         out, of = tmp_path / f"{name}.npy", nodes_to_embed(loaded, name)
-        export_embeddings(loaded, "default/shop", Wanted("x1", of, None, Neighbours.ALL, 0), out, "a test", silent)
+        export_embeddings(
+            loaded, "default/shop", EmbeddingsRequest("x1", of, None, Neighbours.ALL, 0), out, "a test", silent
+        )
         assert np.load(out).shape == (count, 8)
         ids = [json.loads(line) for line in out.with_suffix(".ids.jsonl").read_text().splitlines()]
         assert ids == [f"{name}/{place}" for place in range(count)]

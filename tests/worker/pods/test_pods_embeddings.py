@@ -182,7 +182,7 @@ def test_lists_of_links_find_the_best_scores_of_vectors_of_any_length(
     draw = np.random.default_rng(2)
     items = draw.normal(size=(2000, 8)).astype(np.float32) * draw.uniform(0.5, 3, (2000, 1)).astype(np.float32)
     users = draw.normal(size=(300, 8)).astype(np.float32)
-    origin = building.Origin("r1", "g1", "x1", "", None, "a test", IndexMetric.SCORE, "item", 40)
+    origin = building.EmbeddingsOrigin("r1", "g1", "x1", "", None, "a test", IndexMetric.SCORE, "item", 40)
     made = building.build_index(items, origin, tmp_path / "index", silent, users, ByScore(decoder, stand_first=False))
     assert (made.metric, made.type, made.first, made.kind) == ("Score", "item", 40, "Approximate")
     assert made.recall >= 0.98

@@ -19,7 +19,7 @@ from gnnserve_worker.inference.program_device import move_where_equal
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.device import DeviceSettings, open_served
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import ProgramFailedError, ProgramFailure
 from gnnserve_worker.programs.forking import ForkServer
 from gnnserve_worker.programs.providers import (
     CPU,
@@ -134,7 +134,7 @@ def test_a_program_with_equal_scores_is_moved() -> None:
         (StandIn(*[SCORES + np.float32(1e-3)] * 3), "other scores on the GPU than on the CPU: they differ by 0.001"),
         (StandIn(*[SCORES * np.float32(np.nan)] * 3), "they differ by nan, the largest being 4"),
         (StandIn(SCORES, SCORES + np.float32(1e-6), SCORES), "other scores from run to run"),
-        (StandIn(ProgramFailedError(Failure.MEMORY, "failed: no room")), "does not run on the GPU: .*no room"),
+        (StandIn(ProgramFailedError(ProgramFailure.MEMORY, "failed: no room")), "does not run on the GPU: .*no room"),
         (StandIn(provider=CPU), "runs a program by CPUExecutionProvider where CUDA was wanted"),
     ],
     ids=["other scores", "no numbers", "other scores each time", "no memory", "CUDA does not start"],

@@ -54,7 +54,7 @@ from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import ProgramFailedError, ProgramFailure
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.security.credentials import Credentials
@@ -315,7 +315,7 @@ def test_memory_that_is_too_little_to_start_in_is_named(
 class FailingRunner:
     """In the place of a process that takes so many rows in a run."""
 
-    def __init__(self, most_rows: int, failure: Failure) -> None:
+    def __init__(self, most_rows: int, failure: ProgramFailure) -> None:
         self.most_rows, self.failure = most_rows, failure
         self.asked: list[int] = []
 
@@ -335,7 +335,7 @@ def scores_of(runner: FailingRunner, **more: Any) -> ProgramScores:
 
 
 def test_nodes_that_are_too_many_for_a_run_are_computed_by_fewer() -> None:
-    runner = FailingRunner(most_rows=40, failure=Failure.TIME_OUT)
+    runner = FailingRunner(most_rows=40, failure=ProgramFailure.TIME_OUT)
     found = scores_of(runner).scores(np.arange(NODES))
     np.testing.assert_array_equal(found, FEATURES[:, :CLASSES])
     assert max(runner.asked) == NODES
@@ -345,14 +345,14 @@ def test_nodes_that_are_too_many_for_a_run_are_computed_by_fewer() -> None:
     ("reads_degrees", "remedy"), [(False, "sample neighbours by spec.model.program.fanouts"), (True, "train a model")]
 )
 def test_a_node_that_is_too_much_for_a_run_is_named_with_what_it_reads(reads_degrees: bool, remedy: str) -> None:
-    runner = FailingRunner(most_rows=2, failure=Failure.MEMORY)
+    runner = FailingRunner(most_rows=2, failure=ProgramFailure.MEMORY)
     with pytest.raises(InputError, match=r"limits: node 'n\d+' has \d+ edges within \d hops, and .*") as caught:
         scores_of(runner, reads_degrees=reads_degrees).check_largest(np.arange(NODES))
     assert remedy in str(caught.value)
 
 
 def test_a_node_without_neighbours_that_is_too_much_for_a_run_is_the_programs_own_doing() -> None:
-    runner = FailingRunner(most_rows=0, failure=Failure.MEMORY)
+    runner = FailingRunner(most_rows=0, failure=ProgramFailure.MEMORY)
     with pytest.raises(InputError, match="look for a constant of a huge size, or a loop that does not end") as caught:
         scores_of(runner, hops=0).scores(np.arange(1))
     assert "ask for fewer nodes" not in str(caught.value)
@@ -360,14 +360,14 @@ def test_a_node_without_neighbours_that_is_too_much_for_a_run_is_the_programs_ow
 
 def test_a_neighbourhood_beyond_the_budget_is_refused_before_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MOST_NEIGHBOURHOOD_EDGES", 5)
-    runner = FailingRunner(most_rows=NODES, failure=Failure.MEMORY)
+    runner = FailingRunner(most_rows=NODES, failure=ProgramFailure.MEMORY)
     with pytest.raises(InputError, match="more than the 5 that one node may have"):
         scores_of(runner).check_largest(np.arange(NODES))
     assert not runner.asked
 
 
 def test_what_a_runtime_refuses_is_no_matter_of_limits() -> None:
-    runner = FailingRunner(most_rows=0, failure=Failure.REFUSED)
+    runner = FailingRunner(most_rows=0, failure=ProgramFailure.REFUSED)
     with pytest.raises(InputError, match="over this graph the program"):
         scores_of(runner).scores(np.arange(NODES))
 

@@ -33,7 +33,7 @@ from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.model import ExpectedScores
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
-from gnnserve_worker.generation.expected.file import ScoredNodes
+from gnnserve_worker.generation.expected.file import ExpectedNodes
 from gnnserve_worker.generation.expected.listed import ListedScores
 from gnnserve_worker.generation.expected.pairs import compare_pairs
 from gnnserve_worker.generation.given_program import decoder_tensors
@@ -210,7 +210,7 @@ def compare(folder: Path, decoder: GivenDecoder, **pairs: Any) -> None:
     np.savez(path, nodes=np.arange(NODES), scores=FEATURES, **pairs)
     expected = ExpectedScores.model_validate({"uri": path.as_uri(), "tolerancePermille": 0.01})
     listed = ListedScores("spec.model.expected", "spec.model", expected)
-    compare_pairs(listed, ScoredNodes(NODES, None, COLUMNS, "dimension"), lambda nodes: FEATURES[nodes], decoder)
+    compare_pairs(listed, ExpectedNodes(NODES, None, COLUMNS, "dimension"), lambda nodes: FEATURES[nodes], decoder)
 
 
 def test_scores_of_pairs_tell_whether_the_decoder_is_the_models(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.support.programs.programs import write_mischief
 
 from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
-from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
+from gnnserve_worker.programs.failure import NotReadyError, ProgramFailedError, ProgramFailure
 from gnnserve_worker.programs.forking import Fork, ForkServer
 from gnnserve_worker.programs.messages import Start
 from gnnserve_worker.programs.race import check_repeats
@@ -92,11 +92,11 @@ def test_a_program_that_hangs_is_ended_and_the_next_question_is_answered(mischie
     (before,) = children(server)
     with pytest.raises(ProgramFailedError, match=r"took longer than 0\.3 s; .*fewer nodes") as raised:
         ask(runner, ENDLESS, 0)
-    assert raised.value.failure is Failure.TIME_OUT
+    assert raised.value.failure is ProgramFailure.TIME_OUT
     assert before not in children(server)
     runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=20))
     assert not ask(runner).any()
-    assert runner.stats.restarts == {Failure.TIME_OUT: 1}
+    assert runner.stats.restarts == {ProgramFailure.TIME_OUT: 1}
     runner.close()
 
 
@@ -122,16 +122,16 @@ def test_who_asked_beside_a_hanging_question_is_answered_by_the_new_process(misc
         assert not threads.submit(ask, runner).result().any()
         hanging.result()
     assert failed.is_set()
-    assert runner.stats.restarts == {Failure.TIME_OUT: 1}
+    assert runner.stats.restarts == {ProgramFailure.TIME_OUT: 1}
     runner.close()
 
 
 def test_a_program_that_takes_too_much_memory_is_told(runner: ProgramRunner) -> None:
     with pytest.raises(ProgramFailedError, match="more memory") as raised:
         ask(runner, 0, HUGE)
-    assert raised.value.failure is Failure.MEMORY
+    assert raised.value.failure is ProgramFailure.MEMORY
     assert not ask(runner).any()
-    assert runner.stats.restarts == {Failure.MEMORY: 1}
+    assert runner.stats.restarts == {ProgramFailure.MEMORY: 1}
 
 
 def test_memory_without_room_for_its_threads_is_told(mischief: Path, server: ForkServer) -> None:
@@ -139,14 +139,14 @@ def test_memory_without_room_for_its_threads_is_told(mischief: Path, server: For
     with closing(ProgramRunner(mischief, 64, limits, server=server)) as runner:
         with pytest.raises(NotReadyError, match="cannot be read within 32 MiB") as raised:
             ask(runner)
-        assert raised.value.failure is Failure.MEMORY
+        assert raised.value.failure is ProgramFailure.MEMORY
 
 
 def test_memory_is_counted_over_the_limit_of_the_service(runner: ProgramRunner) -> None:
     """2 GiB, which the machine has, where 1 GiB is allowed."""
     with pytest.raises(ProgramFailedError) as raised:
         ask(runner, 0, float(1 << 29))
-    assert raised.value.failure is Failure.MEMORY
+    assert raised.value.failure is ProgramFailure.MEMORY
 
 
 def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: ProgramRunner, server: ForkServer) -> None:
@@ -160,9 +160,9 @@ def test_a_crash_while_it_runs_is_told_and_a_new_process_answers(runner: Program
         os.kill(pid, signal.SIGSEGV)
         with pytest.raises(ProgramFailedError, match="ended its process, with status -11; a new process") as raised:
             hanging.result()
-    assert raised.value.failure is Failure.CRASH
+    assert raised.value.failure is ProgramFailure.CRASH
     assert not ask(runner).any()
-    assert runner.stats.restarts == {Failure.CRASH: 1}
+    assert runner.stats.restarts == {ProgramFailure.CRASH: 1}
 
 
 def test_a_process_that_ended_between_questions_is_replaced_before_the_next_one(
@@ -172,7 +172,7 @@ def test_a_process_that_ended_between_questions_is_replaced_before_the_next_one(
     (before,) = children(server)
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: runner.is_running and children(server) not in ([], [before]))
-    assert runner.stats.restarts == {Failure.CRASH: 1}
+    assert runner.stats.restarts == {ProgramFailure.CRASH: 1}
     assert not ask(runner).any()
     assert runner.stats.failed == 0
 
@@ -187,7 +187,7 @@ def test_questions_to_a_process_that_was_ended_before_it_read_them_are_answered(
         assert not ask(runner).any()
         wait_for(lambda: runner.is_running and len(children(server)) == 1)
     assert (runner.stats.answered, runner.stats.failed) == (10, 0)
-    assert runner.stats.restarts == {Failure.CRASH: 5}
+    assert runner.stats.restarts == {ProgramFailure.CRASH: 5}
 
 
 def test_a_slow_run_yields_to_others_and_later_ones_do_not(runner: ProgramRunner, server: ForkServer) -> None:
@@ -292,7 +292,7 @@ def test_outputs_of_another_shape_are_told(runner: ProgramRunner) -> None:
     for outputs, rows in (((ProgramOutput("scores", 5),), 3), (SCORES, 4)):
         with pytest.raises(ProgramFailedError, match=r"output scores is float32 \[3, 2\], expected float32") as raised:
             runner.run({"x": x}, outputs, rows)
-        assert raised.value.failure is Failure.REFUSED
+        assert raised.value.failure is ProgramFailure.REFUSED
     assert runner.stats.restarts == {}
 
 
@@ -301,7 +301,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, server: ForkServer) 
     runner = ProgramRunner(tmp_path / "model.onnx", 1, server=server)
     with pytest.raises(ProgramFailedError, match="cannot be read"):
         runner.run({}, SCORES, 1)
-    assert runner.stats.restarts == {Failure.REFUSED: 1}
+    assert runner.stats.restarts == {ProgramFailure.REFUSED: 1}
     assert children(server) == []
     runner.close()
 
@@ -346,11 +346,11 @@ def test_starts_that_fail_again_and_again_are_further_and_further_apart(tmp_path
     def waits_s() -> float:
         with pytest.raises(ProgramFailedError) as raised:
             runner.run({}, SCORES, 1)
-        assert raised.value.failure is Failure.REFUSED
+        assert raised.value.failure is ProgramFailure.REFUSED
         return raised.value.retry_after_s
 
     assert [waits_s(), waits_s(), waits_s()] == [0.0, 0.0, 1.0]
-    assert runner.stats.restarts == {Failure.REFUSED: 2}
+    assert runner.stats.restarts == {ProgramFailure.REFUSED: 2}
     now = 1.0
     assert [waits_s(), waits_s()] == [0.0, 2.0]
     for _ in range(8):
@@ -405,7 +405,7 @@ def test_other_limits_hold_from_the_next_run_on(mischief: Path, server: ForkServ
         runner.limit(ProgramLimits(memory_bytes=1 << 30, seconds=50))
         ask(runner)
         assert children(server) == [before], "another time needs no other process"
-        assert runner.stats.restarts == {Failure.MEMORY: 1}
+        assert runner.stats.restarts == {ProgramFailure.MEMORY: 1}
 
 
 def test_other_limits_let_a_program_that_could_not_be_read_start_at_once(mischief: Path, server: ForkServer) -> None:

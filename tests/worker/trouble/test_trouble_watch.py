@@ -959,7 +959,7 @@ def test_server_of_the_command_line_leaves_last_words_too(
     def serve_it() -> None:
         options = serving.ServerOptions(nothing, NO_CREDENTIALS, nothing)
         service: Any = SimpleNamespace(metadata=SimpleNamespace(name="digits"), spec=SimpleNamespace(worker=worker))
-        serving.serve_routed([serving.Offered(service, lambda _: nothing, serving.Sockets(nothing), options)])
+        serving.serve_routed([serving.OfferedService(service, lambda _: nothing, serving.Sockets(nothing), options)])
 
     assert in_child(serve_it) == 3
     assert f"error: {tmp_path / 'table.npy'}: was cut short" in capfd.readouterr().err

@@ -18,7 +18,7 @@ from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.edge_payload import EdgePayloads, PayloadArrays, PayloadFields
 from gnnserve_worker.asking.features import TypeFeatures, places_by_kind
 from gnnserve_worker.asking.overlay_checks import check_edge_bytes, check_finite, check_sizes
-from gnnserve_worker.asking.overlay_ids import NamedIds, NumberedIds, OverlayIds, PlacedIds
+from gnnserve_worker.asking.overlay_ids import NumberedIds, OverlayIds, OverlayRequestIds, PlacedIds
 from gnnserve_worker.asking.overlay_parts import Counts, OverlayParts, Part
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 from gnnserve_worker.graph.overlay import ALL_OF_FIRST, EdgeRows, Overlay
@@ -151,7 +151,7 @@ class ArrayOverlays:
         return self._arranged(features, placed, payload)
 
     def arrange_named(
-        self, ids: NamedIds, new: TypeRows, other: TypeRows, payload: Mapping[int, PayloadArrays]
+        self, ids: OverlayRequestIds, new: TypeRows, other: TypeRows, payload: Mapping[int, PayloadArrays]
     ) -> tuple[Overlay, np.ndarray]:
         """`new`, `other`: of new nodes and overrides, of each type of `form`. `payload`: of each relation of it."""
         placed = self._ids.place(ids)

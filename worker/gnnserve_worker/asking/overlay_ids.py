@@ -42,7 +42,7 @@ class EdgeFields(NamedTuple):
 _IN_JSON = EdgeFields("overlay.edges[{}][0]", "overlay.edges[{}][1]", "overlay.edges[{}][2]")
 
 
-class NamedIds(msgspec.Struct, frozen=True):
+class OverlayRequestIds(msgspec.Struct, frozen=True):
     """The ids of a request with an overlay as clients write them, all of the graph's kind."""
 
     asked: Sequence[Any]
@@ -102,10 +102,10 @@ class OverlayIds(Protocol):
     def relation_suffixes(self) -> Mapping[int, str]:
         """The same of relations that edges may be brought of, by their place."""
 
-    def named(self, nodes: Sequence[Any], overlay: Any) -> NamedIds:
+    def named(self, nodes: Sequence[Any], overlay: Any) -> OverlayRequestIds:
         """What a request in JSON names. `nodes`: those that it asks about, at least one."""
 
-    def place(self, ids: NamedIds) -> PlacedIds: ...
+    def place(self, ids: OverlayRequestIds) -> PlacedIds: ...
 
     def read_parts(self, text: bytes, counts: Counts) -> OverlayParts:
         """`text`: what the binary form says of its parts; empty where the graph has one type."""
@@ -125,11 +125,13 @@ class IdsAlone:
         self._naming = naming
         self.are_texts = naming.are_texts
 
-    def named(self, nodes: Sequence[Any], overlay: RequestOverlay[Any]) -> NamedIds:
+    def named(self, nodes: Sequence[Any], overlay: RequestOverlay[Any]) -> OverlayRequestIds:
         ends = list(chain.from_iterable(overlay.edges))
-        return NamedIds(nodes, [node.id for node in overlay.nodes], ends, [node.id for node in overlay.overrides])
+        return OverlayRequestIds(
+            nodes, [node.id for node in overlay.nodes], ends, [node.id for node in overlay.overrides]
+        )
 
-    def place(self, ids: NamedIds) -> PlacedIds:
+    def place(self, ids: OverlayRequestIds) -> PlacedIds:
         naming, new, asked = self._naming, ids.new, len(ids.asked)
         # All ids are found in one call, which lays their texts out once.
         wanted: list[Any] = [*ids.asked, *ids.edges]
@@ -208,12 +210,12 @@ class IdsWithTypes:
             if one.reverse_of is None
         }
 
-    def named(self, nodes: Sequence[Any], overlay: TypedOverlay) -> NamedIds:
+    def named(self, nodes: Sequence[Any], overlay: TypedOverlay) -> OverlayRequestIds:
         ends = [end for source, _, target in overlay.edges for end in (source, target)]
         new, overridden = ([one.id for one in listed] for listed in (overlay.nodes, overlay.overrides))
-        return NamedIds(nodes, new, ends, overridden, [name for _, name, _ in overlay.edges])
+        return OverlayRequestIds(nodes, new, ends, overridden, [name for _, name, _ in overlay.edges])
 
-    def place(self, ids: NamedIds) -> PlacedIds:
+    def place(self, ids: OverlayRequestIds) -> PlacedIds:
         reader = _Reader(self._ids, self._relations, ids.fields)
         for place, id_ in enumerate(ids.new):
             reader.add(id_, f"overlay.nodes[{place}].id")

@@ -76,7 +76,7 @@ class InJson(msgspec.Struct, frozen=True):
     text: bytes
 
 
-class Behind(msgspec.Struct, frozen=True):
+class TrailingElements(msgspec.Struct, frozen=True):
     """Elements as bytes behind the JSON of a body."""
 
     start: int
@@ -90,13 +90,13 @@ class AsBytes(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedElements(msgspec.Struct, frozen=True):
     """Elements in the list that a message has for their datatype; texts as UTF-8."""
 
     values: Sequence[Any] | np.ndarray
 
 
-Contents = InJson | Behind | AsBytes | Listed
+Contents = InJson | TrailingElements | AsBytes | ListedElements
 
 
 class GivenTensor(msgspec.Struct, frozen=True):
@@ -132,16 +132,16 @@ def _without_ones(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
 
 def read_elements(given: GivenTensor, body: bytes = b"", json_bytes: int = 0) -> Elements:
     """Raises RequestError where there are more or fewer than the shape says, or one is wrong. `body`, `json_bytes`:
-    what `Behind` refers to, and where its JSON ends."""
+    what `TrailingElements` refers to, and where its JSON ends."""
     # Bytes first, and no patterns with fields, which take longer: of clients in a hurry, each comparison counts.
     match contents := given.contents:
-        case Behind():
+        case TrailingElements():
             return _read_bytes(given, body, json_bytes + contents.start, contents.size)
         case AsBytes():
             return _read_bytes(given, contents.data, 0, len(contents.data))
         case InJson():
             return _read_json(given, contents.text)
-        case Listed():
+        case ListedElements():
             return _read_listed(given, contents.values)
 
 

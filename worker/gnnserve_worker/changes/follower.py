@@ -64,14 +64,14 @@ _ROOM_S = 1.0
 """How often a record is tried again for which there was no room."""
 
 
-class Handed(msgspec.Struct, frozen=True):
+class HandedRecord(msgspec.Struct, frozen=True):
     """A record, and its batch where it is known."""
 
     record: Record
     batch: ChangeBatch | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
+class RecordOutcome(msgspec.Struct, frozen=True):
     """Outcome of a record, as the replica told it."""
 
     offset: int
@@ -90,7 +90,7 @@ STUCK = (NoRoomError, LogConflictError)
 """Errors that keep the next record from being applied before something is done about them."""
 
 
-class Applier:
+class RecordApplier:
     """Applies records to one replica, and checks that they follow each other."""
 
     def __init__(self, replica: Replica) -> None:
@@ -98,7 +98,7 @@ class Applier:
         self._checksum = replica.base_checksum if replica.offset == replica.base_offset else None
         """Checksum of the last record that was applied; None: it is not known."""
 
-    def apply(self, group: Sequence[Handed], said: list[Said]) -> None:
+    def apply(self, group: Sequence[HandedRecord], said: list[RecordOutcome]) -> None:
         """Apply these records in one go, and add to `said` what the replica said of each. Raises LogError where one is
         not the next record, and NoRoomError; then those before it are applied."""
         first = self.replica.offset + 1
@@ -118,7 +118,7 @@ class Applier:
             problem = NoRoomError(last) if last.problem is ChangeProblem.NO_ROOM else _unfit(first + len(answers), last)
         if answers:
             self._checksum = group[len(answers) - 1].record.checksum
-        said += [Said(first + number, answer) for number, answer in enumerate(answers)]
+        said += [RecordOutcome(first + number, answer) for number, answer in enumerate(answers)]
         if problem is not None:
             raise problem
 
@@ -131,7 +131,7 @@ def _unfit(offset: int, refusal: ChangeRefusal) -> LogConflictError:
     )
 
 
-def _next_batch(handed: Handed, offset: int, checksum: int | None) -> ChangeBatch:
+def _next_batch(handed: HandedRecord, offset: int, checksum: int | None) -> ChangeBatch:
     """The batch of a record, which must be that of the offset. `checksum`: of the record before, None: it is not
     known."""
     record = handed.record
@@ -153,8 +153,8 @@ def _next_batch(handed: Handed, offset: int, checksum: int | None) -> ChangeBatc
 
 
 def grouped(
-    handed: Sequence[Handed], most_items: Callable[[], int] = lambda: _GROUP_ITEMS
-) -> Iterator[Sequence[Handed]]:
+    handed: Sequence[HandedRecord], most_items: Callable[[], int] = lambda: _GROUP_ITEMS
+) -> Iterator[Sequence[HandedRecord]]:
     """Records that are applied in one go: as many as have no more items together than is said then, at least one."""
     start, items, most = 0, 0, most_items()
     for number, one in enumerate(handed):
@@ -166,15 +166,15 @@ def grouped(
         yield handed[start:]
 
 
-def catch_up(log: ChangeLog, replica: Replica, on_said: Callable[[Sequence[Said]], None]) -> None:
+def catch_up(log: ChangeLog, replica: Replica, on_said: Callable[[Sequence[RecordOutcome]], None]) -> None:
     """Apply all that the log has by now. `on_said` is called with what the replica said, before any LogError too."""
-    applier = Applier(replica)
+    applier = RecordApplier(replica)
     last = log.position().last
     require_offset(last, replica.offset)
     while replica.offset < last:
-        said: list[Said] = []
+        said: list[RecordOutcome] = []
         try:
-            handed = [Handed(record) for record in log.read(replica.offset, _READ_BYTES)]
+            handed = [HandedRecord(record) for record in log.read(replica.offset, _READ_BYTES)]
             for group in grouped(handed, lambda: _UNREAD_ITEMS):
                 applier.apply(group, said)
         finally:
@@ -188,7 +188,7 @@ class Follower:
         self,
         log: ChangeLog,
         lag: Lag,
-        on_said: Callable[[Sequence[Said]], None],
+        on_said: Callable[[Sequence[RecordOutcome]], None],
         on_stuck: Callable[[LogError], None],
         *,
         pause: Callable[[float], None] = time.sleep,
@@ -205,7 +205,7 @@ class Follower:
         self._pause = pause
         self._clock_s = clock_s
         self._replica: Replica | None = None
-        self._handed: deque[Handed] = deque()
+        self._handed: deque[HandedRecord] = deque()
         self._handed_bytes = 0
         self._is_handing = False
         """This worker is appending."""
@@ -235,7 +235,7 @@ class Follower:
         with self._changed:
             self._is_handing = True
 
-    def hand(self, handed: Iterable[Handed]) -> None:
+    def hand(self, handed: Iterable[HandedRecord]) -> None:
         """Hand over records that were appended, if any: they need not be read."""
         with self._changed:
             self._is_handing = False
@@ -255,10 +255,10 @@ class Follower:
             self._thread.join()
 
     def _run(self) -> None:
-        applier: Applier | None = None
+        applier: RecordApplier | None = None
         while (replica := self._await_replica()) is not None:
             if applier is None or applier.replica is not replica:
-                applier = Applier(replica)
+                applier = RecordApplier(replica)
                 self._lag.begin()
                 self._looked_s, self.problem, self._failures = 0.0, None, 0
             try:
@@ -276,12 +276,12 @@ class Follower:
             self._changed.wait_for(lambda: self._is_closed or self._replica is not None)
             return None if self._is_closed else self._replica
 
-    def _step(self, applier: Applier) -> None:
+    def _step(self, applier: RecordApplier) -> None:
         """Apply what comes next, or wait for it for a moment."""
         after = applier.replica.offset
         self._look(after)
         if not (handed := self._take_handed(after)) and (self._lag.last > after or self._log.wait(after, _WAIT_S)):
-            handed = self._await_handed(after) or [Handed(one) for one in self._log.read(after, _READ_BYTES)]
+            handed = self._await_handed(after) or [HandedRecord(one) for one in self._log.read(after, _READ_BYTES)]
         self._apply(applier, handed)
 
     def _look(self, after: int) -> None:
@@ -294,14 +294,14 @@ class Follower:
             self._log.wait(after, 0.0)
             self._looked_s = now_s
 
-    def _await_handed(self, after: int) -> list[Handed]:
+    def _await_handed(self, after: int) -> list[HandedRecord]:
         with self._changed:
             self._changed.wait_for(lambda: not self._is_handing, _HANDING_S)
             return self._take_handed(after)
 
-    def _take_handed(self, after: int) -> list[Handed]:
+    def _take_handed(self, after: int) -> list[HandedRecord]:
         """The records behind `after` that are in memory, without a gap."""
-        taken: list[Handed] = []
+        taken: list[HandedRecord] = []
         with self._changed:
             while self._handed and self._handed[0].record.offset <= after + len(taken) + 1:
                 one = self._handed.popleft()
@@ -310,11 +310,11 @@ class Follower:
                     taken.append(one)
         return taken
 
-    def _apply(self, applier: Applier, handed: Sequence[Handed]) -> None:
+    def _apply(self, applier: RecordApplier, handed: Sequence[HandedRecord]) -> None:
         """Apply them, in slices: others take their turns in between."""
         for one in (*handed[:1], *handed[-1:]):
             self._lag.see_record(one.record)
-        said: list[Said] = []
+        said: list[RecordOutcome] = []
         began_s = self._clock_s()
         try:
             for group in grouped(handed, lambda: self._most_items(applier.replica)):

@@ -81,7 +81,7 @@ class Record(msgspec.Struct, frozen=True):
     """CRC-32 of all other fields. Logs verify it on reading."""
 
 
-class Appended(msgspec.Struct, frozen=True):
+class AppendResult(msgspec.Struct, frozen=True):
     offset: int
     record: Record | None = None
     """As the log has it; None: it was there already."""
@@ -104,7 +104,7 @@ class Position(msgspec.Struct, frozen=True):
 class ChangeLog(Protocol):
     """Methods block, and may be called from several threads. All raise LogError."""
 
-    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[Appended]:
+    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[AppendResult]:
         """Append in one transaction, in order, durable on return. Entries that the log has are not appended again. A
         sequence that its client has passed and that is compacted away raises SequencePassedError, and a log that ends
         before `known_offset`, which it once had, LogBehindError: nothing is appended then."""

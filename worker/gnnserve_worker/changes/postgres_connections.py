@@ -58,7 +58,7 @@ _SETTINGS: Mapping[str, str] = {
 _Result = TypeVar("_Result")
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
+class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which no step takes longer than `_ANSWER_S`."""
 
     log_id: int = 0
@@ -71,16 +71,16 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 class Connections:
     """Connections to the PostgreSQL whose address is in a file. A changed address is followed."""
 
-    def __init__(self, uri_file: Path, prepare: Callable[[Connection], None]) -> None:
+    def __init__(self, uri_file: Path, prepare: Callable[[PostgresConnection], None]) -> None:
         """`prepare` is called with each new connection."""
         self._uri_file = uri_file
         self._prepare = prepare
-        self._idle: list[tuple[Connection, str]] = []
+        self._idle: list[tuple[PostgresConnection, str]] = []
         self._lock = threading.Lock()
         self._is_closed = False
 
     @contextmanager
-    def borrow(self) -> Iterator[Connection]:
+    def borrow(self) -> Iterator[PostgresConnection]:
         """A connection that no other thread uses meanwhile. Errors become LogError."""
         connection = None
         with explained():
@@ -97,7 +97,7 @@ class Connections:
                 return
         discard(connection)
 
-    def open(self) -> tuple[Connection, str]:
+    def open(self) -> tuple[PostgresConnection, str]:
         """Another connection, and the address that it is to. Raises LogError, and psycopg's errors."""
         uri = self.address()
         try:
@@ -109,7 +109,7 @@ class Connections:
                 "the address of the PostgreSQL with the log of changes cannot be read: it is like "
                 "postgresql://user:password@host:5432/database, with special characters of the password as %40"
             ) from None
-        connection = Connection.connect(conninfo, autocommit=True)
+        connection = PostgresConnection.connect(conninfo, autocommit=True)
         try:
             _require_version(connection.info.server_version)
             _set_up(connection)
@@ -132,7 +132,7 @@ class Connections:
         for connection, _ in idle:
             discard(connection)
 
-    def _take(self) -> tuple[Connection, str]:
+    def _take(self) -> tuple[PostgresConnection, str]:
         address = self.address()
         with self._lock:
             while self._idle:
@@ -143,7 +143,7 @@ class Connections:
         return self.open()
 
 
-def discard(connection: Connection) -> None:
+def discard(connection: PostgresConnection) -> None:
     """Close it, whatever state it is in. The server rolls back what was not committed."""
     with suppress(psycopg.Error, OSError):
         connection.close()
@@ -200,7 +200,7 @@ def _require_version(server_version: int) -> None:
         )
 
 
-def _set_up(connection: Connection) -> None:
+def _set_up(connection: PostgresConnection) -> None:
     names, values = list(_SETTINGS), list(_SETTINGS.values())
     connection.execute(
         "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS settings (name, value)",

@@ -19,17 +19,17 @@ import psycopg
 
 from gnnserve_worker.changes import postgres_statements as sql
 from gnnserve_worker.changes.log import (
-    Appended,
+    AppendResult,
     Entry,
     LogConflictError,
     Position,
     Record,
 )
-from gnnserve_worker.changes.postgres_connections import Connection, Connections, discard, explained
+from gnnserve_worker.changes.postgres_connections import Connections, PostgresConnection, discard, explained
 from gnnserve_worker.changes.rules import (
     SCHEMA_VERSION,
-    Group,
-    Head,
+    AppendGroup,
+    LogHead,
     checksum_bodies,
     number_group,
     require_new,
@@ -51,21 +51,21 @@ _ARRAYS = ("offset", "client", "sequence", "time_ms", "changes", "body", "previo
 
 
 class PostgresLog:
-    """It connects at the first use, and makes the log where there is none. `uri_file` has the address, `postgresql://…`:
-    TLS and other options are in its query, as libpq has them."""
+    """It connects at the first use, and makes the log where there is none. `uri_file` has the address,
+    `postgresql://…`: TLS and other options are in its query, as libpq has them."""
 
     def __init__(self, uri_file: Path, service_uid: str) -> None:
         self._service_uid = service_uid
         self._connections = Connections(uri_file, self._prepare)
         self._was_found = False
         """The log was in the database. It is not made again then."""
-        self._head: Head | None = None
+        self._head: LogHead | None = None
         """How the log ends, as this object saw it last."""
         self._missed_s = -_BUSY_S
         """When it last ended otherwise than an append took for granted."""
         self._clock_ahead_ms = 0
         """How far the server's clock is ahead of this machine's."""
-        self._listening: tuple[Connection, str] | None = None
+        self._listening: tuple[PostgresConnection, str] | None = None
         """The connection that notifications come on, and the address that it is to."""
         self._listening_lock = threading.Lock()
         self._looked_s = 0.0
@@ -73,7 +73,7 @@ class PostgresLog:
         self._heard = 0
         """The last offset that a notification or an answer told."""
 
-    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[Appended]:
+    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[AppendResult]:
         body_checksums = checksum_bodies(entries)
         with self._connections.borrow() as connection:
             # Where this fails, it is not known any more how the log ends.
@@ -102,7 +102,7 @@ class PostgresLog:
             cursor = connection.cursor(binary=True)
             cursor.execute(sql.READ, {"log": connection.log_id, "after": after, "most_bytes": most_bytes})
             rows = cursor.fetchall()
-        head = Head(*self._require_row(rows[0] if rows else None)[:4])
+        head = LogHead(*self._require_row(rows[0] if rows else None)[:4])
         require_readable(head, after)
         if self._head is None or self._head.last < head.last:
             self._head = head
@@ -132,7 +132,7 @@ class PostgresLog:
             with self._connections.borrow() as connection, connection.transaction():
                 connection.execute(sql.TURN, (connection.log_id,))
                 *numbers, _ = self._require_row(connection.execute(sql.LOCK, (connection.log_id,)).fetchone())
-                head = Head(*numbers)
+                head = LogHead(*numbers)
                 require_offset(head.last, through)
                 upper = min(through, head.first + _CUT_RECORDS - 1)
                 connection.execute(sql.CUT, (connection.log_id, upper))
@@ -148,7 +148,7 @@ class PostgresLog:
         with self._connections.borrow() as connection, connection.transaction():
             connection.execute(sql.TURN, (connection.log_id,))
             *numbers, _ = self._require_row(connection.execute(sql.LOCK, (connection.log_id,)).fetchone())
-            head = Head(*numbers)
+            head = LogHead(*numbers)
             connection.execute("DELETE FROM gnnserve.records WHERE log_id = %s", (connection.log_id,))
             connection.execute("DELETE FROM gnnserve.clients WHERE log_id = %s", (connection.log_id,))
             connection.execute("DELETE FROM gnnserve.log WHERE id = %s", (connection.log_id,))
@@ -161,8 +161,8 @@ class PostgresLog:
         self._connections.close()
 
     def _append_quickly(
-        self, connection: Connection, entries: Sequence[Entry], body_checksums: Sequence[int], head: Head
-    ) -> Group | None:
+        self, connection: PostgresConnection, entries: Sequence[Entry], body_checksums: Sequence[int], head: LogHead
+    ) -> AppendGroup | None:
         """Append in one statement, which locks nothing while it is on its way. None: nothing is appended, since the log
         does not end with `head`, or it has one of the entries."""
         time_ms = time.time_ns() // 1_000_000 + self._clock_ahead_ms
@@ -195,8 +195,8 @@ class PostgresLog:
         return time.monotonic() - self._missed_s < _BUSY_S
 
     def _append_in_turn(
-        self, connection: Connection, entries: Sequence[Entry], body_checksums: Sequence[int], known_offset: int
-    ) -> Group:
+        self, connection: PostgresConnection, entries: Sequence[Entry], body_checksums: Sequence[int], known_offset: int
+    ) -> AppendGroup:
         """Append in a transaction that locks the log first, so that it sees what the log has."""
         with connection.pipeline():
             connection.execute("BEGIN")
@@ -206,7 +206,7 @@ class PostgresLog:
             cut = connection.execute(sql.PASSED, (connection.log_id, list({e.client for e in entries})))
         *numbers, time_ms = self._require_row(locked.fetchone())
         self._clock_ahead_ms = time_ms - time.time_ns() // 1_000_000
-        head = Head(*numbers)
+        head = LogHead(*numbers)
         require_offset(head.last, known_offset)
         known = {(client, sequence): offset for client, sequence, offset in found if offset is not None}
         group = number_group(entries, body_checksums, head, known, dict(cut.fetchall()), time_ms)
@@ -240,7 +240,7 @@ class PostgresLog:
             self._hear(connection, min(ends_s, self._looked_s + _POLL_S) - now_s)
         return True
 
-    def _hear(self, connection: Connection, timeout_s: float) -> None:
+    def _hear(self, connection: PostgresConnection, timeout_s: float) -> None:
         """Wait for a notification, and take all that have come."""
         for notification in connection.notifies(timeout=timeout_s, stop_after=1):
             self._heard = int(notification.payload)
@@ -250,7 +250,7 @@ class PostgresLog:
             discard(self._listening[0])
             self._listening = None
 
-    def _prepare(self, connection: Connection) -> None:
+    def _prepare(self, connection: PostgresConnection) -> None:
         """Find the log in the database; make it where there is none."""
         if not _has_tables(connection):
             # The lock is the session's: the transaction after it sees what was made by another that had it before.
@@ -290,7 +290,7 @@ def _is_small(entries: Sequence[Entry]) -> bool:
     return len(entries) <= _QUICK_RECORDS and sum(len(entry.body) for entry in entries) <= _QUICK_BYTES
 
 
-def _copy(connection: Connection, group: Group) -> None:
+def _copy(connection: PostgresConnection, group: AppendGroup) -> None:
     """Write the group, and end the transaction that has the log locked. The primary key fences: had another writer got
     here, nothing of this would be written."""
     log_id, head = connection.log_id, group.head
@@ -304,12 +304,12 @@ def _copy(connection: Connection, group: Group) -> None:
         connection.execute("COMMIT")
 
 
-def _ask(connection: Connection, clients: list[str], sequences: list[int]) -> psycopg.Cursor[tuple[Any, ...]]:
+def _ask(connection: PostgresConnection, clients: list[str], sequences: list[int]) -> psycopg.Cursor[tuple[Any, ...]]:
     """Ask for the offsets that the log has for these."""
     return connection.execute(sql.KNOWN, {"log": connection.log_id, "clients": clients, "sequences": sequences})
 
 
-def _has_tables(connection: Connection) -> bool:
+def _has_tables(connection: PostgresConnection) -> bool:
     return connection.execute("SELECT to_regclass('gnnserve.clients')").fetchone() != (None,)
 
 

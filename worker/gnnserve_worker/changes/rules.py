@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gnnserve_worker.changes.log import (
-    Appended,
+    AppendResult,
     Entry,
     LogBehindError,
     LogCutError,
@@ -27,7 +27,7 @@ SCHEMA_VERSION = 1
 _FIELDS = struct.Struct("<IqqqqqI")
 
 
-class Head(msgspec.Struct, frozen=True):
+class LogHead(msgspec.Struct, frozen=True):
     """State of a log, as it keeps it; the row that one writer at a time changes."""
 
     first: int = 1
@@ -38,37 +38,37 @@ class Head(msgspec.Struct, frozen=True):
     """Checksum of the last record."""
 
 
-class Group(msgspec.Struct, frozen=True):
+class AppendGroup(msgspec.Struct, frozen=True):
     """Result of appending a group of entries."""
 
-    appended: list[Appended]
+    appended: list[AppendResult]
     """One for each entry."""
     records: list[Record]
     """The new ones among them."""
-    head: Head
+    head: LogHead
     """The head after them."""
 
 
 def number_group(
     entries: Sequence[Entry],
     body_checksums: Sequence[int],
-    head: Head,
+    head: LogHead,
     known: Mapping[tuple[str, int], int],
     passed: Mapping[str, int],
     time_ms: int,
-) -> Group:
+) -> AppendGroup:
     """Give offsets to the entries that the log does not have.
 
     `known`: offsets of those that it has, by client and sequence. `passed`: the largest sequence that was cut, by
     client. Raises SequencePassedError for the first entry that cannot be told from one that was cut.
     """
-    appended: list[Appended] = []
+    appended: list[AppendResult] = []
     records: list[Record] = []
     offsets = dict(known)
     for entry, body_checksum in zip(entries, body_checksums, strict=True):
         key = (entry.client, entry.sequence)
         if key in offsets:
-            appended.append(Appended(offsets[key]))
+            appended.append(AppendResult(offsets[key]))
             continue
         require_new(entry.client, entry.sequence, passed)
         record = Record(
@@ -78,9 +78,9 @@ def number_group(
         record = msgspec.structs.replace(record, checksum=checksum_of(record, body_checksum))
         offsets[key] = record.offset
         records.append(record)
-        appended.append(Appended(record.offset, record))
-        head = Head(head.first, record.offset, record.total_changes, record.checksum)
-    return Group(appended, records, head)
+        appended.append(AppendResult(record.offset, record))
+        head = LogHead(head.first, record.offset, record.total_changes, record.checksum)
+    return AppendGroup(appended, records, head)
 
 
 def require_new(client: str, sequence: int, passed: Mapping[str, int]) -> None:
@@ -113,7 +113,7 @@ def require_offset(last: int, known_offset: int) -> None:
         )
 
 
-def require_readable(head: Head, after: int) -> None:
+def require_readable(head: LogHead, after: int) -> None:
     """Raise LogCutError or LogBehindError where the log does not have the offset behind `after`, and never will."""
     require_offset(head.last, after)
     if after + 1 < head.first:

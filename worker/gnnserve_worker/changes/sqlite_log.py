@@ -18,7 +18,7 @@ import msgspec
 
 from gnnserve_api.errors import permission_remedy
 from gnnserve_worker.changes.log import (
-    Appended,
+    AppendResult,
     Entry,
     LogConflictError,
     LogError,
@@ -28,7 +28,7 @@ from gnnserve_worker.changes.log import (
 )
 from gnnserve_worker.changes.rules import (
     SCHEMA_VERSION,
-    Head,
+    LogHead,
     checksum_bodies,
     number_group,
     require_new,
@@ -82,7 +82,7 @@ class SqliteLog:
         self._groups = 0
         """How many groups this object has appended."""
 
-    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[Appended]:
+    def append(self, entries: Sequence[Entry], known_offset: int = 0) -> list[AppendResult]:
         body_checksums = checksum_bodies(entries)
         with self._writing() as connection:
             head = _head(connection)
@@ -309,8 +309,8 @@ _REMEDIES = {
 }
 
 
-def _head(connection: sqlite3.Connection) -> Head:
-    return Head(*connection.execute(_HEAD).fetchone())
+def _head(connection: sqlite3.Connection) -> LogHead:
+    return LogHead(*connection.execute(_HEAD).fetchone())
 
 
 def _find(connection: sqlite3.Connection, client: str, sequence: int) -> int | None:

@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_worker.changes.follower import STUCK, Follower, Handed, NoRoomError, Said, catch_up
+from gnnserve_worker.changes.follower import STUCK, Follower, HandedRecord, NoRoomError, RecordOutcome, catch_up
 from gnnserve_worker.changes.lag import Lag
 from gnnserve_worker.changes.log import ChangeLog, Entry, LogConflictError, LogCutError, LogError, Record
 from gnnserve_worker.changes.replica import Replica
-from gnnserve_worker.changes.writer import LogWriter, Submission, Written
+from gnnserve_worker.changes.writer import LogWriter, Submission, WrittenSubmission
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
 
 _RETRY_S = 10.0
@@ -315,13 +315,13 @@ class Updates:
             submission.is_withdrawn = True
             del self._open[submission]
 
-    def _hear_written(self, written: Sequence[Written]) -> None:
+    def _hear_written(self, written: Sequence[WrittenSubmission]) -> None:
         """Called by the writer's thread."""
         results = [(one.result, one.submission.batch) for one in written if not isinstance(one.result, LogError)]
-        self._follower.hand(Handed(at.record, batch) for at, batch in results if at.record is not None)
+        self._follower.hand(HandedRecord(at.record, batch) for at, batch in results if at.record is not None)
         self._call(self._take_written, written)
 
-    def _hear_said(self, said: Sequence[Said]) -> None:
+    def _hear_said(self, said: Sequence[RecordOutcome]) -> None:
         """Called by the follower's thread."""
         self._call(self._take_said, said)
 
@@ -342,7 +342,7 @@ class Updates:
             if not loop.is_closed():
                 raise
 
-    def _take_written(self, written: Sequence[Written]) -> None:
+    def _take_written(self, written: Sequence[WrittenSubmission]) -> None:
         for one in written:
             if isinstance(one.result, LogError):
                 self._fail(one.submission, one.result)
@@ -354,7 +354,7 @@ class Updates:
                 self._durable.setdefault(one.result.offset, []).append(_Durable(told, is_repeated))
         self._settle()
 
-    def _take_said(self, said: Sequence[Said]) -> None:
+    def _take_said(self, said: Sequence[RecordOutcome]) -> None:
         self._keep(said)
         # The last words about a replica that is not followed any more may be of more than this one has.
         self._noted = max(self._noted, min(said[-1].offset, self.applied))
@@ -366,7 +366,7 @@ class Updates:
         self._fail_durable(error)
         self.on_followed()
 
-    def _keep(self, said: Sequence[Said]) -> None:
+    def _keep(self, said: Sequence[RecordOutcome]) -> None:
         for one in said:
             if isinstance(one.said, ChangeRefusal):
                 self._refused[one.offset] = one.said

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from gnnserve_worker.changes.log import (
-    Appended,
+    AppendResult,
     ChangeLog,
     Entry,
     LogConflictError,
@@ -57,11 +57,11 @@ class Submission(msgspec.Struct, eq=False):
         return self.known_before is not None and offset > self.known_before
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenSubmission(msgspec.Struct, frozen=True):
     """A submission that is done with."""
 
     submission: Submission
-    result: Appended | LogError
+    result: AppendResult | LogError
 
 
 def take_group(waiting: deque[Submission], most_bytes: int) -> list[Submission]:
@@ -105,7 +105,7 @@ class LogWriter:
         log: ChangeLog,
         known_offset: Callable[[], int],
         on_appending: Callable[[], None],
-        on_written: Callable[[Sequence[Written]], None],
+        on_written: Callable[[Sequence[WrittenSubmission]], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`known_offset`: an offset that the log is known to have. The two others are called in the writer's thread:
@@ -147,7 +147,9 @@ class LogWriter:
         left = list(self._waiting)
         self._waiting.clear()
         error = LogError("this worker is stopping")
-        self._on_written([Written(submission, _tell(error, not submission.is_attempted)) for submission in left])
+        self._on_written(
+            [WrittenSubmission(submission, _tell(error, not submission.is_attempted)) for submission in left]
+        )
 
     def _run(self) -> None:
         while group := self._take():
@@ -189,7 +191,7 @@ class LogWriter:
             failure = LogError(f"appending to the log of changes failed: {type(error).__name__}")
             return self._fail(group, failure, known_offset)
         self.problem = None
-        self._on_written([Written(submission, at) for submission, at in zip(group, appended, strict=True)])
+        self._on_written([WrittenSubmission(submission, at) for submission, at in zip(group, appended, strict=True)])
         return []
 
     def _fail(self, group: list[Submission], error: LogError, known_offset: int) -> list[Submission]:
@@ -206,5 +208,5 @@ class LogWriter:
         """Tell those that are given up; the others."""
         now_s = self._clock_s()
         judged = [(submission, judge_failure(submission, error, now_s)) for submission in group]
-        self._on_written([Written(submission, told) for submission, told in judged if told is not None])
+        self._on_written([WrittenSubmission(submission, told) for submission, told in judged if told is not None])
         return [submission for submission, told in judged if told is None]

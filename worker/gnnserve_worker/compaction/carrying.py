@@ -18,7 +18,7 @@ from gnnserve_api.families import point_of
 from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
-from gnnserve_worker.compaction.folding import Folded
+from gnnserve_worker.compaction.folding import FoldedGraph
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
 from gnnserve_worker.models.folding import SHARES
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -32,7 +32,7 @@ _STAGE = "write tables"
 def carry_over(
     manifest: RevisionManifest,
     loaded: LoadedRevision,
-    folded: Folded,
+    folded: FoldedGraph,
     repository: Repository,
     progress: ProgressListener,
 ) -> RevisionManifest:
@@ -75,7 +75,7 @@ def carry_over(
         )
 
 
-def _with_shares(content: bytes, manifest: RevisionManifest, loaded: LoadedRevision, folded: Folded) -> bytes:
+def _with_shares(content: bytes, manifest: RevisionManifest, loaded: LoadedRevision, folded: FoldedGraph) -> bytes:
     """A file of the task; where it has a number for each node, it has those of the nodes that there are now."""
     changes = loaded.changes
     makers = [] if changes is None else [maker for layer in changes.layers for maker in layer]

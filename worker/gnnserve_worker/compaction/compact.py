@@ -19,7 +19,7 @@ from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.answering import find_answering, has_same_model
 from gnnserve_worker.compaction.carrying import carry_over
-from gnnserve_worker.compaction.folding import Folded, fold
+from gnnserve_worker.compaction.folding import FoldedGraph, fold
 from gnnserve_worker.compaction.source_features import features_of
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.opening.revision import load_revision
@@ -109,7 +109,7 @@ def _compact(
     return pipeline.generate(service, repository, progress, use_gpu=use_gpu, graph_version=graph)
 
 
-def _sizes(folded: Folded) -> str:
+def _sizes(folded: FoldedGraph) -> str:
     made_of, data = folded.data.made_of, folded.data
     assert made_of is not None  # noqa: S101
     return f"{data.nodes:,} nodes, {data.edges:,} edges as of offset {made_of.offset:,}"

@@ -143,26 +143,26 @@ def gone_of(nodes: int, places: np.ndarray) -> np.ndarray:
     return np.flatnonzero(~stays)
 
 
-class Rows(NamedTuple):
+class RowsOfNodes(NamedTuple):
     nodes: np.ndarray
     """Positions in the graph after, int64."""
     features: np.ndarray
     """float32 [nodes, columns]"""
 
 
-def new_rows(after: Features, places: np.ndarray) -> Iterator[Rows]:
+def new_rows(after: Features, places: np.ndarray) -> Iterator[RowsOfNodes]:
     """Features of the nodes that are new, some at a time."""
     for new in parts_of(np.flatnonzero(places < 0), _rows_at_once(after)):
-        yield Rows(new, _rows(after, new))
+        yield RowsOfNodes(new, _rows(after, new))
 
 
-def other_rows(before: Features, after: Features, places: np.ndarray) -> Iterator[Rows]:
+def other_rows(before: Features, after: Features, places: np.ndarray) -> Iterator[RowsOfNodes]:
     """Those of the nodes that have others now."""
     for known in parts_of(np.flatnonzero(places >= 0), _rows_at_once(after)):
         found = _rows(after, known)
         is_other = (found != _rows(before, places[known])).any(axis=1)
         if is_other.any():
-            yield Rows(known[is_other], found[is_other])
+            yield RowsOfNodes(known[is_other], found[is_other])
 
 
 def names_of(places: np.ndarray) -> np.ndarray:

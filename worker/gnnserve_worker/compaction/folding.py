@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gnnserve_api.files.repository import ChangedSource
-from gnnserve_worker.changes.follower import NoRoomError, Said, catch_up
+from gnnserve_worker.changes.follower import NoRoomError, RecordOutcome, catch_up
 from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.compaction.kept_nodes import KeptNodes
 from gnnserve_worker.compaction.source_changes import SourceChanges
@@ -29,7 +29,7 @@ _STAGE = "apply the log of changes"
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldedGraph:
     data: GraphData
     kept: KeptNodes
     """Which nodes of the revision that changes were applied to are its nodes."""
@@ -44,18 +44,18 @@ def fold(
     log_uid: str,
     room_bytes: int,
     progress: ProgressListener,
-) -> Folded | None:
+) -> FoldedGraph | None:
     """Apply the log as far as it goes, or as there is room. `loaded`: opened with that room. `features`: of each
     type, as in the source; None: it has none. Returns None where there is nothing to apply. Raises LogError."""
     if loaded.changes is None or loaded.manifest is None or not loaded.new_nodes.types:
         raise ValueError("a revision that was not opened for changes")
-    folding = Folding(loaded, features, loaded.changes.graph)
+    folding = GraphFolding(loaded, features, loaded.changes.graph)
     living = LivingRevision(loaded, room_bytes, folding.note)
     last = log.position().last
     if (total := last - living.base_offset) > 0:
         progress(Progress(_STAGE, 0, total))
 
-    def tell(_: Sequence[Said]) -> None:
+    def tell(_: Sequence[RecordOutcome]) -> None:
         progress(Progress(_STAGE, min(living.offset - living.base_offset, total), total))
 
     try:
@@ -68,10 +68,10 @@ def fold(
     made_of = _made_of(loaded, log, log_uid, living.offset)
     digest = paths.version_digest(made_of.source, made_of.log, made_of.offset, made_of.checksum)
     data, kept = folding.data(digest, made_of)
-    return Folded(data, kept, living)
+    return FoldedGraph(data, kept, living)
 
 
-class Folding:
+class GraphFolding:
     """Graph that changes are folded into, type by type and relation by relation."""
 
     def __init__(self, loaded: LoadedRevision, features: Sequence[Features | None], graph: LivingGraph) -> None:

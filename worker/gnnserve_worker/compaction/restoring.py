@@ -14,7 +14,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.compaction import differences
 from gnnserve_worker.compaction.answering import find_answering, newest_graph, require_named
 from gnnserve_worker.compaction.carrying import carry_over
-from gnnserve_worker.compaction.folding import Folded
+from gnnserve_worker.compaction.folding import FoldedGraph
 from gnnserve_worker.compaction.source_features import features_of
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
 from gnnserve_worker.graph.store import Features, GraphData
@@ -74,7 +74,7 @@ def bring(
     target: GraphData,
     room_bytes: int,
     progress: ProgressListener,
-) -> Folded:
+) -> FoldedGraph:
     """Make a revision's graph, and all that its variants read, those of another graph of the same source. `loaded`:
     opened with that room. `features`: of each type of its graph, as in the source; None: it has none."""
     living = LivingRevision(loaded, room_bytes)
@@ -88,7 +88,7 @@ def bring(
     kept = differences.bring(living, [*loaded.ids.by_type.values()], features, loaded.new_nodes.features, target, apply)
     living.make_stored_rows_anew()
     progress(Progress(_STAGE, 1, 1, f"{living.changes_since_base:,} changes"))
-    return Folded(target, kept, living)
+    return FoldedGraph(target, kept, living)
 
 
 def _room_bytes(named: RevisionManifest, nodes: int, target: GraphData) -> int:

@@ -28,7 +28,7 @@ _DRAWN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReferenceCase:
     inputs: Inputs
     outputs: Inputs
     """gnnserve's own answer."""
@@ -55,7 +55,9 @@ def check_program(
     return checks
 
 
-def compare(chosen: ExportFormat, questions: Iterable[Question], program: Program, padding: int = 0) -> ExportCheck:
+def compare(
+    chosen: ExportFormat, questions: Iterable[ReferenceCase], program: Program, padding: int = 0
+) -> ExportCheck:
     """One check over all questions, each of which is a batch. `padding`: as of `ExportCheck`."""
     batches = nodes = rows = 0
     largest = 0.0
@@ -80,9 +82,9 @@ def spread_nodes(revision: LoadedRevision, count: int) -> np.ndarray:
     return np.unique(np.linspace(0, revision.answered_nodes - 1, count).astype(np.int64))
 
 
-def _ask(revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray, key: int) -> Question:
+def _ask(revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray, key: int) -> ReferenceCase:
     inputs = draw_inputs(revision, variant, nodes, key)
-    return Question(inputs, {SCORES: infer_batch(revision, variant.name, nodes, key).scores}, len(inputs[ROWS]))
+    return ReferenceCase(inputs, {SCORES: infer_batch(revision, variant.name, nodes, key).scores}, len(inputs[ROWS]))
 
 
 def _difference(found: np.ndarray, expected: np.ndarray) -> float:
@@ -91,7 +93,7 @@ def _difference(found: np.ndarray, expected: np.ndarray) -> float:
     return largest / max(1.0, float(np.abs(expected).max())) if math.isfinite(largest) else math.inf
 
 
-def _large_batches(revision: LoadedRevision, variant: LoadedVariant) -> Iterator[Question]:
+def _large_batches(revision: LoadedRevision, variant: LoadedVariant) -> Iterator[ReferenceCase]:
     """Batches of growing sizes. In every other one edges are in no order."""
     random = np.random.default_rng(_KEY)
     drawn = list(islice(_drawn(revision, variant, random), _DRAWN))
@@ -104,10 +106,10 @@ def _large_batches(revision: LoadedRevision, variant: LoadedVariant) -> Iterator
                 break
         inputs = join_inputs([block.inputs for block in blocks])
         scores = np.concatenate([block.scores for block in blocks])
-        yield Question(shuffle_edges(inputs, random) if number % 2 else inputs, {SCORES: scores}, rows)
+        yield ReferenceCase(shuffle_edges(inputs, random) if number % 2 else inputs, {SCORES: scores}, rows)
 
 
-def _drawn(revision: LoadedRevision, variant: LoadedVariant, random: np.random.Generator) -> Iterator[Question]:
+def _drawn(revision: LoadedRevision, variant: LoadedVariant, random: np.random.Generator) -> Iterator[ReferenceCase]:
     """Questions about different nodes and draws, without end; about more nodes as long as they take few rows."""
     nodes, count = revision.answered_nodes, _NODES
     for key in range(1, 1 << 30):

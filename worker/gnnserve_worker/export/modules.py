@@ -106,7 +106,7 @@ class _Plain(nn.Module):
         return torch.cat([total, own], dim=1) if self.stacked else total + self.own_factor * own
 
 
-class _Weighted(nn.Module):
+class _WeightedSum(nn.Module):
     """A sum of neighbours and the own row, by weights that are inputs."""
 
     def __init__(self, layer: Layer) -> None:
@@ -130,7 +130,7 @@ class _Alone(nn.Module):
         return own * self.own_factor
 
 
-class _Attending(nn.Module):
+class _AttentionSum(nn.Module):
     """A sum for each head, of neighbours and the own row, by a softmax of scores of the two rows."""
 
     vectors: Tensor
@@ -183,12 +183,12 @@ def _attention_of(layer: Layer) -> Attending:
     return layer.aggregation.attention
 
 
-_AGGREGATES: Mapping[Aggregator, type[_Plain | _Weighted | _Alone | _Attending]] = {
+_AGGREGATES: Mapping[Aggregator, type[_Plain | _WeightedSum | _Alone | _AttentionSum]] = {
     Aggregator.MEAN: _Plain,
     Aggregator.SUM: _Plain,
-    Aggregator.NORMALISED_SUM: _Weighted,
+    Aggregator.NORMALISED_SUM: _WeightedSum,
     Aggregator.NONE: _Alone,
-    Aggregator.ATTENTION: _Attending,
+    Aggregator.ATTENTION: _AttentionSum,
 }
 
 

@@ -25,7 +25,7 @@ _EXAMPLE_NODES, _KEY = 8, 0
 
 @dataclass(frozen=True, slots=True)
 class LayeredExport:
-    """An `Exported` (`write.py`)."""
+    """A `VariantExport` (`write.py`)."""
 
     revision: LoadedRevision
     described: VariantManifest

@@ -66,7 +66,7 @@ class RelationModule(nn.Module):
         """`features`, `edges`: names of the inputs of each type and relation."""
         super().__init__()
         self.features, self.edges, self.gives_embeddings = features, edges, gives_embeddings
-        self.scaled = nn.ModuleDict({str(kind): _Scaled(network.scalings[kind]) for kind in features})
+        self.scaled = nn.ModuleDict({str(kind): _FeatureScaling(network.scalings[kind]) for kind in features})
         last = len(network.layers)
         self.layers = nn.ModuleList(
             _LAYERS[network.layers[number - 1].heads is not None](network, number, relu=number < last)
@@ -82,7 +82,7 @@ class RelationModule(nn.Module):
         return {SCORES: states[0], EMBEDDINGS: before[0]} if self.gives_embeddings else {SCORES: states[0]}
 
 
-class _Scaled(nn.Module):
+class _FeatureScaling(nn.Module):
     """Features as layers read them, scaled in float64 as they are before training."""
 
     mean: Tensor

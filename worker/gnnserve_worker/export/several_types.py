@@ -23,7 +23,7 @@ from gnnserve_api.files.export import ExportCheck, ExportedArray, ExportFormat
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
-from gnnserve_worker.export.check import LARGE_BATCHES, Question, compare, require_within, spread_nodes
+from gnnserve_worker.export.check import LARGE_BATCHES, ReferenceCase, compare, require_within, spread_nodes
 from gnnserve_worker.export.programs import FORMATS, Program
 from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork
 from gnnserve_worker.graph.relation_lists import merged_lists
@@ -63,7 +63,7 @@ def check_exportable(manifest: RevisionManifest, variant: VariantManifest) -> No
 
 @dataclass(frozen=True, slots=True)
 class RelationalExport:
-    """An `Exported` of a variant over several types."""
+    """A `VariantExport` of a variant over several types."""
 
     variant: LoadedVariant
     network: RelationNetwork
@@ -198,7 +198,7 @@ def _names(types: Sequence[str], relations: Sequence[str]) -> list[str]:
     return found
 
 
-def _shuffled(question: Question, random: np.random.Generator) -> Question:
+def _shuffled(question: ReferenceCase, random: np.random.Generator) -> ReferenceCase:
     """The same with edges of each relation in another order."""
     edges = {
         name: array[:, random.permutation(array.shape[1])]
@@ -249,10 +249,10 @@ class _MadeUp:
         )  # fmt: skip
         return _MadeUp(made, served, features, contract)
 
-    def ask_few(self, count: int) -> Question:
+    def ask_few(self, count: int) -> ReferenceCase:
         return self.ask(spread_nodes(self.revision, count))
 
-    def ask(self, nodes: np.ndarray) -> Question:
+    def ask(self, nodes: np.ndarray) -> ReferenceCase:
         schema = self.revision.graph.schema
         sample = draw_sample(self.revision, self.variant, nodes, _KEY, None, Scratch(), share=True)
 
@@ -265,9 +265,9 @@ class _MadeUp:
         if self.contract.embeddings is not None and answer.embeddings is not None:
             outputs[EMBEDDINGS] = answer.embeddings
         rows = sum(len(array) for array in laid.arrays.values() if array.dtype == np.float32)
-        return Question(laid.arrays, outputs, rows)
+        return ReferenceCase(laid.arrays, outputs, rows)
 
-    def large_batches(self) -> Iterator[Question]:
+    def large_batches(self) -> Iterator[ReferenceCase]:
         """Batches of growing sizes. In every other one edges are in no order."""
         random, nodes = np.random.default_rng(_KEY), self.revision.graph.schema.target.nodes
         for number, count in enumerate(np.linspace(min(nodes, 64), min(nodes, _MOST_ASKED), LARGE_BATCHES)):

@@ -50,7 +50,7 @@ def build_exact(
     return build_network(manifest, tensors, columns, projected, "float32")
 
 
-class Exported(Protocol):
+class VariantExport(Protocol):
     """A variant as a program, by what its inputs are."""
 
     @property
@@ -82,7 +82,7 @@ class Exported(Protocol):
 class ExportKind:
     check: Callable[[RevisionManifest, VariantManifest], None]
     """InputError: the variant cannot be written."""
-    export: Callable[[LoadedRevision, VariantManifest, bool], Exported]
+    export: Callable[[LoadedRevision, VariantManifest, bool], VariantExport]
     """The last: whether it gives embeddings. InputError: the variant cannot be written, as its files show."""
 
 

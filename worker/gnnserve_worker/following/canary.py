@@ -34,7 +34,7 @@ class CanaryOwner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Followed:
+class _FollowedCanary:
     revision: str
     served: CanaryServer
     loader: Loader
@@ -81,7 +81,7 @@ class CanaryFollower:
         self._first = first
         self._service = service
         self._declared: RoutingTable | None = None
-        self._followed: _Followed | None = None
+        self._followed: _FollowedCanary | None = None
         self._changing = threading.Lock()
         self._stopped = threading.Event()
 
@@ -123,7 +123,7 @@ class CanaryFollower:
                     self._follow(table)
                     return
 
-    def _becomes_first(self, followed: _Followed, table: RoutingTable) -> bool:
+    def _becomes_first(self, followed: _FollowedCanary, table: RoutingTable) -> bool:
         """Whether this revision answers as the second one, and not yet as the first, which the table makes it."""
         return followed.revision == table.revision != self._first() and followed.loader.served is not None
 
@@ -133,7 +133,7 @@ class CanaryFollower:
         with self._changing:
             return self._followed is None or self._end(self._followed, patience_s)
 
-    def _begin(self, canary: Canary) -> _Followed:
+    def _begin(self, canary: Canary) -> _FollowedCanary:
         served = self._owner.open_canary(canary.revision, canary.percent)
         is_given_up = threading.Event()
         loader = Loader(
@@ -142,7 +142,7 @@ class CanaryFollower:
         files = RepositoryWatch(loader)
         loader.start()
         files.start()
-        return _Followed(canary.revision, served, loader, files, is_given_up)
+        return _FollowedCanary(canary.revision, served, loader, files, is_given_up)
 
     def _load_second(self, revision: str, is_given_up: threading.Event) -> ServedRevision:
         while not (is_given_up.is_set() or self._is_first_settled()):
@@ -151,12 +151,12 @@ class CanaryFollower:
             raise _GivenUpError
         return self._load(revision)
 
-    def _give_up(self, followed: _Followed, patience_s: float) -> None:
+    def _give_up(self, followed: _FollowedCanary, patience_s: float) -> None:
         self._end(followed, patience_s)
         followed.served.close()
         self._followed = None
 
-    def _end(self, followed: _Followed, patience_s: float) -> bool:
+    def _end(self, followed: _FollowedCanary, patience_s: float) -> bool:
         followed.files.stop()
         followed.loader.stop(0.0)  # before: what a stopped loader fails at is not reported
         followed.is_given_up.set()

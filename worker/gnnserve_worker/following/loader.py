@@ -27,23 +27,23 @@ from typing import Protocol, assert_never
 from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_worker.following.delay import Delay
 from gnnserve_worker.following.state import (
-    Answering,
+    AnsweringRevision,
     CouldGrow,
-    Declared,
-    Doubted,
     Effect,
     Event,
-    Failed,
+    FilesReplaced,
+    FilesVerified,
     Load,
-    Loaded,
+    LoaderFailed,
+    LoaderIdle,
+    LoaderStopped,
     Log,
-    Moved,
-    Report,
+    ReportProblem,
+    RevisionDoubted,
+    RevisionLoaded,
     State,
-    Stopped,
     Switch,
-    Turn,
-    Verified,
+    TableDeclared,
     Verify,
     Warn,
     Withdraw,
@@ -101,12 +101,12 @@ class Loader:
     def adopt(self, revision: ServedRevision, table: RoutingTable) -> None:
         """Begin with a revision that answers already by this table. To be called before `start`."""
         self._state = replace(
-            self._state, declared=table, attempted=table, answering=Answering(revision), table=table
+            self._state, declared=table, attempted=table, answering=AnsweringRevision(revision), table=table
         )  # fmt: skip
 
     def declare(self, table: RoutingTable) -> None:
         """Declare a table, from any thread. The last one counts."""
-        self._tell(Declared(table))
+        self._tell(TableDeclared(table))
 
     @property
     def has_table(self) -> bool:
@@ -127,12 +127,12 @@ class Loader:
     def withdraw(self, revision: ServedRevision, problem: str) -> None:
         """Withdraw a revision whose answers may be wrong from now on. Any thread may call it; returns when it no longer
         answers."""
-        self._tell(Doubted(revision, problem))
+        self._tell(RevisionDoubted(revision, problem))
 
     def renew(self, revision: ServedRevision, problem: str) -> None:
         """Load a revision again that answers correctly, but whose files in the repository were replaced or removed. Any
         thread may call it."""
-        self._tell(Moved(revision, problem))
+        self._tell(FilesReplaced(revision, problem))
 
     def enlarge(self, revision: ServedRevision) -> None:
         """Load a revision again that would get more of its device's memory. Any thread may call it; only the first call
@@ -141,7 +141,7 @@ class Loader:
 
     def stop(self, patience_s: float) -> bool:
         """Stop. Returns whether the thread ended within `patience_s`; in the middle of a load it does not."""
-        self._tell(Stopped())
+        self._tell(LoaderStopped())
         if self._thread.ident is not None:
             self._thread.join(patience_s)
         return not self._thread.is_alive()
@@ -162,17 +162,17 @@ class Loader:
             try:
                 self._act(effects)
             except _SwitchError as failure:
-                self._state, effects = step(before, Failed(failure.error), time.monotonic())
+                self._state, effects = step(before, LoaderFailed(failure.error), time.monotonic())
                 self._act(effects)
 
     def _run(self) -> None:
         while not self._state.is_stopped:
             self._changed.wait(self._state.delay.left_s(time.monotonic()))
             self._changed.clear()
-            self._step(Turn())
+            self._step(LoaderIdle())
             while self._state.job is not None and not self._state.is_stopped:
                 self._work()
-                self._step(Turn())
+                self._step(LoaderIdle())
 
     def _work(self) -> None:
         """Do the state's job. It is a function of its own, so that no variable of a waiting thread keeps a replaced
@@ -187,20 +187,20 @@ class Loader:
             case unknown:
                 assert_never(unknown)
 
-    def _verify(self, revision: ServedRevision) -> Verified | Failed:
+    def _verify(self, revision: ServedRevision) -> FilesVerified | LoaderFailed:
         """Whether only the times of its files were set, as by a backup."""
         try:
             wrong = None if revision.compute.files is None else revision.compute.files.verify_all()
             if wrong is not None:
                 _log.error("%s", wrong, extra=self._about(revision.manifest.revision))
-                return Verified(is_intact=False)
+                return FilesVerified(is_intact=False)
             # Files are verified first: rows copied from now on are right, or the watch reports it.
             revision.compute.forget_copies()
         except Exception as error:  # noqa: BLE001  (it is loaded instead)
-            return Failed(error)
-        return Verified(is_intact=True)
+            return LoaderFailed(error)
+        return FilesVerified(is_intact=True)
 
-    def _load_warm(self, job: Load) -> Loaded | Failed:
+    def _load_warm(self, job: Load) -> RevisionLoaded | LoaderFailed:
         """Load and rehearse a revision, which can follow the table."""
         table, before = job.table, self.served
         _log.info("loading revision %s", table.revision, extra=self._about(table.revision))
@@ -216,14 +216,14 @@ class Loader:
                 before is not None and loaded.compute.device_stats().standing > before.compute.device_stats().standing
             )
         except Exception as error:  # noqa: BLE001  (whatever it was, the revision that answers goes on)
-            return Failed(error)
+            return LoaderFailed(error)
         load_s = time.perf_counter() - started_s
         _log.info(
             "revision %s verified and opened in %.2f s, warmed up in %.2f s",
             *(table.revision, opened_s - started_s, load_s - (opened_s - started_s)),
             extra=self._about(table.revision),
         )
-        return Loaded(loaded, load_s, is_larger)
+        return RevisionLoaded(loaded, load_s, is_larger)
 
     def _load_beside(self, revision: str) -> ServedRevision:
         # In a thread of its own, because its priority cannot be raised again: threads it starts inherit it.
@@ -258,7 +258,7 @@ class Loader:
                     self._server.withdraw(revision, problem)
                 case Warn(revision, problem):
                     self._server.warn(revision, problem)
-                case Report(problem, damage):
+                case ReportProblem(problem, damage):
                     self._server.report(problem, damage)
                 case Log(level, words, name, cause):
                     _log.log(level, "%s", words, exc_info=cause, extra=self._about(name))

@@ -36,7 +36,7 @@ def parse_services(text: str | bytes) -> PoolServices:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PoolDifference:
     """Changes that have to be made so that the services are those that are wanted."""
 
     leaving: tuple[PoolService, ...] = ()
@@ -46,7 +46,7 @@ class Difference:
     """Those of which nothing but the share is another."""
 
 
-def difference(present: Iterable[PoolService], wanted: PoolServices) -> Difference:
+def difference(present: Iterable[PoolService], wanted: PoolServices) -> PoolDifference:
     """One that is changed leaves, and joins once it has left."""
     now = {service.name: service for service in present}
     leaving, joining, reweighed = [], [], []
@@ -57,7 +57,7 @@ def difference(present: Iterable[PoolService], wanted: PoolServices) -> Differen
         elif found != service:
             reweighed.append(found)
     joining = [service for service in wanted.services if service.name not in now]
-    return Difference(tuple(leaving), tuple(joining), tuple(reweighed))
+    return PoolDifference(tuple(leaving), tuple(joining), tuple(reweighed))
 
 
 class MountedServices(MountedText[PoolServices]):

@@ -24,7 +24,7 @@ INTERVAL_S = 1.0
 """Seconds between two looks; a look at thirty files takes a fifth of a millisecond."""
 
 
-class Owner(Protocol):
+class WatchedLoader(Protocol):
     """The part of `loader.py`'s Loader that the watch uses."""
 
     @property
@@ -38,7 +38,9 @@ class Owner(Protocol):
 
 
 class RepositoryWatch:
-    def __init__(self, owner: Owner, why_failing: Callable[[ServedRevision], str] = lambda _revision: "") -> None:
+    def __init__(
+        self, owner: WatchedLoader, why_failing: Callable[[ServedRevision], str] = lambda _revision: ""
+    ) -> None:
         """`why_failing`: what of a revision's answers fails; empty: nothing does."""
         self._owner = owner
         self._why_failing = why_failing

@@ -15,7 +15,7 @@ from gnnserve_worker.inference.served import ServedRevision
 # Jobs: what takes time, one after the other
 
 
-class Purpose(StrEnum):
+class LoadPurpose(StrEnum):
     ANSWER = "Answer"
     """The worker loads it to answer by the declared table."""
     ENLARGE = "Enlarge"
@@ -27,7 +27,7 @@ class Load:
     """Load a revision, check that it can follow the table, and rehearse it."""
 
     table: RoutingTable
-    purpose: Purpose
+    purpose: LoadPurpose
     is_beside: bool
     """Another revision answers meanwhile."""
 
@@ -46,7 +46,7 @@ Job = Load | Verify
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class AnsweringRevision:
     """Revision that answers requests."""
 
     revision: ServedRevision
@@ -62,7 +62,7 @@ class State:
     declared: RoutingTable | None = None
     attempted: RoutingTable | None = None
     """The declared table as of the last turn that did something for it."""
-    answering: Answering | None = None
+    answering: AnsweringRevision | None = None
     table: RoutingTable | None = None
     """The table in effect; where nothing answers, the last one that was."""
     load_s: float = 0.0
@@ -93,12 +93,12 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class TableDeclared:
     table: RoutingTable
 
 
 @dataclass(frozen=True, slots=True)
-class Doubted:
+class RevisionDoubted:
     """Answers of this revision may be wrong from now on."""
 
     revision: ServedRevision
@@ -106,7 +106,7 @@ class Doubted:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class FilesReplaced:
     """Answers of this revision are right, but its files in the repository were replaced or removed."""
 
     revision: ServedRevision
@@ -121,17 +121,17 @@ class CouldGrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LoaderIdle:
     """The loader's thread has no job."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class FilesVerified:
     is_intact: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class RevisionLoaded:
     """The job's revision is loaded and rehearsed."""
 
     revision: ServedRevision
@@ -141,18 +141,28 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class LoaderFailed:
     """The job, or the switch that a turn asked for."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class LoaderStopped:
     pass
 
 
-Event = Declared | Doubted | Moved | CouldGrow | Turn | Verified | Loaded | Failed | Stopped
+Event = (
+    TableDeclared
+    | RevisionDoubted
+    | FilesReplaced
+    | CouldGrow
+    | LoaderIdle
+    | FilesVerified
+    | RevisionLoaded
+    | LoaderFailed
+    | LoaderStopped
+)
 
 
 # Effects, in the order in which they have to happen
@@ -178,7 +188,7 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportProblem:
     problem: str | None
     damage: Damage | None = None
 
@@ -192,5 +202,5 @@ class Log:
     """An error whose traceback the log should have."""
 
 
-Effect = Switch | Withdraw | Warn | Report | Log
+Effect = Switch | Withdraw | Warn | ReportProblem | Log
 Effects = tuple[Effect, ...]

@@ -1,8 +1,8 @@
 """Transitions of a loader, as a pure function: `step(state, event, now_s)` returns a state and effects.
 
 Events come from the routing watch (tables), from the repository watch (doubts about files, memory that came free) and
-from the loader's own thread (`Turn` when it is free, and the outcome of its job). There is at most one job at a time:
-verifying, or loading and rehearsing. What answers changes by `Switch` and `Withdraw` alone.
+from the loader's own thread (`LoaderIdle` when it is free, and the outcome of its job). There is at most one job at a
+time: verifying, or loading and rehearsing. What answers changes by `Switch` and `Withdraw` alone.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import msgspec
 from gnnserve_api.errors import DamagedError, GnnserveError
 from gnnserve_api.pods.routing import Damage, RoutingTable
 from gnnserve_worker.following.state import (
-    Answering,
+    AnsweringRevision,
     CouldGrow,
-    Declared,
-    Doubted,
     Effects,
     Event,
-    Failed,
+    FilesReplaced,
+    FilesVerified,
     Load,
-    Loaded,
+    LoaderFailed,
+    LoaderIdle,
+    LoaderStopped,
+    LoadPurpose,
     Log,
-    Moved,
-    Purpose,
-    Report,
+    ReportProblem,
+    RevisionDoubted,
+    RevisionLoaded,
     State,
-    Stopped,
     Switch,
-    Turn,
-    Verified,
+    TableDeclared,
     Verify,
     Warn,
     Withdraw,
@@ -48,25 +48,25 @@ Step = tuple[State, Effects]
 
 def step(state: State, event: Event, now_s: float) -> Step:  # noqa: PLR0911 - one for each kind of event
     match event:
-        case Declared(table):
+        case TableDeclared(table):
             return replace(state, declared=table), ()
-        case Doubted(revision, problem):
+        case RevisionDoubted(revision, problem):
             return _withdraw(state, revision, problem, now_s)
-        case Moved(revision, problem):
+        case FilesReplaced(revision, problem):
             return _note_moved(state, revision, problem, now_s)
         case CouldGrow(revision):
             answering = state.answering
             could = answering is not None and answering.revision is revision and answering.may_grow
             return replace(state, could_grow=state.could_grow or could), ()
-        case Turn():
+        case LoaderIdle():
             return _take_turn(state, now_s) if state.is_due(now_s) else (state, ())
-        case Verified(is_intact):
+        case FilesVerified(is_intact):
             return _end_verifying(state, is_intact, now_s)
-        case Loaded():
+        case RevisionLoaded():
             return _end_loading(state, event, now_s)
-        case Failed(error):
+        case LoaderFailed(error):
             return _fail(state, error, now_s)
-        case Stopped():
+        case LoaderStopped():
             return replace(state, is_stopped=True), ()
         case _:
             assert_never(event)
@@ -105,7 +105,7 @@ def _take_turn(state: State, now_s: float) -> Step:
     if attempted is None or (attempted.revision, attempted.repair) != (declared.revision, declared.repair):
         # A problem of another table is obsolete; a problem of the same one stays until it works.
         said = f"revision {declared.revision} is being loaded" if state.answering is None else None
-        effects = (Report(said),)
+        effects = (ReportProblem(said),)
         state = replace(state, delay=state.delay.forget(), found_damaged=0, failing=None)
     after, more = _bring_into_effect(replace(state, attempted=declared, could_grow=False), state.could_grow, now_s)
     return after, effects + more
@@ -134,7 +134,7 @@ def _bring_into_effect(state: State, could_grow: bool, now_s: float) -> Step:
             state, effects = _switch(state, answering, table, state.load_s)
             if not answering.must_renew:
                 state = replace(state, delay=state.delay.end(now_s), failing=None)
-                effects += (Report(problem),)
+                effects += (ReportProblem(problem),)
                 return _begin_to_enlarge(state, table, effects) if could_grow else (state, effects)
         else:
             # The service's objective, batching and limits apply to the present revision too, however long loading the
@@ -147,7 +147,7 @@ def _bring_into_effect(state: State, could_grow: bool, now_s: float) -> Step:
     if waits:
         return state, effects
     # The mappings of what was withdrawn need not outlast its files.
-    return replace(state, withdrawn=None, job=Load(table, Purpose.ANSWER, answering is not None)), effects
+    return replace(state, withdrawn=None, job=Load(table, LoadPurpose.ANSWER, answering is not None)), effects
 
 
 def _followed(state: State, declared: RoutingTable) -> tuple[RoutingTable, str | None]:
@@ -163,7 +163,7 @@ def _begin_to_enlarge(state: State, table: RoutingTable, effects: Effects) -> St
     after = replace(
         state,
         answering=replace(state.answering, may_grow=False),
-        job=Load(table, Purpose.ENLARGE, is_beside=True),
+        job=Load(table, LoadPurpose.ENLARGE, is_beside=True),
     )
     return after, (*effects, Log(logging.INFO, words, table.revision))
 
@@ -177,7 +177,7 @@ def _end_verifying(state: State, is_intact: bool, now_s: float) -> Step:
     if is_intact and revision is not None and table is not None:
         name = revision.manifest.revision
         words = f"revision {name} answers again: its files are as they were"
-        state, effects = _switch(state, Answering(revision), table, state.load_s)
+        state, effects = _switch(state, AnsweringRevision(revision), table, state.load_s)
         effects = (Log(logging.WARNING, words, name), *effects)
     if state.declared != state.attempted:
         return state, effects
@@ -185,7 +185,7 @@ def _end_verifying(state: State, is_intact: bool, now_s: float) -> Step:
     return after, effects + more
 
 
-def _end_loading(state: State, loaded: Loaded, now_s: float) -> Step:
+def _end_loading(state: State, loaded: RevisionLoaded, now_s: float) -> Step:
     job, declared, attempted = state.job, state.declared, state.attempted
     assert isinstance(job, Load)  # noqa: S101
     assert declared is not None  # noqa: S101
@@ -194,31 +194,31 @@ def _end_loading(state: State, loaded: Loaded, now_s: float) -> Step:
     is_overtaken = state.is_stopped or declared.revision != attempted.revision
     _, problem = _followed(state, attempted)
     match job.purpose:
-        case Purpose.ANSWER:
+        case LoadPurpose.ANSWER:
             if is_overtaken:
                 # Nothing came of the attempt: the same table may be declared again before the next turn.
                 return replace(state, attempted=None), ()
-            after, effects = _switch(state, Answering(loaded.revision), job.table, loaded.load_s)
+            after, effects = _switch(state, AnsweringRevision(loaded.revision), job.table, loaded.load_s)
             if state.failing is not None:
                 # At the level of warnings, as the failures were at least: who read of these should read of their end.
                 name = job.table.revision
                 effects += (Log(logging.WARNING, f"revision {name} answers: it could be loaded this time", name),)
             after = replace(after, withdrawn=None, delay=after.delay.end(now_s), failing=None)
-            return after, (*effects, Report(problem))
-        case Purpose.ENLARGE:
+            return after, (*effects, ReportProblem(problem))
+        case LoadPurpose.ENLARGE:
             if not loaded.is_larger:
                 words = f"revision {job.table.revision} answers on: loaded again, it has no more memory"
                 return state, (Log(logging.WARNING, words, job.table.revision),)
             if is_overtaken or state.answering is None or state.answering.must_renew:
                 return state, ()  # where it was doubted, the copy's files may have changed too
-            copy = Answering(loaded.revision, may_grow=False)
+            copy = AnsweringRevision(loaded.revision, may_grow=False)
             after, effects = _switch(state, copy, job.table, loaded.load_s)
-            return after, (*effects, Report(problem))
+            return after, (*effects, ReportProblem(problem))
         case _:
             assert_never(job.purpose)
 
 
-def _switch(state: State, to: Answering, table: RoutingTable, load_s: float) -> Step:
+def _switch(state: State, to: AnsweringRevision, table: RoutingTable, load_s: float) -> Step:
     answering = state.answering
     is_new = answering is None or answering.revision is not to.revision
     if not is_new and table == state.table:
@@ -240,7 +240,7 @@ def _fail(state: State, error: Exception, now_s: float) -> Step:
     if isinstance(job, Verify):
         state = replace(state, withdrawn=None)
     state = replace(state, job=None, was_withdrawn=False)
-    if isinstance(job, Load) and job.purpose is Purpose.ENLARGE:
+    if isinstance(job, Load) and job.purpose is LoadPurpose.ENLARGE:
         name, (words, of_ours) = job.table.revision, _told(error)
         return state, (Log(logging.WARNING, f"revision {name} answers on: loaded again, {words}", name, of_ours),)
     # Without a job it was a turn's switch, of what is declared.
@@ -257,7 +257,7 @@ def _fail(state: State, error: Exception, now_s: float) -> Step:
     state = replace(state, delay=state.delay.extend(now_s), found_damaged=found_damaged, failing=problem)
     log = Log(logging.ERROR, f"{said}; trying again in {state.delay.length_s:g} s", tried.revision, cause)
     damage = Damage(tried.revision, tried.repair) if found_damaged >= _LOOKS_AT_DAMAGE else None
-    return state, (log,) if was_withdrawn else (log, Report(problem, damage))
+    return state, (log,) if was_withdrawn else (log, ReportProblem(problem, damage))
 
 
 def _refuse(state: State, declared: RoutingTable, error: TableError, now_s: float) -> Step:
@@ -270,7 +270,7 @@ def _refuse(state: State, declared: RoutingTable, error: TableError, now_s: floa
     else:
         delay = state.delay.end(now_s)
     after = replace(state, refused=(declared, str(error)), delay=delay)
-    return after, (Log(logging.ERROR, str(error), declared.revision), Report(str(error)))
+    return after, (Log(logging.ERROR, str(error), declared.revision), ReportProblem(str(error)))
 
 
 def _told(error: Exception) -> tuple[str, Exception | None]:

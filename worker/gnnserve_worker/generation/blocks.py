@@ -24,7 +24,7 @@ from gnnserve_api.spec.model import Batches, Model
 from gnnserve_worker.generation.batches import steps_of_epoch
 from gnnserve_worker.generation.families.relations import fanouts_by_relation
 from gnnserve_worker.generation.layers import CPU, Block, BlockLayer, Lists, Rows, lists_of, rows_of
-from gnnserve_worker.generation.training_set import Normalized, TrainingSet
+from gnnserve_worker.generation.training_set import NormalizedFeatures, TrainingSet
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Relation
 from gnnserve_worker.models.architecture import RelationalShape
@@ -195,7 +195,7 @@ class SampledBlocks:
     reads_few: ClassVar[bool] = True
 
     def __init__(
-        self, model: Model, shape: RelationalShape, features: Sequence[Normalized | None],
+        self, model: Model, shape: RelationalShape, features: Sequence[NormalizedFeatures | None],
         relations: Sequence[Relation], device: torch.device,
     ) -> None:  # fmt: skip
         self._model, self._shape, self._features, self._device = model, shape, features, device

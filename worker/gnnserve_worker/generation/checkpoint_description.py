@@ -91,7 +91,7 @@ _RELATION = re.compile(r"<?(?P<source>.+?)_{2,3}(?P<name>.+?)_{2,3}(?P<target>[^
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class CheckpointLayer:
     """A layer of a file."""
 
     name: str
@@ -110,19 +110,19 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class CheckpointDescription:
     """A file of weights as layers."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[CheckpointLayer, ...]
     others: tuple[str, ...]
     """Names of tensors that belong to no layer that is recognised."""
 
     @property
-    def convolutions(self) -> tuple[Layer, ...]:
+    def convolutions(self) -> tuple[CheckpointLayer, ...]:
         return tuple(layer for layer in self.layers if layer.kind.is_convolution)
 
     @property
-    def beside(self) -> tuple[Layer, ...]:
+    def beside(self) -> tuple[CheckpointLayer, ...]:
         """Layers that are no convolutions."""
         return tuple(layer for layer in self.layers if not layer.kind.is_convolution)
 
@@ -141,7 +141,7 @@ class Description:
             parts.append(f"tensors of no layer that is known ({_listed(self.others)})")
         return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts) or "nothing"
 
-    def _says_kind(self, layer: Layer) -> str:
+    def _says_kind(self, layer: CheckpointLayer) -> str:
         name, convolutions = layer.kind.name, self.convolutions
         if layer.kind is not LINEAR or not convolutions:
             return name
@@ -169,15 +169,15 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + ", …" * (len(names) > _SHOWN)
 
 
-def _widths(layer: Layer) -> tuple[int, int] | None:
+def _widths(layer: CheckpointLayer) -> tuple[int, int] | None:
     """Columns that the layer reads and writes, as far as its matrices tell."""
     matrices = [shape for shape in layer.shapes.values() if len(shape) == 2]
     return (matrices[0][1], matrices[-1][0]) if matrices else None
 
 
-def describe(shapes: Shapes) -> Description:
+def describe(shapes: Shapes) -> CheckpointDescription:
     """The layers of a file, in the order of the numbers in their names."""
-    layers: list[Layer] = []
+    layers: list[CheckpointLayer] = []
     left = dict(shapes)
     for prefix in _prefixes(shapes):
         start = f"{prefix}." if prefix else ""
@@ -185,11 +185,11 @@ def describe(shapes: Shapes) -> Description:
         kind = next((one for one in _KINDS if one.matches(within)), None)
         if kind is None:
             continue
-        layers.append(Layer(prefix, kind, within))
+        layers.append(CheckpointLayer(prefix, kind, within))
         for name in within:
             del left[start + name]
     layers.sort(key=lambda one: _by_numbers(one.name))
-    return Description(tuple(layers), tuple(sorted(left)))
+    return CheckpointDescription(tuple(layers), tuple(sorted(left)))
 
 
 def _prefixes(names: Shapes) -> list[str]:
@@ -206,7 +206,7 @@ def _by_numbers(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CheckpointRefusal:
     """Why layers of a file are not served, and what helps."""
 
     problem: str
@@ -215,11 +215,11 @@ class Refusal:
     """The file's tensors once they are as the remedy says; None: it says nothing that makes them served."""
 
 
-def looks(description: Description) -> str:
+def looks(description: CheckpointDescription) -> str:
     return f"looks like {description.says()}"
 
 
-def architecture_of(description: Description) -> Architecture | None:
+def architecture_of(description: CheckpointDescription) -> Architecture | None:
     """The one architecture of one type that all layers are of, as they stand; None: there is none."""
     if description.is_perceptron:
         return _PERCEPTRONS[0]
@@ -227,12 +227,12 @@ def architecture_of(description: Description) -> Architecture | None:
     return found.pop() if len(found) == 1 and not description.others else None
 
 
-def relational_architecture_of(layer: Layer) -> Architecture | None:
+def relational_architecture_of(layer: CheckpointLayer) -> Architecture | None:
     """The architecture over several types that reads the layer as it stands."""
     return _RELATIONAL_OWNERS.get(layer.kind.name)
 
 
-def _read_by(layer: Layer) -> Architecture | None:
+def _read_by(layer: CheckpointLayer) -> Architecture | None:
     """The same over one type."""
     is_read = layer.kind.is_read_as_it_is and layer.kind is not LINEAR
     return _OWNERS.get(layer.kind.name) if is_read else None
@@ -249,25 +249,25 @@ def relation_of(layer: str) -> re.Match[str] | None:
     return _RELATION.fullmatch(steps[-1]) if steps else None
 
 
-def _over_types(description: Description) -> Refusal | None:
+def _over_types(description: CheckpointDescription) -> CheckpointRefusal | None:
     """A refusal where layers are of relations, so that the model is over several types."""
     found = [match for layer in description.layers if (match := relation_of(layer.name)) is not None]
     if not found:
         return None
     names = dict.fromkeys(f"{one['source']}__{one['name']}__{one['target']}" for one in found)
     held = f"holds layers of the {'relation' if len(names) == 1 else 'relations'} {_listed([*names])}"
-    return Refusal(
+    return CheckpointRefusal(
         f"{held}, so it is a model over several types of nodes, and the graph has one type",
         "give the graph that it was trained on in spec.graph.source.typed",
     )
 
 
-def refusal_of(description: Description) -> Refusal | None:
+def refusal_of(description: CheckpointDescription) -> CheckpointRefusal | None:
     """What is not served of a file over one type; None: all of its layers are, and of one architecture."""
     if (over_types := _over_types(description)) is not None:
         return over_types
     if not description.layers and not description.others:
-        return Refusal("it has nothing", "save the whole state dict of the model")
+        return CheckpointRefusal("it has nothing", "save the whole state dict of the model")
     if description.is_perceptron:
         return _renamed_perceptron(description)
     if architecture_of(description) is not None and all(layer.name for layer in description.layers):
@@ -279,20 +279,20 @@ def refusal_of(description: Description) -> Refusal | None:
     return refused_layers(description, unread)
 
 
-def refused_layers(description: Description, unread: Sequence[Layer]) -> Refusal:
+def refused_layers(description: CheckpointDescription, unread: Sequence[CheckpointLayer]) -> CheckpointRefusal:
     """A refusal that no setting mends. `unread`: the layers that are not served; none: they are not together."""
     tensors = [name for layer in unread for name in layer.tensors] + list(description.others)
     if not tensors:
-        return Refusal(looks(description), f"layers of these kinds in one model are not served yet; {_WHERE}")
+        return CheckpointRefusal(looks(description), f"layers of these kinds in one model are not served yet; {_WHERE}")
     notes = sorted({layer.kind.note for layer in unread if layer.kind.note})
     why = f" ({'; '.join(notes)})" if notes else ""
-    return Refusal(
+    return CheckpointRefusal(
         f"{looks(description)}; {_listed(tensors)} {'was' if len(tensors) == 1 else 'were'} not read",
         f"such a model is not served yet{why}, and no setting changes that; {_WHERE}",
     )
 
 
-def _renamed(description: Description) -> Refusal:
+def _renamed(description: CheckpointDescription) -> CheckpointRefusal:
     """New names for all tensors, in the order of the layers."""
     renames, left_out, transposed, added = [], [], [], []
     shapes: dict[str, tuple[int, ...]] = {}
@@ -323,10 +323,10 @@ def _renamed(description: Description) -> Refusal:
         if names
     ]
     notes = sorted({f" ({layer.kind.note})" for layer in description.layers if layer.kind.note})
-    return Refusal(looks(description), "; ".join(steps) + "".join(notes), shapes)
+    return CheckpointRefusal(looks(description), "; ".join(steps) + "".join(notes), shapes)
 
 
-def _renamed_perceptron(description: Description) -> Refusal | None:
+def _renamed_perceptron(description: CheckpointDescription) -> CheckpointRefusal | None:
     """A perceptron is read under the names of torch_geometric.nn.MLP."""
     new = {layer.name: f"lins.{place}" for place, layer in enumerate(description.layers)}
     if all(old == called for old, called in new.items()):
@@ -341,4 +341,4 @@ def _renamed_perceptron(description: Description) -> Refusal | None:
     )
     count, names = "1 layer" if len(new) == 1 else f"{len(new)} layers", [name or "without a name" for name in new]
     problem = f"looks like a perceptron of {count} ({_listed(names)}), which reads nothing of a graph"
-    return Refusal(problem, f"rename {pairs}, if that is the order in which they are applied", shapes)
+    return CheckpointRefusal(problem, f"rename {pairs}, if that is the order in which they are applied", shapes)

@@ -33,7 +33,7 @@ class LayoutError(MisfitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CheckpointLayout:
     layers: tuple[str, ...]
     """Names of the layers in the file, in the order in which they are applied."""
     keys: Mapping[str, str]
@@ -47,7 +47,7 @@ class Layout:
         return f"{self.layers[int(layer)]}.{weight}" if int(layer) < len(self.layers) else key
 
 
-def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
+def layout_of(keys: Iterable[str], architecture: Architecture) -> CheckpointLayout:
     """Recognise the layers by their keys, which are all of that architecture. LayoutError: their order is unclear."""
     found = sorted(keys)
     recognised = spec_of(architecture).recognise(found)
@@ -56,7 +56,7 @@ def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
     for key in found:
         known = recognised.get(key)
         names[key if known is None else key_of(order.index(known.layer), known.weight)] = key
-    return Layout(tuple(order), names)
+    return CheckpointLayout(tuple(order), names)
 
 
 def in_order(layers: Iterable[str]) -> list[str]:

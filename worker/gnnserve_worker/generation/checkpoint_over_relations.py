@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gnnserve_api.files.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.generation.checkpoint_description import (
-    Description,
+    CheckpointDescription,
     describe,
     looks,
     refused_layers,
@@ -49,7 +49,7 @@ class WantedOverRelations:
 
 
 def _misfit(
-    description: Description, names: Mapping[str, str], unclear: LayoutError | None, found: Shapes,
+    description: CheckpointDescription, names: Mapping[str, str], unclear: LayoutError | None, found: Shapes,
     architecture: RelationalSpec, shape: RelationalShape,
 ) -> tuple[str, str]:  # fmt: skip
     """The problem and its remedy. `names`: the name here of each tensor. `unclear`: why there are none. `found`: under
@@ -160,7 +160,7 @@ def _attention(found: Shapes, layers: int, shape: RelationalShape, settings: lis
     return AttentionManifest(heads=heads[0], output_heads=heads[-1], negative_slope=slope)
 
 
-def _names_here(description: Description) -> Mapping[str, str]:
+def _names_here(description: CheckpointDescription) -> Mapping[str, str]:
     """The name that each tensor has here: without a prefix, `convs.0` in place of `conv1`, and relations as HeteroConv
     writes them in place of to_hetero. LayoutError: the order of the layers is unclear."""
     convolutions = [layer for layer in description.layers if relational_architecture_of(layer) is not None]

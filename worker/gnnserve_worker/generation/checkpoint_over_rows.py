@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnserve_api.spec.model import Architecture, Model, column_blocks
 from gnnserve_worker.generation.checkpoint_description import architecture_of, describe, looks, refusal_of
-from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, MisfitError, layout_of
+from gnnserve_worker.generation.checkpoint_layout import CheckpointLayout, LayoutError, MisfitError, layout_of
 from gnnserve_worker.generation.checkpoint_settings import needed_settings, sizes_of, tells_hops
 from gnnserve_worker.models.architecture import Axis
 from gnnserve_worker.models.layer_kind import Shapes
@@ -75,7 +75,7 @@ class WantedOverRows:
             needed.append(_other_classes(outputs[-1], self.classes))
         return ", and ".join(needed)
 
-    def _check(self, tensors: Mapping[str, np.ndarray], layout: Layout, needed: str) -> None:
+    def _check(self, tensors: Mapping[str, np.ndarray], layout: CheckpointLayout, needed: str) -> None:
         """Check names and shapes. Messages use the names in the file. `needed`: all that has to change, which each of
         them advises together."""
         layers, stated, expected = len(layout.layers), len(self.model.fanouts), self._expected()

@@ -30,7 +30,7 @@ import numpy as np
 from gnnserve_api.files.training import Majority, TrainingAttempt, TrainingManifest, TrainingRun
 from gnnserve_api.spec.model import AUTO, Training
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.tasks.generated import Batch, Course, Visible
+from gnnserve_worker.tasks.generated import Course, TrainingBatch, Visible
 
 # --- when training ends
 
@@ -149,7 +149,7 @@ class Learner(Protocol):
     def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
         """Items of a part, step by step, in an order that is drawn."""
 
-    def step(self, batch: Batch, key: int) -> None:
+    def step(self, batch: TrainingBatch, key: int) -> None:
         """Learn from a batch. Equal keys draw the same neighbours."""
 
     def examine(self, nodes: np.ndarray) -> np.ndarray:

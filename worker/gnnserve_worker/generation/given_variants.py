@@ -15,7 +15,7 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.repository import NetworkManifest
-from gnnserve_api.spec.given import Given
+from gnnserve_api.spec.given import GivenNetwork
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
@@ -74,7 +74,9 @@ def _field(place: int) -> str:
     return f"spec.variants.given[{place}]"
 
 
-def _load(spec: GNNServiceSpec, place: int, name: str, given: Given, digest: str, graph: GraphData) -> GivenVariant:
+def _load(
+    spec: GNNServiceSpec, place: int, name: str, given: GivenNetwork, digest: str, graph: GraphData
+) -> GivenVariant:
     # Imported here: a start that finds its revision needs digests alone.
     from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows  # noqa: PLC0415
 
@@ -115,7 +117,7 @@ def load_given_over_relations(
     return tuple(found)
 
 
-def given_model(spec: GNNServiceSpec, place: int, given: Given) -> Model:
+def given_model(spec: GNNServiceSpec, place: int, given: GivenNetwork) -> Model:
     """The model with the hidden width of a given variant. Raises InputError where its heads do not share it."""
     if given.hidden is None:
         return spec.model
@@ -129,7 +131,7 @@ def given_model(spec: GNNServiceSpec, place: int, given: Given) -> Model:
 
 
 def load_given_weights(
-    spec: GNNServiceSpec, place: int, given: Given, digest: str, wanted: WantedNetwork
+    spec: GNNServiceSpec, place: int, given: GivenNetwork, digest: str, wanted: WantedNetwork
 ) -> tuple[Tensors, DecoderTensors | None]:
     """The weights of a given variant, and what they have to score pairs by; None: outputs are not read in pairs. Raises
     InputError."""

@@ -204,13 +204,13 @@ Ends = Sequence[tuple[int, int]]
 """Places of the types of each relation's source and target."""
 
 
-class Layer(Protocol):
+class TrainableLayer(Protocol):
     def __call__(self, states: States, read: BlockLayer, kinds: Collection[int], dropout: float) -> Outputs:
         """Outputs of the types at these places. `dropout`: share of attention that is left out, of architectures that
         leave some out; 0: none, as in serving."""
 
 
-def layer_over_relations(matrices: RelationalLayer, ends: Ends, *, is_first: bool) -> Layer:
+def layer_over_relations(matrices: RelationalLayer, ends: Ends, *, is_first: bool) -> TrainableLayer:
     """A layer of these matrices of torch, which has something to read of each type that it gives outputs of."""
     if matrices.heads is not None:
         return partial(_attend, matrices, matrices.heads, ends)

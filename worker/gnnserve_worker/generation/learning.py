@@ -42,7 +42,7 @@ def generator_of(*, trains: bool) -> str:
     return ", ".join(f"{package} {version(package)}" for package in packages)
 
 
-class Learning(NamedTuple):
+class LearningContext(NamedTuple):
     device: torch.device
     """Device to train on."""
     resumption: Resumption
@@ -51,7 +51,7 @@ class Learning(NamedTuple):
 
 def begin_learning(
     identity: RevisionIdentity, repository: Repository, tables_bytes: int, progress: ProgressListener, *, use_gpu: bool
-) -> Learning:
+) -> LearningContext:
     """Load torch. `tables_bytes`: room on the disk that networks which are kept leave to tables."""
     # Imported here: torch and torch_geometric take many seconds.
     progress(Progress("load torch", 0, 1))
@@ -64,7 +64,7 @@ def begin_learning(
         "device": device.type,
     }  # fmt: skip
     kept = KeptNetworks(repository.kept_folder(identity.recipe, identity.graph), tables_bytes)
-    return Learning(device, Resumption(kept, made_for, progress))
+    return LearningContext(device, Resumption(kept, made_for, progress))
 
 
 class Resumption:

@@ -22,7 +22,7 @@ from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
-from gnnserve_api.spec.variants import Projection, Variants
+from gnnserve_api.spec.variants import ProjectionMode, Variants
 from gnnserve_api.variants import columns_of, one_row_name, variant_name
 from gnnserve_api.wording import in_words
 from gnnserve_worker.generation.estimates import (
@@ -251,7 +251,7 @@ def _first_name(spec: GNNServiceSpec) -> str:
 def _why_all_columns(spec: GNNServiceSpec) -> str:
     variants, method = spec.variants.canonical(), spec.variants.pruning.method
     made = [variant_name(1)] if 1 in spec.variants.pruning.factors else []
-    made += ["projected"] if variants.projection is Projection.AUTO else []
+    made += ["projected"] if variants.projection is ProjectionMode.AUTO else []
     made += [f"stored{layer}" for layer in variants.stored]
     made += [one.name for one in variants.channels if one.column_factor == 1]
     taught = [one_row_name(one.hops) for one in variants.one_row]
@@ -483,7 +483,7 @@ def _ending(spec: GNNServiceSpec, sizes: GraphSizes, budget_s: float) -> Iterato
     """What comes behind all networks."""
     variants = spec.variants
     reads_columns = not reads_products(spec) and (bool(variants.pruning.factors) or variants.is_searched)
-    products = spec.model.hidden if variants.projection is Projection.AUTO or variants.stored else 0
+    products = spec.model.hidden if variants.projection is ProjectionMode.AUTO or variants.stored else 0
     columns = (sizes.columns if reads_columns else 0) + products
     measured = _measured(tables_s(sizes.nodes, columns, len(variants.storage)), budget_s)
     yield from measured

@@ -80,7 +80,7 @@ def learn_embeddings(
             done += 1
             if schedule.patience is None:  # it is known when training ends
                 optimizer.param_groups[0]["lr"] = rate * _share_of_rate(done, steps * schedule.most)
-            loss = course.loss(_Propagated.apply(own, propagate), batch, random)
+            loss = course.loss(_Propagate.apply(own, propagate), batch, random)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -120,7 +120,7 @@ class Propagation:
         return found / (self._layers + 1)
 
 
-class _Propagated(torch.autograd.Function):
+class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, propagate: Propagation) -> torch.Tensor:
         ctx.propagate = propagate

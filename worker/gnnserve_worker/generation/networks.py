@@ -23,11 +23,11 @@ from gnnserve_worker.generation.layers import (
     Block,
     BlockLayer,
     Ends,
-    Layer,
     Lists,
     Outputs,
     Rows,
     States,
+    TrainableLayer,
     attended,
     layer_over_relations,
     multiply_rows,
@@ -60,7 +60,7 @@ class LearningNetwork:
     """All that is learnt but embeddings of nodes."""
     embedded: Mapping[int, nn.Parameter]
     """Embeddings that are learnt of nodes, by the place of their type."""
-    layers: Callable[[], Sequence[Layer]]
+    layers: Callable[[], Sequence[TrainableLayer]]
     """Made of the weights anew for each step, as they may be products of several."""
     kinds: Collection[int]
     """Places of the types whose nodes have outputs."""
@@ -119,7 +119,7 @@ def drawn_network(
     }
     ends = ends_of(shape.graph)
 
-    def layers() -> Sequence[Layer]:
+    def layers() -> Sequence[TrainableLayer]:
         made = enumerate(spec.layers(state, shape))
         return [layer_over_relations(matrices, ends, is_first=number == 0) for number, matrices in made]
 
@@ -137,7 +137,7 @@ def network_of_layers(
     state = {key: nn.Parameter(torch.from_numpy(tensor).to(device)) for key, tensor in begun.items()}
     ends = ends_of(graph)
 
-    def made() -> Sequence[Layer]:
+    def made() -> Sequence[TrainableLayer]:
         learnt = (replace(layer_of(number, state), heads=one.heads) for number, one in enumerate(layers))
         return [layer_over_relations(one, ends, is_first=number == 0) for number, one in enumerate(learnt)]
 
@@ -217,10 +217,10 @@ _Convolve = Callable[[Any, Rows, Lists, float], torch.Tensor]
 float32 [targets, outputs]."""
 
 
-def _of_one_list(first: _Convolve, later: _Convolve) -> Callable[[Any, bool], Layer]:
+def _of_one_list(first: _Convolve, later: _Convolve) -> Callable[[Any, bool], TrainableLayer]:
     """A layer that there is over one list alone: what it does first, and in a layer behind."""
 
-    def layer(conv: Any, is_first: bool) -> Layer:
+    def layer(conv: Any, is_first: bool) -> TrainableLayer:
         convolve = first if is_first else later
 
         def outputs(states: States, read: BlockLayer, kinds: Collection[int], dropout: float) -> Outputs:
@@ -232,7 +232,7 @@ def _of_one_list(first: _Convolve, later: _Convolve) -> Callable[[Any, bool], La
     return layer
 
 
-def _sage(conv: Any, is_first: bool) -> Layer:
+def _sage(conv: Any, is_first: bool) -> TrainableLayer:
     matrices = RelationalLayer({0: conv.lin_l.weight.T}, {0: conv.lin_r.weight.T}, {0: conv.lin_l.bias})
     return layer_over_relations(matrices, [(0, 0)], is_first=is_first)
 
@@ -333,7 +333,7 @@ class TrainedArchitecture:
 
     module: Any
     """Class of torch_geometric's model, or one that takes the same arguments."""
-    layer: Callable[[Any, bool], Layer]
+    layer: Callable[[Any, bool], TrainableLayer]
     """From a convolution, and whether it is the first, to the layer that it is."""
 
 

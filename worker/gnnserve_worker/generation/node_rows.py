@@ -20,7 +20,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.training_set import (
     ModelRows,
-    Normalized,
+    NormalizedFeatures,
     TrainingSet,
     beside,
     means_by_relation,
@@ -111,7 +111,7 @@ def _rows_of_type(model: Model, data: TrainingSet, embedded: Embedded, kind: int
     """Rows of the nodes of a type. `types`: how many have rows."""
     hops, name = model.network(data.classes).hops or 0, data.data.types[kind].name
     scaled = {
-        each.name: Normalized(embedded[place], Normalization.DISABLED) if place in embedded else own
+        each.name: NormalizedFeatures(embedded[place], Normalization.DISABLED) if place in embedded else own
         for place, (each, own) in enumerate(zip(data.data.types, data.features, strict=True))
     }
     known = {each: own for each, own in scaled.items() if own is not None}
@@ -135,8 +135,8 @@ def _rows_of_type(model: Model, data: TrainingSet, embedded: Embedded, kind: int
 
 
 def _walks(
-    data: TrainingSet, scaled: Mapping[str, Normalized], relations: Sequence[Relation], target: str, hops: int
-) -> tuple[list[Normalized], list[Features]]:
+    data: TrainingSet, scaled: Mapping[str, NormalizedFeatures], relations: Sequence[Relation], target: str, hops: int
+) -> tuple[list[NormalizedFeatures], list[Features]]:
     """What a type meets, by hop and by the type that it is met of: whose features each block is made of, and the
     blocks. `scaled`: features by the name of their type."""
     means = [(one, means_by_relation(data.data, one)) for one in relations] if hops else []

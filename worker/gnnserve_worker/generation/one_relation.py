@@ -55,10 +55,10 @@ from gnnserve_worker.generation.lessons import (
 from gnnserve_worker.generation.profile import worth_keeping
 from gnnserve_worker.generation.ranking import Ranking, rank
 from gnnserve_worker.generation.steps import (
-    Found,
-    Measure,
     Networks,
-    Wanted,
+    RequestedRevision,
+    RevisionContents,
+    VariantMeter,
     assumptions_of,
     import_graph,
     report_assumptions,
@@ -72,7 +72,7 @@ from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, Stag
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.learning import Learning
+    from gnnserve_worker.generation.learning import LearningContext
 
 _FLOAT16_END = 65_520.0
 """Smallest number that float16 rounds to infinity."""
@@ -82,7 +82,7 @@ OneRowsOf = Callable[[TrainingSet, ModelRows], OneRowModels]
 """The same of one-row networks."""
 
 
-def prepare(wanted: Wanted) -> OneRelation:
+def prepare(wanted: RequestedRevision) -> OneRelation:
     """Prepare networks over one list of neighbours."""
     identity, progress = wanted.identity, wanted.progress
     graph, problem = _import_graph(wanted)
@@ -113,7 +113,7 @@ def prepare(wanted: Wanted) -> OneRelation:
 class OneRelation:
     """The `Preparation` of networks over one list of neighbours."""
 
-    wanted: Wanted
+    wanted: RequestedRevision
     graph: GraphData
     problem: LearningProblem
     given: Sequence[GivenVariant] = ()
@@ -126,7 +126,7 @@ class OneRelation:
     given_decoder: GivenDecoder | None = None
     """What reads outputs of given weights in pairs; None: outputs are answers, or no weights are given."""
 
-    def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
+    def learn(self, lessons: Sequence[Lesson], learning: LearningContext | None) -> Networks:
         spec, progress = self.wanted.spec, self.wanted.progress
         giving = None if self.master is None else self._giving(self.master)
         if learning is None:
@@ -201,9 +201,9 @@ class OneRelation:
 
 @dataclass(frozen=True, slots=True)
 class RowNetworks:
-    """Networks of a graph whose nodes have one list of neighbours: the `Subject` of a search."""
+    """Networks of a graph whose nodes have one list of neighbours: the `SearchSubject` of a search."""
 
-    wanted: Wanted
+    wanted: RequestedRevision
     network: NetworkManifest
     data: TrainingSet
     features: Features
@@ -235,7 +235,7 @@ class RowNetworks:
         """With networks of further lessons."""
         return replace(self, learnt=take_lessons(lessons, self.sources, self.learnt))
 
-    def search(self, staged: StagedRevision, measure: Measure) -> Found:
+    def search(self, staged: StagedRevision, measure: VariantMeter) -> RevisionContents:
         # Imported here: few revisions are searched for.
         from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
 
@@ -258,7 +258,7 @@ def check_range(features: Features, storages: Sequence[Storage]) -> None:
 # --- prepared
 
 
-def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem]:
+def _import_graph(wanted: RequestedRevision) -> tuple[GraphData, LearningProblem]:
     spec, progress = wanted.spec, wanted.progress
     graph, problem = import_graph(wanted, partial(_as_read, spec))
     columns = spec.model.row_columns(graph.features.shape[1])
@@ -279,7 +279,7 @@ def _as_read(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
 
 
 def _without_wide_tables(
-    wanted: Wanted, spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem
+    wanted: RequestedRevision, spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem
 ) -> GNNServiceSpec:
     written = written_factors(spec, graph.features)
     if not written.left_out:
@@ -290,7 +290,7 @@ def _without_wide_tables(
     return left
 
 
-def _load_given(wanted: Wanted, graph: GraphData) -> tuple[GivenVariant, ...]:
+def _load_given(wanted: RequestedRevision, graph: GraphData) -> tuple[GivenVariant, ...]:
     if not wanted.spec.variants.given:
         return ()
     wanted.progress(Progress("load given variants", 0, 1))
@@ -300,7 +300,8 @@ def _load_given(wanted: Wanted, graph: GraphData) -> tuple[GivenVariant, ...]:
 
 
 def _compare(
-    wanted: Wanted, graph: GraphData, problem: LearningProblem, master: Tensors | None, given: Sequence[GivenVariant],
+    wanted: RequestedRevision, graph: GraphData, problem: LearningProblem, master: Tensors | None,
+    given: Sequence[GivenVariant],
     decoder: GivenDecoder | None,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores against the weights, over the source's graph."""
@@ -325,7 +326,9 @@ def _compare(
 # --- by what networks are learnt
 
 
-def _rank(wanted: Wanted, data: TrainingSet, features: Features, network: Tensors | None, seed: int) -> Ranking:
+def _rank(
+    wanted: RequestedRevision, data: TrainingSet, features: Features, network: Tensors | None, seed: int
+) -> Ranking:
     pruning, own_seed = wanted.spec.variants.pruning, wanted.spec.model.training.seed
     stage = f"rank by {pruning.method}" + (f", seed {seed}" if seed != own_seed else "")
     wanted.progress(Progress(stage, 0, 1))
@@ -335,7 +338,7 @@ def _rank(wanted: Wanted, data: TrainingSet, features: Features, network: Tensor
 
 
 def _choose_factors(
-    wanted: Wanted, data: TrainingSet, features: Features, sizes: GraphSizes, learnt: LearntNetworks
+    wanted: RequestedRevision, data: TrainingSet, features: Features, sizes: GraphSizes, learnt: LearntNetworks
 ) -> ChosenFactors:
     # Imported here: it measures variants, which few revisions are made after.
     from gnnserve_worker.generation.search.candidates import Shapes  # noqa: PLC0415
@@ -361,7 +364,7 @@ def _choose_factors(
     return chosen
 
 
-def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> ModelsOf:
+def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: LearningContext) -> ModelsOf:
     from gnnserve_worker.generation.learning import ResumedModels  # noqa: PLC0415
     from gnnserve_worker.generation.train import TrainedModels  # noqa: PLC0415
 
@@ -374,7 +377,7 @@ def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: Learni
     return models_of
 
 
-def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, learning: Learning) -> OneRowsOf | None:
+def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, learning: LearningContext) -> OneRowsOf | None:
     if not spec.variants.one_row and not spec.variants.is_searched:
         return None
     from gnnserve_worker.generation.node_rows import node_rows, taught_over  # noqa: PLC0415

@@ -23,13 +23,13 @@ from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.learning import Resumption, digest_of
 from gnnserve_worker.generation.lessons import Teacher, TensorsAndRuns
 from gnnserve_worker.generation.node_rows import Embedded, NodeRows
-from gnnserve_worker.generation.train import Trained, predict, run_of, train_aloud, trainee_over_rows
+from gnnserve_worker.generation.train import TrainedNetwork, predict, run_of, train_aloud, trainee_over_rows
 from gnnserve_worker.generation.training_set import ModelRows
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.registry import Tensors, projection_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.tables.table import projected_blocks
-from gnnserve_worker.tasks.generated import Course, Taught
+from gnnserve_worker.tasks.generated import Course, TeacherOutputs
 
 TeacherOf = Callable[[Tensors | None, Mapping[str, np.ndarray]], Teacher]
 """As `OneRowModels.teacher_of`."""
@@ -71,9 +71,9 @@ class TrainedOneRows:
         return OneRowNetwork(model.network(data.classes), tensors, product, self._rows.types)
 
     def _train_best(self, model: Model, rows: ModelRows, name: str, teacher: Teacher) -> TensorsAndRuns:
-        data, tried, courses = self._rows.data, dict[Source, Trained](), dict[Source, Course]()
+        data, tried, courses = self._rows.data, dict[Source, TrainedNetwork](), dict[Source, Course]()
         trainee = trainee_over_rows(model, rows.trained, data, self._device)
-        taught = Taught(
+        taught = TeacherOutputs(
             self._rows.nodes, self._outputs_of(teacher), teacher.decoder, model.training.seed,
             holds_neighbours=bool(model.hops),
         )  # fmt: skip

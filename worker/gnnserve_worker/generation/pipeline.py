@@ -57,14 +57,14 @@ def generate(
     # Imported from here on: a start that finds its revision needs none of it.
     from gnnserve_worker.generation.lessons import steps_from_import  # noqa: PLC0415
     from gnnserve_worker.generation.profile import profile_budget_s  # noqa: PLC0415
-    from gnnserve_worker.generation.steps import Wanted, take_steps  # noqa: PLC0415
+    from gnnserve_worker.generation.steps import RequestedRevision, take_steps  # noqa: PLC0415
 
     if spec.trains_networks:
         # Before the graph is imported, which may take minutes.
         GENERATE.require("training", "torch", "torch_geometric")
     prepare, budget_s = _preparing(spec), profile_budget_s()
     overall = OverallProgress(progress, time.monotonic, steps_from_import(spec, budget_s))
-    prepared = prepare(Wanted(spec, task_of(spec), identity, repository, overall, graph_version, budget_s))
+    prepared = prepare(RequestedRevision(spec, task_of(spec), identity, repository, overall, graph_version, budget_s))
     with repository.locked(on_wait=lambda: overall(Progress("wait for another process that is generating", 0, 1))):
         generated = find_published(repository, identity)  # it may have been published meanwhile
         if generated is None:

@@ -31,7 +31,7 @@ from gnnserve_worker.models.network import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.tasks.deciding import Decides, each_alone, in_turn
-from gnnserve_worker.tasks.generated import Judge, OutputsOf, Verdict
+from gnnserve_worker.tasks.generated import Judge, OutputsOf, SplitJudgements
 
 BATCH_SEEDS = (1, 32, 1024)
 """Batch sizes that are measured. 1 and 32 are typical of requests; 1024 is the batch of Dynamic GNN inference
@@ -91,7 +91,7 @@ def measure_profile(
     judge: Judge,
     budget_s: float = BUDGET_S,
     cascades: Sequence[FittedCascade] = (),
-    verdicts: dict[str, Verdict] | None = None,
+    verdicts: dict[str, SplitJudgements] | None = None,
     judged: LoadedRevision | None = None,
 ) -> Profile:
     """Measure every variant of a loaded revision.

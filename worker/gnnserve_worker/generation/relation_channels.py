@@ -82,7 +82,7 @@ def narrow_relations_aloud(
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _MultipliedRows:
     """Rows that are multiplied by a matrix of a layer."""
 
     part: str
@@ -102,7 +102,7 @@ class _Read:
 class _Sum:
     """Sums of products of some rows, of one node each."""
 
-    reads: Sequence[_Read]
+    reads: Sequence[_MultipliedRows]
     columns: slice
     """Columns of the matrices that are added up."""
     bias: int | None
@@ -125,7 +125,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredSum:
-    reads: Sequence[_Read]
+    reads: Sequence[_MultipliedRows]
     columns: slice
     bias: int | None
     weights: np.ndarray
@@ -163,11 +163,11 @@ def _sums_of(
     for kind in sorted({*kinds} & layer.biases.keys()):
         name = graph.types[kind].name
         by_relation = [
-            _Read("relations", place, source, _means_of(means[place], states, source))
+            _MultipliedRows("relations", place, source, _means_of(means[place], states, source))
             for place, source in sources
             if graph.relations[place].target == name and place in layer.relations
         ]
-        itself = [_Read("own", kind, kind, _rows_of(states, kind))] if kind in layer.own else []
+        itself = [_MultipliedRows("own", kind, kind, _rows_of(states, kind))] if kind in layer.own else []
         if layer.heads is None:
             yield _Sum([*by_relation, *itself], slice(None), kind, nodes[kind])
             continue

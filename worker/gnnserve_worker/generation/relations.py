@@ -53,10 +53,10 @@ from gnnserve_worker.generation.lessons import (
 from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.generation.relation_channels import narrow_relations_aloud
 from gnnserve_worker.generation.steps import (
-    Found,
-    Measure,
     Networks,
-    Wanted,
+    RequestedRevision,
+    RevisionContents,
+    VariantMeter,
     assumptions_of,
     import_graph,
     report_assumptions,
@@ -76,12 +76,12 @@ from gnnserve_worker.repository.revision_files import RowLayout, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.learning import Learning
+    from gnnserve_worker.generation.learning import LearningContext
 
 _NO_LISTS = Graph(np.zeros(1, np.int64), np.zeros(0, np.int32))
 
 
-def prepare(wanted: Wanted) -> Relations:
+def prepare(wanted: RequestedRevision) -> RelationsPreparation:
     """Prepare networks over the relations of a graph."""
     task, identity, progress = wanted.task, wanted.identity, wanted.progress
     data, problem = import_graph(wanted)
@@ -104,15 +104,15 @@ def prepare(wanted: Wanted) -> Relations:
         decoders = [given_decoder_of("spec.model.checkpoint", spec.model.checkpoint, given), *decoders]
         given = without_decoder(given)[0]
     decoder, subject = one_decoder(task, decoders), _training_set(spec, data, problem)
-    prepared = Relations(replace(wanted, spec=spec), subject, shape, given, decoder, variants)
+    prepared = RelationsPreparation(replace(wanted, spec=spec), subject, shape, given, decoder, variants)
     return replace(prepared, compared=prepared.compare())
 
 
 @dataclass(frozen=True, slots=True)
-class Relations:
+class RelationsPreparation:
     """The `Preparation` of networks over relations."""
 
-    wanted: Wanted
+    wanted: RequestedRevision
     subject: TrainingSet
     shape: RelationalShape
     given: Tensors | None
@@ -145,7 +145,7 @@ class Relations:
             spec, wanted.identity.expected, architecture, subject, weights, self.given_decoder, wanted.progress
         )
 
-    def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
+    def learn(self, lessons: Sequence[Lesson], learning: LearningContext | None) -> Networks:
         spec, subject = self.wanted.spec, self.subject
         self.wanted.repository.put_graph(subject.data)
 
@@ -181,7 +181,7 @@ class Relations:
             made.search if spec.variants.is_searched else None,
         )  # fmt: skip
 
-    def _one_rows(self, learning: Learning) -> OneRowModels | None:
+    def _one_rows(self, learning: LearningContext) -> OneRowModels | None:
         spec, subject = self.wanted.spec, self.subject
         if not spec.variants.one_row and not spec.variants.is_searched:
             return None
@@ -200,7 +200,7 @@ class Relations:
         architecture = relational_spec_of(self.wanted.spec.model.architecture)
         return [as_arrays(layer) for layer in architecture.layers(tensors, shape or self.shape)]
 
-    def _weights(self, learning: Learning | None, name: str) -> TensorsAndRuns:
+    def _weights(self, learning: LearningContext | None, name: str) -> TensorsAndRuns:
         """Weights of the network, and of a decoder beside it: given, those that an interrupted generation has learnt
         already, or else trained."""
         if self.given is not None:
@@ -223,7 +223,7 @@ class Relations:
         return learning.resumption.network(name, {"columns": "all"}, train)
 
     def _narrowed(
-        self, learning: Learning | None, wide: Tensors, decoder: Mapping[str, np.ndarray], factor: int, name: str
+        self, learning: LearningContext | None, wide: Tensors, decoder: Mapping[str, np.ndarray], factor: int, name: str
     ) -> TensorsAndRuns:
         """As `lessons.Narrow`, as matrices of layers: fitted, and trained further unless weights are given. Embeddings
         of nodes stay those of the wide network."""
@@ -252,9 +252,9 @@ class Relations:
 
 @dataclass(frozen=True, slots=True)
 class RelationNetworks:
-    """Networks over the relations of a graph: the `Subject` of a search."""
+    """Networks over the relations of a graph: the `SearchSubject` of a search."""
 
-    wanted: Wanted
+    wanted: RequestedRevision
     layers: Sequence[RelationalLayer]
     """Those of the model; empty: all variants are given."""
     given: Sequence[RelationalNetwork]
@@ -307,7 +307,7 @@ class RelationNetworks:
         """With networks of further lessons."""
         return replace(self, learnt=take_lessons(lessons, self.sources, self.learnt))
 
-    def search(self, staged: StagedRevision, measure: Measure) -> Found:
+    def search(self, staged: StagedRevision, measure: VariantMeter) -> RevisionContents:
         # Imported here: few revisions are searched for.
         from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
 

@@ -32,7 +32,7 @@ from gnnserve_worker.generation.epochs import training_of
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedCascade
 from gnnserve_worker.generation.families.write import write_plans
-from gnnserve_worker.generation.learning import Learning, begin_learning, generator_of
+from gnnserve_worker.generation.learning import LearningContext, begin_learning, generator_of
 from gnnserve_worker.generation.lessons import Lesson, WeightSources, is_learnt, lessons_of, steps_of
 from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile
 from gnnserve_worker.generation.training_set import TrainingSet
@@ -46,13 +46,13 @@ from gnnserve_worker.repository.graph_files import rules_beside
 from gnnserve_worker.repository.paths import RevisionIdentity
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe, StagedRevision
-from gnnserve_worker.tasks.generated import GenerationTask, Imported, Judge, LearningProblem, Verdict
+from gnnserve_worker.tasks.generated import GenerationTask, ImportedGraph, Judge, LearningProblem, SplitJudgements
 
 # --- what steps hand on
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedRevision:
     """The revision that is to be generated."""
 
     spec: GNNServiceSpec
@@ -70,7 +70,7 @@ class Preparation(Protocol):
     """A revision of which nothing is refused any more, save by what learning and measuring find."""
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> RequestedRevision:
         """With the spec as the task and the graph leave it."""
 
     @property
@@ -81,12 +81,12 @@ class Preparation(Protocol):
     def compared(self) -> Sequence[ComparedScores]:
         """Expected scores that given weights were held against."""
 
-    def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
+    def learn(self, lessons: Sequence[Lesson], learning: LearningContext | None) -> Networks:
         """Take the lessons. `learning`: torch, where anything is trained. The repository has the graph afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredVariants:
     generated: Sequence[GeneratedVariant]
     """With the thresholds that suit them."""
     profile: Profile
@@ -96,17 +96,19 @@ class Measured:
     """With the thresholds that suit the shares to be passed on."""
 
 
-class Measure(Protocol):
+class VariantMeter(Protocol):
     @property
     def lists(self) -> Graph | None:
         """Lists that variants are judged over; None: those of the graph."""
 
-    def __call__(self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()) -> Measured:
+    def __call__(
+        self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()
+    ) -> MeasuredVariants:
         """Measure written variants, and the cascades that consist of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RevisionContents:
     """Variants that a revision publishes."""
 
     plans: Sequence[FamilyPlan]
@@ -140,16 +142,16 @@ class Networks:
     """Those of the measured variants that are published, in their order."""
     write_row_source: WriteRowSource
     """Writes what makes rows of the kept tables for nodes that come later."""
-    search: Callable[[StagedRevision, Measure], Found] | None = None
+    search: Callable[[StagedRevision, VariantMeter], RevisionContents] | None = None
     """Plans, writes and measures in rounds, and chooses; None: the manifest lists variants."""
 
 
-Prepare = Callable[[Wanted], Preparation]
+Prepare = Callable[[RequestedRevision], Preparation]
 """Raises InputError for what is wrong with the input: before torch is loaded, and before anything is written."""
 
 
 def import_graph(
-    wanted: Wanted, read: Callable[[GraphData], GraphData] = lambda graph: graph
+    wanted: RequestedRevision, read: Callable[[GraphData], GraphData] = lambda graph: graph
 ) -> tuple[GraphData, LearningProblem]:
     """The graph as networks read it, and the task's problem over it; what was imported is told. `read`: makes it of the
     graph as it was imported. Raises InputError where changes have left a type without nodes."""
@@ -164,7 +166,7 @@ def import_graph(
     return graph, problem
 
 
-def _imported(wanted: Wanted) -> Imported:
+def _imported(wanted: RequestedRevision) -> ImportedGraph:
     if wanted.graph_version is None:
         return wanted.task.import_graph(wanted.repository.downloads, wanted.progress)
     data = wanted.repository.read_graph(wanted.graph_version)
@@ -227,7 +229,7 @@ def take_steps(prepared: Preparation, *, use_gpu: bool) -> RevisionManifest:
 
 
 def publish_networks(
-    wanted: Wanted, networks: Networks, generator: str, compared: Sequence[ComparedScores] = ()
+    wanted: RequestedRevision, networks: Networks, generator: str, compared: Sequence[ComparedScores] = ()
 ) -> RevisionManifest:
     """The steps behind learning; nothing is visible before the last file is written. The repository has the graph.
     `compared`: expected scores that given weights were held against."""
@@ -237,7 +239,7 @@ def publish_networks(
     ) as staged:
         judge = problem.judge(networks.decoder)
         decoder = staged.write_decoder(judge.weights)
-        measure = _Measuring(wanted, staged, networks.rows, judge)
+        measure = _RevisionMeter(wanted, staged, networks.rows, judge)
         search = networks.search
         found = _make_listed(wanted, networks, staged, measure) if search is None else search(staged, measure)
         kept = {variant.name for variant in found.profile.variants}
@@ -265,35 +267,39 @@ def publish_networks(
         )
 
 
-def _make_listed(wanted: Wanted, networks: Networks, staged: StagedRevision, measure: Measure) -> Found:
+def _make_listed(
+    wanted: RequestedRevision, networks: Networks, staged: StagedRevision, measure: VariantMeter
+) -> RevisionContents:
     """Plan, write and measure what the manifest lists, and what families add unasked where it is worth keeping."""
     plans = networks.plan()
     generated = write_plans(plans, staged, wanted.progress, judged=measure.lists)
     measured = measure(generated, [cascade for plan in plans for cascade in plan.cascades])
     profile = msgspec.structs.replace(measured.profile, variants=networks.keep(measured.profile.variants))
-    return Found(plans, measured.generated, profile, measured.cascades)
+    return RevisionContents(plans, measured.generated, profile, measured.cascades)
 
 
 @dataclass(frozen=True, slots=True)
-class _Measuring:
-    """The `Measure` of a revision that is being written."""
+class _RevisionMeter:
+    """The `VariantMeter` of a revision that is being written."""
 
-    wanted: Wanted
+    wanted: RequestedRevision
     staged: StagedRevision
     rows: RowRecipe | None
     judge: Judge
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, SplitJudgements] = field(default_factory=dict)
     """What was found of each variant, by name."""
 
     @property
     def lists(self) -> Graph | None:
         return self.judge.graph
 
-    def __call__(self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()) -> Measured:
+    def __call__(
+        self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()
+    ) -> MeasuredVariants:
         variants, judge = self.wanted.spec.variants, self.judge
         loaded = open_revision(self.staged.files_of([made.variant for made in generated], self.rows))
         judged = loaded if judge.graph is None else self._judged(loaded, generated, judge.graph)
-        found: dict[str, Verdict] = {}
+        found: dict[str, SplitJudgements] = {}
         try:
             generated = calibrated(judged, generated, judge)
             if variants.cascades:
@@ -310,7 +316,7 @@ class _Measuring:
             ) from error
         self.verdicts.update(found)
         right = {name: one.validation.right for name, one in found.items() if one.validation.right is not None}
-        return Measured(generated, profile, right, [cascade.manifest for cascade in cascades])
+        return MeasuredVariants(generated, profile, right, [cascade.manifest for cascade in cascades])
 
     def _judged(self, loaded: LoadedRevision, generated: Sequence[GeneratedVariant], lists: Graph) -> LoadedRevision:
         """The revision as variants are judged."""

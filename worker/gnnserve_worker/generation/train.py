@@ -38,7 +38,7 @@ from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, RelationalSpec
 from gnnserve_worker.models.registry import Tensors, spec_of, with_decoder, without_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.tasks.generated import Batch, Course, Visible
+from gnnserve_worker.tasks.generated import Course, TrainingBatch, Visible
 
 VALIDATION_KEY = 1 << 40
 """Sampling key of validation. It is fixed, so that all epochs are compared on the same neighbours."""
@@ -144,7 +144,7 @@ class _Learner:
     def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
         return self._visible.parted(items, self._order)
 
-    def step(self, batch: Batch, key: int) -> None:
+    def step(self, batch: TrainingBatch, key: int) -> None:
         block = self._visible.block(batch.seeds, key)
         self._optimizer.step(batch.loss(self._network.outputs(block, trains=True)))
 
@@ -230,7 +230,7 @@ class Trainee:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedNetwork:
     tensors: Tensors
     """Weights of the best epoch, under the keys of checkpoints."""
     run: EpochsRun
@@ -244,20 +244,20 @@ def silent(_done: int, _ends_at: int, _score: float, _steps: int) -> None:
 
 def train(
     trainee: Trainee, course: Course, settings: Training, report: Report = silent, most_epochs: int | None = None
-) -> Trained:
+) -> TrainedNetwork:
     """Train, and keep the weights of the epoch with the best validation score. On the CPU they depend on the seed and
     on what the network begins with alone. `most_epochs`: as of `learn`."""
     torch.manual_seed(settings.seed)
     network, learning_rate = trainee.draw(course), settings.learning_rate or trainee.learning_rate
     kept, run = learn(network, trainee.blocks, course, settings, learning_rate, trainee.device, report, most_epochs)
     tensors, decoder = without_decoder(kept)
-    return Trained(tensors, run, decoder)
+    return TrainedNetwork(tensors, run, decoder)
 
 
 def train_aloud(
     stage: str, trainee: Trainee, course: Course, settings: Training, progress: ProgressListener,
     most_epochs: int | None = None,
-) -> Trained:  # fmt: skip
+) -> TrainedNetwork:  # fmt: skip
     """Train, and tell epochs and what it came to."""
     trained = train(trainee, course, settings, telling(stage, course, progress), most_epochs)
     tell_result(stage, course, trained.run, progress)
@@ -267,12 +267,12 @@ def train_aloud(
 def train_with_retries(
     name: str, trainee: Trainee, subject: TrainingSet, settings: Training, progress: ProgressListener,
     decoder: Mapping[str, np.ndarray] | None = None,
-) -> tuple[Trained, TrainingRun]:  # fmt: skip
+) -> tuple[TrainedNetwork, TrainingRun]:  # fmt: skip
     """The network of the best attempt, and its record. `decoder`: weights that stay as they are; None: they are
     learnt."""
     problem = subject.problem
 
-    def once(training: Training, most_epochs: int | None = None) -> tuple[Trained, TrainingRun]:
+    def once(training: Training, most_epochs: int | None = None) -> tuple[TrainedNetwork, TrainingRun]:
         course = problem.course(subject.visible, training.seed, decoder)
         trained = train_aloud(f"train {name}", trainee, course, training, progress, most_epochs)
         return trained, run_of(name, trained.run, course, trainee.blocks.trained_by)
@@ -326,7 +326,7 @@ def trainee_over_relations(
 
 def train_on_rows(
     data: TrainingSet, features: Features, model: Model, report: Report = silent, device: torch.device = CPU
-) -> Trained:
+) -> TrainedNetwork:
     """Train a module by the course of the data's problem."""
     course = data.problem.course(data.visible, model.training.seed)
     return train(trainee_over_rows(model, features, data, device), course, model.training, report)
@@ -395,7 +395,7 @@ class TrainedModels:
         trainee = trainee_over_rows(model, self._features, self._data, self._device)
         return train_beside(name, trainee, self._data, training, self._progress, self._decoder)[0]
 
-    def _train_recorded(self, features: Features, name: str) -> Trained:
+    def _train_recorded(self, features: Features, name: str) -> TrainedNetwork:
         trainee = trainee_over_rows(self._model, features, self._data, self._device)
         trained, run = train_with_retries(
             name, trainee, self._data, self._model.training, self._progress, self._decoder

@@ -41,7 +41,7 @@ _BLOCK_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Normalized:
+class NormalizedFeatures:
     """Scaled features, and what they were scaled by, so that later nodes can be scaled the same way."""
 
     features: Features
@@ -63,7 +63,7 @@ def normalization_of(spec: GNNServiceSpec) -> Normalization:
     return spec.graph.normalization
 
 
-def fit_normalization(features: Features, method: Normalization, visible: np.ndarray) -> Normalized:
+def fit_normalization(features: Features, method: Normalization, visible: np.ndarray) -> NormalizedFeatures:
     """Return a scaled copy and the statistics it was scaled by.
 
     `visible` are the ids of nodes whose features training may see: an inductive model must not learn the mean of its
@@ -72,9 +72,9 @@ def fit_normalization(features: Features, method: Normalization, visible: np.nda
     if method == Normalization.AUTO:
         method = Normalization.ROW_NORMALIZE if sp.issparse(features) else Normalization.STANDARDIZE
     if method == Normalization.DISABLED:
-        return Normalized(features, method)
+        return NormalizedFeatures(features, method)
     if method in ROW_NORMS:
-        return Normalized(_divide_rows(features, ROW_NORMS[method]), method)
+        return NormalizedFeatures(_divide_rows(features, ROW_NORMS[method]), method)
     if not isinstance(features, np.ndarray):
         features = _dense(features)
     mean = features[visible].mean(axis=0, dtype=np.float64)
@@ -86,7 +86,7 @@ def fit_normalization(features: Features, method: Normalization, visible: np.nda
     for start in range(0, len(features), step):
         rows = slice(start, start + step)
         scaled[rows] = (features[rows] - mean) / deviation
-    return Normalized(scaled, method, mean, deviation)
+    return NormalizedFeatures(scaled, method, mean, deviation)
 
 
 def _dense(features: sp.csr_array) -> np.ndarray:
@@ -128,7 +128,7 @@ class TrainingSet:
     """The graph with all edges, as requests will see it; validation uses it."""
     visible: Visible
     """Relations with the edges that training may see: those of `data`, where it may see all."""
-    features: Sequence[Normalized | None]
+    features: Sequence[NormalizedFeatures | None]
     """Scaled features by type; None: it has none."""
     classes: int
     """Width of the networks' outputs, as `NetworkManifest.classes`."""
@@ -167,7 +167,7 @@ class TrainingSet:
         return relation.lists
 
     @property
-    def normalized(self) -> Normalized:
+    def normalized(self) -> NormalizedFeatures:
         """Features of the one type."""
         (features,) = self.features
         if features is None:
@@ -178,7 +178,7 @@ class TrainingSet:
 def with_features(data: TrainingSet, rows: Sequence[Features]) -> TrainingSet:
     """The same where types without features have these rows, of each type, in place of them."""
     read = zip(data.features, rows, strict=True)
-    features = [Normalized(own, Normalization.DISABLED) if one is None else one for one, own in read]
+    features = [NormalizedFeatures(own, Normalization.DISABLED) if one is None else one for one, own in read]
     return replace(data, features=features)
 
 
@@ -200,7 +200,7 @@ def training_set(
     return TrainingSet(data, visible, features, classes, problem)
 
 
-def scaled_features(data: GraphData, scope: Scope, method: Normalization) -> list[Normalized | None]:
+def scaled_features(data: GraphData, scope: Scope, method: Normalization) -> list[NormalizedFeatures | None]:
     """Features of each type, scaled by those that training may see; None: it has none."""
     seen = _seen(data, scope)
     return [
@@ -251,7 +251,7 @@ class ModelRows:
     is only judged, as they are served."""
 
 
-def model_rows(model: Model, data: TrainingSet, normalized: Normalized) -> ModelRows:
+def model_rows(model: Model, data: TrainingSet, normalized: NormalizedFeatures) -> ModelRows:
     """The features as they are, unless the model propagates them: LightGCN's were as they were learnt."""
     if not model.propagates or model.learns_embeddings:
         return ModelRows(normalized.features, normalized.features)

@@ -30,14 +30,14 @@ _MOST_EDGES = 2_000_000
 """Most edges of a graph that is compared unasked. For larger ones there is `graph inspect --try`."""
 
 
-class Candidate(msgspec.Struct, frozen=True, rename="camel"):
+class TrialCandidate(msgspec.Struct, frozen=True, rename="camel"):
     scope: Scope
     normalization: Normalization
     validation: float
     """Validation score of the best epoch."""
 
 
-def try_candidates(data: GraphData, spec: GNNServiceSpec, progress: ProgressListener) -> tuple[Candidate, ...]:
+def try_candidates(data: GraphData, spec: GNNServiceSpec, progress: ProgressListener) -> tuple[TrialCandidate, ...]:
     """Train every candidate shortly and sort them, the best first; ties stay in the order of the enums. The seed of the
     spec is used for all candidates."""
     return _try(data, spec, [(scope, method) for scope in Scope for method in _methods(data)], progress)
@@ -81,7 +81,7 @@ def try_columns(
 
 def _try(
     data: GraphData, spec: GNNServiceSpec, wanted: list[tuple[Scope, Normalization]], progress: ProgressListener
-) -> tuple[Candidate, ...]:
+) -> tuple[TrialCandidate, ...]:
     model = spec.model
     # By the metric of the graph itself, whichever the manifest chooses.
     variants = spec.variants.model_copy(update={"metric": MetricChoice.AUTO})
@@ -99,7 +99,7 @@ def _try(
         progress(Progress("try", done, len(wanted), f"{scope}, {method}"))
         seen = training_set(data, problem, spec.network(len(data.classes)).classes, scope, method)
         trained_on = model_rows(short, seen, seen.normalized).trained
-        found.append(Candidate(scope, method, train_on_rows(seen, trained_on, short).run.score))
+        found.append(TrialCandidate(scope, method, train_on_rows(seen, trained_on, short).run.score))
     progress(Progress("try", len(wanted), len(wanted)))
     return tuple(sorted(found, key=lambda candidate: -candidate.validation))
 

@@ -51,7 +51,7 @@ _WARP: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KernelTargets:
     """Networks and tables whose kernels are compiled."""
 
     networks: tuple[Architecture, ...]
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if INTERPRETED:
         parser.error("TRITON_INTERPRET is set: kernels are interpreted, and nothing is compiled")
-    wanted = Wanted(
+    wanted = KernelTargets(
         tuple(options.networks), options.hidden, tuple(options.fanouts), tuple(options.storages), options.features
     )
     began_s = time.perf_counter()
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compile_for(architecture: int, folder: Path, wanted: Wanted) -> tuple[int, int]:
+def compile_for(architecture: int, folder: Path, wanted: KernelTargets) -> tuple[int, int]:
     """Compile for one architecture; how many entries there are then, and their bytes. Once in a process."""
     into = folder_of(architecture, folder)
     into.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def compile_for(architecture: int, folder: Path, wanted: Wanted) -> tuple[int, i
     return sum(entry.is_dir() for entry in into.iterdir()), sum(path.stat().st_size for path in files)
 
 
-def _warm_up(root: Path, network: Architecture, wanted: Wanted) -> None:
+def _warm_up(root: Path, network: Architecture, wanted: KernelTargets) -> None:
     graph = made_up_graph(_NODES, _DEGREE, wanted.features or _FEATURES, _CLASSES)
     manifest = Model(architecture=network, hidden=wanted.hidden, fanouts=wanted.fanouts).network(_CLASSES)
     formats: list[tuple[Storage, Compute]] = [(storage, "float32") for storage in wanted.storages]

@@ -167,7 +167,7 @@ def _error_of(code: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Captured:
+class _CapturedGraph:
     graph: torch.cuda.CUDAGraph
     marks: tuple[torch.cuda.Event, ...]
     """Events before the first stage, and after each; recorded by the graph itself."""
@@ -184,8 +184,8 @@ class CudaRunner:
         self._stream = torch.cuda.Stream(device, priority=_BEFORE_OTHERS)
         self._pool = torch.cuda.graph_pool_handle()
         """Memory pool of graphs that never run at once."""
-        self._graphs: dict[Hashable, _Captured] = {}
-        self._running: tuple[Hashable, _Captured] | None = None
+        self._graphs: dict[Hashable, _CapturedGraph] = {}
+        self._running: tuple[Hashable, _CapturedGraph] | None = None
         # One that a thread sleeps for, where it does not spin.
         self._ended = torch.cuda.Event(blocking=True)
         self._waits = Waits()
@@ -222,7 +222,7 @@ class CudaRunner:
         # torch asserts that a pool which graphs have shared is still one's, unless it has been emptied meanwhile.
         self._pool = torch.cuda.graph_pool_handle()
 
-    def _capture(self, stages: Sequence[Callable[[], None]]) -> _Captured:
+    def _capture(self, stages: Sequence[Callable[[], None]]) -> _CapturedGraph:
         stream = self._stream
         with _capturing, torch.cuda.stream(stream):
             # Kernels are compiled and loaded, and workspaces allocated, none of which is possible while capturing.
@@ -244,4 +244,4 @@ class CudaRunner:
                     graph.capture_end()
                 raise
             graph.capture_end()
-        return _Captured(graph, marks)
+        return _CapturedGraph(graph, marks)

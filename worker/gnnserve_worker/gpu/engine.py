@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from gnnserve_worker.gpu.cache import FeatureCache
-from gnnserve_worker.gpu.lane import DeviceVariant, Finished, GpuLane
+from gnnserve_worker.gpu.lane import DeviceVariant, FinishedChunk, GpuLane
 from gnnserve_worker.gpu.resident import LANES, Resident, make_resident
 from gnnserve_worker.gpu.viewed import RowsRead, UnsampledError, ViewSampler
 from gnnserve_worker.inference.batch import Inference, infer_distinct, infer_each, join_times
@@ -279,9 +279,9 @@ class GpuEngine:
         view: BatchView | None,
         scores: np.ndarray,
         embeddings: np.ndarray | None,
-    ) -> list[Finished]:
+    ) -> list[FinishedChunk]:
         """Chunk after chunk into lane after lane; a lane's next chunk waits for its last. Fills in both arrays."""
-        parts: list[Finished] = []
+        parts: list[FinishedChunk] = []
         lanes = self._lanes
         running: deque[tuple[GpuLane, slice]] = deque()
 
@@ -327,7 +327,7 @@ class GpuEngine:
         view: BatchView,
         scores: np.ndarray,
         embeddings: np.ndarray | None,
-    ) -> Finished:
+    ) -> FinishedChunk:
         """A chunk that reads more rows behind the table's than a lane has room for. Fills in both arrays."""
         wants = embeddings is not None
         try:
@@ -337,9 +337,9 @@ class GpuEngine:
         scores[...] = answer.scores
         if embeddings is not None and answer.embeddings is not None:
             embeddings[...] = answer.embeddings
-        return Finished(answer.times, RowsRead(0, 0, by_cpu=answer.gathered_bytes // variant.row_bytes))
+        return FinishedChunk(answer.times, RowsRead(0, 0, by_cpu=answer.gathered_bytes // variant.row_bytes))
 
-    def _uncached_rows(self, variant: str, parts: list[Finished], has_cache: bool) -> int:
+    def _uncached_rows(self, variant: str, parts: list[FinishedChunk], has_cache: bool) -> int:
         """Rows that came over the link, past any cache, which counts its own."""
         resident = self._resident
         own_rows, neighbour_rows = sum(part.read.own for part in parts), sum(part.read.neighbours for part in parts)

@@ -72,7 +72,7 @@ class StageKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedChunk:
     """Times and counts of a finished chunk."""
 
     times: StageTimes
@@ -126,10 +126,10 @@ class _Inbox:
 
 
 @dataclass(frozen=True, slots=True)
-class _Started:
+class _StartedChunk:
     variant: DeviceVariant
     seeds: int
-    from_cpu: Finished | None
+    from_cpu: FinishedChunk | None
     """What the chunk reads, and what it took before, where the CPU sampled it."""
 
 
@@ -166,7 +166,7 @@ class GpuLane:
             self._distinct = DistinctRoom.allocate(sizes.places, sizes.distinct_value_bytes, device)
         self._stages: dict[StageKey, Stages] = {}
         """Captured stages."""
-        self._started: _Started | None = None
+        self._started: _StartedChunk | None = None
 
     @property
     def busy(self) -> bool:
@@ -178,7 +178,7 @@ class GpuLane:
         self._inbox_array[0] = key
         self._inbox_array[_SEEDS_FROM : _SEEDS_FROM + len(seeds)] = seeds
         self._inbox_array[_SEEDS_FROM + len(seeds) : _SEEDS_FROM + bucket] = PADDING
-        self._started = _Started(variant, len(seeds), None)
+        self._started = _StartedChunk(variant, len(seeds), None)
         place = StageKey(variant.name, bucket, viewed=False, shares_rows=variant.shares_rows(bucket))
         stages = self._stages.get(place)
         if stages is None:
@@ -196,14 +196,14 @@ class GpuLane:
             raise RuntimeError("no variant of the lane makes rows, so that it has no room for chunks of the CPU's")
         seeds, bucket = chunk.seeds, bucket_of(chunk.seeds)
         read = self._from_cpu.write(variant, chunk, self._trees[variant.fanouts][bucket])
-        self._started = _Started(variant, seeds, Finished(chunk.times, read))
+        self._started = _StartedChunk(variant, seeds, FinishedChunk(chunk.times, read))
         place = StageKey(variant.name, bucket, viewed=True, shares_rows=False)
         stages = self._stages.get(place)
         if stages is None:
             stages = self._stages[place] = self._build_viewed_stages(self._from_cpu, variant, bucket)
         self._runner.run(place, stages)
 
-    def finish(self, scores: np.ndarray, embeddings: np.ndarray | None) -> Finished:
+    def finish(self, scores: np.ndarray, embeddings: np.ndarray | None) -> FinishedChunk:
         """Waits, then fills in `scores`, float32 [seeds, classes], and `embeddings`, float32 [seeds, hidden], where
         they are wanted."""
         if self._started is None:
@@ -217,7 +217,7 @@ class GpuLane:
         if embeddings is not None:
             embeddings[...] = self._embeddings_array[: seeds * hidden].reshape(seeds, hidden)
         if started.from_cpu is not None:
-            return Finished(started.from_cpu.times + StageTimes(*times), started.from_cpu.read)
+            return FinishedChunk(started.from_cpu.times + StageTimes(*times), started.from_cpu.read)
         counts = self._counts_array[: tree.rows]
         drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
         repeated = 0
@@ -225,7 +225,7 @@ class GpuLane:
             copied, read_there = self._distinct_counts_array.tolist()
             repeated = max(0, read_there - copied)
         read = RowsRead(seeds + int(counts[:drawing].sum()), int(counts.sum()), repeated=repeated)
-        return Finished(StageTimes(*times), read)
+        return FinishedChunk(StageTimes(*times), read)
 
     def abandon(self) -> None:
         """What was started, if anything was: wait, and look at nothing. Where the device is lost, there is nothing to

@@ -28,7 +28,7 @@ class UnpinnableError(Exception):
 
 
 @dataclass(slots=True)
-class Pinned:
+class PinnedArray:
     """An array in memory that the GPU reads, as long as this is not released."""
 
     array: np.ndarray
@@ -47,14 +47,14 @@ class Pinned:
             self._claim.release()
 
 
-def pin(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory) -> Pinned:
+def pin(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory) -> PinnedArray:
     """`array` (C order) where it is, or else a copy. `name`: for people."""
     needed, spare = array.nbytes, host.spare_bytes()
     if needed > spare:
         raise UnpinnableError(f"{name}: pinning it takes {needed:,} bytes of memory, of which {spare:,} are to be had")
     blocks, refusal = _register(array, accelerator, read_only=not array.flags.writeable)
     if refusal is None:
-        return Pinned(array, None, accelerator, blocks, host.pinned_files.claim(needed))
+        return PinnedArray(array, None, accelerator, blocks, host.pinned_files.claim(needed))
     why = f"{name}: its mapping cannot be pinned ({refusal}{_locked_memory()})"
     try:
         copy = _anonymous_copy(array)
@@ -63,10 +63,12 @@ def pin(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory
     blocks, refusal = _register(copy, accelerator, read_only=False)
     if refusal is not None:
         raise UnpinnableError(f"{why}, and neither can a copy ({refusal})")
-    return Pinned(copy, f"{why}: a copy of it takes {needed:,} bytes of the host's memory", accelerator, blocks, None)
+    return PinnedArray(
+        copy, f"{why}: a copy of it takes {needed:,} bytes of the host's memory", accelerator, blocks, None
+    )
 
 
-def pin_copy(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory) -> Pinned:
+def pin_copy(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory) -> PinnedArray:
     """A copy of `array` (C order) that is the process's own, to be written to."""
     needed, spare = array.nbytes, host.spare_bytes()
     if needed > spare:
@@ -78,7 +80,7 @@ def pin_copy(name: str, array: np.ndarray, accelerator: Accelerator, host: HostM
     blocks, refusal = _register(copy, accelerator, read_only=False)
     if refusal is not None:
         raise UnpinnableError(f"{name}: a copy of it cannot be pinned ({refusal}{_locked_memory()})")
-    return Pinned(copy, None, accelerator, blocks, None)
+    return PinnedArray(copy, None, accelerator, blocks, None)
 
 
 def _register(array: np.ndarray, accelerator: Accelerator, *, read_only: bool) -> tuple[list[int], str | None]:

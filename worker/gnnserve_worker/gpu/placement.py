@@ -29,7 +29,7 @@ class PlacementGroup(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlacedArray:
     """An array that kernels read, on the device or over the link."""
 
     name: str
@@ -58,7 +58,7 @@ class Placement:
 
 
 def plan_placement(
-    parts: Sequence[Part],
+    parts: Sequence[PlacedArray],
     *,
     required_bytes: int,
     budget_bytes: int,
@@ -96,7 +96,7 @@ def plan_placement(
     )
 
 
-def _share_out(left: int, cached: Sequence[Part]) -> dict[str, int]:
+def _share_out(left: int, cached: Sequence[PlacedArray]) -> dict[str, int]:
     """Divide memory in proportion to how much each part is read."""
     total = sum(part.read_bytes_per_seed for part in cached)
     shares = {part.name: int(left * part.read_bytes_per_seed / total) for part in cached}
@@ -119,7 +119,7 @@ def table_parts(loaded: LoadedRevision) -> dict[str, Rows]:
     return found
 
 
-def parts_of(loaded: LoadedRevision) -> list[Part]:
+def parts_of(loaded: LoadedRevision) -> list[PlacedArray]:
     """Parts of a revision, without int8's scales, which are small, read with every row, and always on the device."""
     variants = loaded.variants.values()
     per_seed = [_reads_per_seed(variant.fanouts) for variant in variants]
@@ -127,15 +127,17 @@ def parts_of(loaded: LoadedRevision) -> list[Part]:
     neighbours_per_seed = sum(neighbours for _, neighbours in per_seed) / len(per_seed)
     graph = loaded.graph
     parts = [
-        Part(INDPTR, PlacementGroup.GRAPH, graph.indptr.nbytes, rows_per_seed * LINK_BYTES),
-        Part(INDICES, PlacementGroup.GRAPH, graph.indices.nbytes, neighbours_per_seed * LINK_BYTES),
+        PlacedArray(INDPTR, PlacementGroup.GRAPH, graph.indptr.nbytes, rows_per_seed * LINK_BYTES),
+        PlacedArray(INDICES, PlacementGroup.GRAPH, graph.indices.nbytes, neighbours_per_seed * LINK_BYTES),
     ]
     for name, rows in table_parts(loaded).items():
         read = [_row_reads(variant, rows) for variant in variants]
         # Own rows of projected tables are few beside the neighbours', and have no cache.
         is_of_neighbours = any(variant.table.rows is rows for variant in variants)
         parts.append(
-            Part(name, PlacementGroup.TABLES, rows.values.nbytes, sum(read) / len(read), cacheable=is_of_neighbours)
+            PlacedArray(
+                name, PlacementGroup.TABLES, rows.values.nbytes, sum(read) / len(read), cacheable=is_of_neighbours
+            )
         )
     return parts
 

@@ -24,7 +24,7 @@ from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.living import WRITING_BYTES, LivingCopies, cut_to_room
 from gnnserve_worker.gpu.memory import Claim, HostMemory, Ledger
 from gnnserve_worker.gpu.network import DeviceNetwork
-from gnnserve_worker.gpu.pinned import Pinned, UnpinnableError, pin, pin_copy
+from gnnserve_worker.gpu.pinned import PinnedArray, UnpinnableError, pin, pin_copy
 from gnnserve_worker.gpu.placement import (
     INDICES,
     INDPTR,
@@ -99,7 +99,7 @@ class Resident:
     copies: LivingCopies | None
     """What fetches changes of the graph; None: it stays as it is."""
     means: Means
-    _pinned: list[Pinned]
+    _pinned: list[PinnedArray]
     _claims: list[Claim]
     _cache_claims: list[Claim]
     _distinct_claims: list[Claim]
@@ -195,7 +195,7 @@ class _Builder:
             name: rows.values for name, rows in self._rows.items()
         }
         self._parts = {part.name: part for part in parts_of(loaded)}
-        self._pinned: dict[str, Pinned] = {}
+        self._pinned: dict[str, PinnedArray] = {}
         self._caches: dict[str, FeatureCache] = {}
         self._claims: list[Claim] = []
         self._cache_claims: list[Claim] = []

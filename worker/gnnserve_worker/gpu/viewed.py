@@ -48,7 +48,7 @@ class RowsRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChunkPiece:
     """A part of a chunk's seeds."""
 
     first_seed: int
@@ -72,7 +72,7 @@ class ViewedChunk:
     seeds: int
     nodes: int
     """Nodes of the graph; of one that changes, those that it has room for."""
-    pieces: list[Piece]
+    pieces: list[ChunkPiece]
     times: StageTimes
 
     @property
@@ -121,7 +121,7 @@ class ViewSampler:
             self._workspaces.append(_Workspace())
         slices = cut_evenly(len(seeds), count)
 
-        def sample_piece(number: int) -> Piece:
+        def sample_piece(number: int) -> ChunkPiece:
             part, workspace = slices[number], self._workspaces[number]
             seen, begun = view.of_seeds(part), time.perf_counter()
             sample = draw_sample(loaded, variant, seeds[part], key, seen.sampling, workspace.scratch, share=False)
@@ -130,7 +130,7 @@ class ViewSampler:
             behind = make_rows(variant, seen, sample, apart=False)
             made = time.perf_counter()
             times = StageTimes((sampled - begun) * 1e3, 0.0, 0.0, (made - sampled) * 1e3)
-            return Piece(part.start, sample, behind, times, workspace.padding)
+            return ChunkPiece(part.start, sample, behind, times, workspace.padding)
 
         try:
             pieces = map_parallel(sample_piece, count)

@@ -328,11 +328,15 @@ def with_cascades(
     infer: Infer, cascades: Sequence[CascadeManifest], decides: Decides, pairs_of: PairsOf = in_turn
 ) -> Infer:
     """`infer` of a revision's networks, which answers for its cascades as well."""
-    return _Cascading(infer, {cascade.name: cascade for cascade in cascades}, decides, pairs_of) if cascades else infer
+    return (
+        _CascadeInference(infer, {cascade.name: cascade for cascade in cascades}, decides, pairs_of)
+        if cascades
+        else infer
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Cascading:
+class _CascadeInference:
     infer: Infer
     cascades: Mapping[str, CascadeManifest]
     decides: Decides

@@ -34,7 +34,7 @@ _PARTS = 16
 
 
 @dataclass(slots=True)
-class Group:
+class ChangeGroup:
     """Changes of batches that are published together."""
 
     records: int = 0
@@ -59,20 +59,20 @@ class Group:
         return any(np.isin(nodes, one.nodes, kind="sort").any() for one in self.rows)
 
 
-class Put(Protocol):
+class PutRows(Protocol):
     def __call__(self, *, in_parallel: bool = False) -> None:
         """`in_parallel`: other threads write at the same time."""
         ...  # pragma: no cover
 
 
 @dataclass(frozen=True, slots=True)
-class MadeStored:
+class StoredLayerRows:
     """Rows of a table that stores a layer, to be written."""
 
     table: Table
     nodes: np.ndarray
     """int64"""
-    put: Put
+    put: PutRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ class DraftedLayer:
     into: MakesLayer | None
     """It writes to the draft's own table, which a later layer is made of; None: no later layer is."""
 
-    def make(self, nodes: np.ndarray) -> MadeStored:
+    def make(self, nodes: np.ndarray) -> StoredLayerRows:
         """Rows of these nodes (int64), which later layers read from then on."""
         made = self.maker.make(nodes, self.sums)
         if self.into is not None:
             self.into.put(made, in_parallel=True)
-        return MadeStored(self.maker.table, made.nodes, partial(self.maker.put, made))
+        return StoredLayerRows(self.maker.table, made.nodes, partial(self.maker.put, made))
 
 
 class Drafting:
@@ -129,7 +129,7 @@ class Drafting:
         sums = self.sums.get(source, self.later_sums.get(source))
         return DraftedLayer(maker, sums, None if table is None else maker.writing(table))
 
-    def reads_published(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> bool:
+    def reads_published(self, batch: ChangeBatch, found: FoundNodes, group: ChangeGroup) -> bool:
         """Whether the batch keeps columns of nodes that the group has given other features: to keep them they must be
         published."""
         if not group.rows or not len(found.overridden):
@@ -137,7 +137,7 @@ class Drafting:
         partly = np.isnan(batch.features[len(found.new) :]).any(axis=1)
         return bool(partly.any()) and group.renews(found.overridden[partly])
 
-    def apply(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> list[Applied]:
+    def apply(self, batch: ChangeBatch, found: FoundNodes, group: ChangeGroup) -> list[Applied]:
         """Apply a batch that was found right, or a run of them; what is said of each."""
         renewed = np.concatenate((found.new, found.overridden))
         self._give_way()
@@ -165,7 +165,9 @@ class Drafting:
             group.removed.append(effect.removed)
         return [Applied(unchanged) for unchanged in effect.unchanged.tolist()]
 
-    def make_stored(self, nodes: np.ndarray, group: Group, *, in_parallel: bool) -> Iterator[list[MadeStored]]:
+    def make_stored(
+        self, nodes: np.ndarray, group: ChangeGroup, *, in_parallel: bool
+    ) -> Iterator[list[StoredLayerRows]]:
         """Rows of stored layers, to be written to the revision, a few nodes at a time. `nodes`: those whose rows of the
         first layer are others, int64, ascending, distinct. It goes through all of it once. `in_parallel`: on all
         threads; else in the calling one, and gives way."""
@@ -179,8 +181,8 @@ class Drafting:
                 yield from self._make_layer(one, nodes, group, in_parallel=in_parallel)
 
     def _make_layer(
-        self, one: DraftedLayer, nodes: np.ndarray, group: Group, *, in_parallel: bool
-    ) -> Iterator[list[MadeStored]]:
+        self, one: DraftedLayer, nodes: np.ndarray, group: ChangeGroup, *, in_parallel: bool
+    ) -> Iterator[list[StoredLayerRows]]:
         """Rows of one table. Sums over the draft's own are moved from what it had to what it has then."""
         moved = None if one.into is None else self.later_sums.get(id(one.into.table))
         if moved is not None:
@@ -194,8 +196,8 @@ class Drafting:
             moved.move(reading, np.repeat(np.arange(len(nodes)), self.graph.readers_counts(nodes)), before)
 
     def _make_parts(
-        self, make: Callable[[np.ndarray], MadeStored], nodes: np.ndarray, *, in_parallel: bool
-    ) -> Iterator[list[MadeStored]]:
+        self, make: Callable[[np.ndarray], StoredLayerRows], nodes: np.ndarray, *, in_parallel: bool
+    ) -> Iterator[list[StoredLayerRows]]:
         """What `make` makes of the nodes (int64), a few of them at a time."""
         parts = parts_of(nodes)
         step = _PARTS if in_parallel else 1
@@ -221,7 +223,7 @@ class Drafting:
         for sums in self.later_sums.values():
             sums.forget(self.graph.taken)
 
-    def _make_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray, group: Group) -> None:
+    def _make_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray, group: ChangeGroup) -> None:
         """Rows that are made of features, and what they change of their readers' sums."""
         reading = self.graph.entries_reading(found.overridden if self.sums else _NO_NODES)
         before = {}

@@ -39,7 +39,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ChangeReach:
     """How far a change reaches embeddings."""
 
     hops: int
@@ -84,7 +84,7 @@ class FollowedIndex:
 
 
 class IndexFollower:
-    def __init__(self, replica: LivingRevision, indexes: Sequence[RevisionIndex], reach: Reach) -> None:
+    def __init__(self, replica: LivingRevision, indexes: Sequence[RevisionIndex], reach: ChangeReach) -> None:
         """`indexes`: of the revision, at least one."""
         self.touched = replica.touched
         self.followed = tuple(FollowedIndex(index, replica.graph.is_gone) for index in indexes)
@@ -170,7 +170,7 @@ class IndexFollower:
             self._pieces.append(_Piece(layers, nodes[start : start + _PIECE]))
 
 
-def reach_of(loaded: LoadedRevision) -> Reach:
+def reach_of(loaded: LoadedRevision) -> ChangeReach:
     """That of the revision's deepest variant: to compute an embedding anew that is the same does no harm."""
     hops, weighs = 0, False
     manifest = loaded.manifest
@@ -182,4 +182,4 @@ def reach_of(loaded: LoadedRevision) -> Reach:
         of_embedding = layers if variant.network.kind is NetworkKind.PROGRAM else embedded_task(manifest).layers(layers)
         hops = max(hops, len(of_embedding))
         weighs |= loaded.variants[variant.name].network.weighs_neighbours
-    return Reach(hops, weighs)
+    return ChangeReach(hops, weighs)

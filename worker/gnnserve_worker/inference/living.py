@@ -30,9 +30,9 @@ from gnnserve_worker.graph.change_run import ChangeRun, join
 from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun, distinct
 from gnnserve_worker.graph.living_graph import LivingGraph, no_room
 from gnnserve_worker.inference.batch import Infer, Inference
-from gnnserve_worker.inference.drafting import Drafting, Group, MadeStored
+from gnnserve_worker.inference.drafting import ChangeGroup, Drafting, StoredLayerRows
 from gnnserve_worker.inference.latest_features import LatestFeatures
-from gnnserve_worker.inference.touched import Touched, TouchedSince
+from gnnserve_worker.inference.touched import ChangedNodes, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
@@ -195,7 +195,7 @@ class LivingRevision:
             raise ValueError(f"offset {offset} after {self.offset}")
         said: list[Applied | ChangeRefusal] = []
         with self.applying, self._whole_or_broken():
-            group, longest = Group(), len(batches)
+            group, longest = ChangeGroup(), len(batches)
             while len(said) < len(batches):
                 batch, found = self._find_next(batches[len(said) : len(said) + longest])
                 records = 1
@@ -206,7 +206,7 @@ class LivingRevision:
                 else:
                     if self.drafting.reads_published(batch, found, group):
                         self._publish(group)
-                        group = Group()
+                        group = ChangeGroup()
                     said += self.drafting.apply(batch, found, group)
                     records = found.records
                 group.records += records
@@ -328,7 +328,7 @@ class LivingRevision:
             )
         return None
 
-    def _publish(self, group: Group) -> None:
+    def _publish(self, group: ChangeGroup) -> None:
         """Let predictions see what the group has changed."""
         reached, listed = distinct(group.reached), distinct(group.lists)
         inferences, self._inferences = self._inferences, self.inferences
@@ -357,7 +357,7 @@ class LivingRevision:
             named = [found for _, found in group.batches]
             renewed = distinct(part for one in named for part in (one.new, one.overridden))
             gone = distinct(one.removed for one in named)
-            self.touched.note(Touched(self.offset, distinct((self.graph.nodes_of_lists(listed), gone)), renewed))
+            self.touched.note(ChangedNodes(self.offset, distinct((self.graph.nodes_of_lists(listed), gone)), renewed))
 
     def _write_lists(self, listed: np.ndarray) -> None:
         """These neighbour lists (int64), and what their nodes weigh."""
@@ -368,7 +368,7 @@ class LivingRevision:
         for written in self._written:
             written.note_lists(listed)
 
-    def _write_stored(self, made: Sequence[MadeStored], *, in_parallel: bool) -> None:
+    def _write_stored(self, made: Sequence[StoredLayerRows], *, in_parallel: bool) -> None:
         if in_parallel:
             map_parallel(lambda place: made[place].put(in_parallel=True), len(made))
         else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_api.families import PROJECTED, PRUNED, STORED
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation, TypeRows
+from gnnserve_api.files.graph_schema import GraphSchema, RelationRowPlaces, TypeRows
 from gnnserve_api.files.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.files.repository import (
     NOT_RANKED,
@@ -248,11 +248,11 @@ def publish_made_up_types(
         )
 
 
-def rows_of_all(schema: GraphSchema) -> RowsByRelation:
+def rows_of_all(schema: GraphSchema) -> RelationRowPlaces:
     """A table with rows of every relation and every node."""
     counts = [schema.types[schema.place_of(relation.source)].nodes for relation in schema.relations]
     firsts = np.cumsum([0, *counts]).tolist()
-    return RowsByRelation(firsts[-1], tuple(firsts[:-1]), schema.first_nodes[-1])
+    return RelationRowPlaces(firsts[-1], tuple(firsts[:-1]), schema.first_nodes[-1])
 
 
 def _rows_of_new_nodes(schema: GraphSchema) -> tuple[TypeRows, ...]:

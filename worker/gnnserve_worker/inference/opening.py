@@ -17,13 +17,13 @@ from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
-from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, AppliedLog, MarkedGone, ServedChanges
+from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, AppliedLog, MarkedGoneNodes, ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.programs.stats import total_stats
 from gnnserve_worker.tasks.opening import TaskParts
-from gnnserve_worker.tasks.recommending import Recommending
+from gnnserve_worker.tasks.recommending import Recommender
 from gnnserve_worker.tasks.serving import opener_of
 
 
@@ -102,7 +102,7 @@ def _changes_of(
 ) -> ServedChanges:
     return ServedChanges(
         log=AppliedLog(replica),
-        gone=MarkedGone(replica.graph.is_gone),
+        gone=MarkedGoneNodes(replica.graph.is_gone),
         features=features,
         would_wait=lambda: replica.is_busy,
         index_follower=IndexFollower(replica, indexes, reach_of(loaded)) if indexes else None,
@@ -111,7 +111,7 @@ def _changes_of(
     )
 
 
-def _indexes_of(loaded: LoadedRevision, revision: str, task: Recommending) -> tuple[RevisionIndex, ...]:
+def _indexes_of(loaded: LoadedRevision, revision: str, task: Recommender) -> tuple[RevisionIndex, ...]:
     if (folder := loaded.origin.folder) is None:
         return ()
     indexes = tuple(RevisionIndex(folder, revision, part, task.comparison(part)) for part in task.parts)

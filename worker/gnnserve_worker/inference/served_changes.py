@@ -116,7 +116,7 @@ class GoneNodes(Protocol):
         ...  # pragma: no cover
 
 
-class NoneGone:
+class NoGoneNodes:
     """Nodes do not leave."""
 
     def are_named(self, nodes: np.ndarray, start: int, stop: int, overlay: Overlay | None) -> bool:
@@ -127,7 +127,7 @@ class NoneGone:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedGone:
+class MarkedGoneNodes:
     is_gone: np.ndarray
     """Whether the node at that position has left, bool."""
 
@@ -145,7 +145,7 @@ class MarkedGone:
         return gone if gone.any() else None
 
 
-_NO_LOG, _NONE_GONE = NoLog(), NoneGone()
+_NO_LOG, _NONE_GONE = NoLog(), NoGoneNodes()
 
 
 @dataclass(frozen=True, slots=True)

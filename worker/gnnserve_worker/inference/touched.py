@@ -18,7 +18,7 @@ most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ChangedNodes:
     """Nodes that a group of changes has touched, int64, distinct."""
 
     offset: int
@@ -38,32 +38,32 @@ class TouchedSince:
         self.on_touched: Callable[[], None] = lambda: None
         """Called, by the thread that applies changes, when there is something to take."""
         self._lock = threading.Lock()
-        self._parts: deque[Touched] = deque()
+        self._parts: deque[ChangedNodes] = deque()
         self._entries = 0
         """Entries of all parts."""
         self._joined_entries = 0
         """Entries of the part that was joined last."""
 
-    def note(self, part: Touched) -> None:
+    def note(self, part: ChangedNodes) -> None:
         """By the thread that applies changes."""
         with self._lock:
             self._parts.append(part)
             self._entries += part.entries
             most = _MOST_ENTRIES + 2 * self._joined_entries
-            parts: deque[Touched] = deque()
+            parts: deque[ChangedNodes] = deque()
             if len(self._parts) > _MOST_PARTS or self._entries > most:
                 parts, self._parts, self._entries = self._parts, deque(), 0
         if parts:
             # Without the lock, which the event loop takes: until it is joined, there is nothing to take.
             listed = np.unique(np.concatenate([one.listed for one in parts]))
             renewed = np.unique(np.concatenate([one.renewed for one in parts]))
-            joined = Touched(part.offset, listed, renewed)
+            joined = ChangedNodes(part.offset, listed, renewed)
             with self._lock:
                 self._parts.append(joined)
                 self._entries = self._joined_entries = joined.entries
         self.on_touched()
 
-    def take(self) -> Touched | None:
+    def take(self) -> ChangedNodes | None:
         """The next part, in the order in which they were applied; None: there is none. From any thread."""
         with self._lock:
             if not self._parts:

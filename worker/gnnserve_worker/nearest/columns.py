@@ -29,7 +29,7 @@ _SPARSE = ("data.npy", "indices.npy", "indptr.npy")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeColumns:
+class IndexColumns:
     manifest: ColumnsManifest
     columns: FeatureColumns
     values_of: Callable[[int], np.ndarray]
@@ -64,15 +64,15 @@ def read_manifest(folder: Path) -> ColumnsManifest | None:
     return manifest if manifest.schema_version == COLUMNS_SCHEMA_VERSION else None
 
 
-def open_columns(folder: Path, manifest: ColumnsManifest) -> NodeColumns:
+def open_columns(folder: Path, manifest: ColumnsManifest) -> IndexColumns:
     """Open the columns after verifying their checksums. Raises DamagedError."""
     mapped = {name: _open(folder, name, entry) for name, entry in manifest.files.items()}
     columns = FeatureColumns(manifest.features, manifest.columns)
     if (dense := mapped.get(_DENSE)) is not None:
         _check(folder / _DENSE, dense.shape == (manifest.features, manifest.nodes))
-        return NodeColumns(manifest, columns, lambda feature: dense[feature])
+        return IndexColumns(manifest, columns, lambda feature: dense[feature])
     if manifest.features == 0:
-        return NodeColumns(manifest, columns, lambda _: np.zeros(manifest.nodes, np.float32))
+        return IndexColumns(manifest, columns, lambda _: np.zeros(manifest.nodes, np.float32))
     _check(folder / COMMIT, all(name in mapped for name in _SPARSE))
     data, indices, starts = (mapped[name] for name in _SPARSE)
     _check(folder / _SPARSE[2], len(starts) == manifest.features + 1)
@@ -83,7 +83,7 @@ def open_columns(folder: Path, manifest: ColumnsManifest) -> NodeColumns:
         values[indices[own]] = data[own]
         return values
 
-    return NodeColumns(manifest, columns, values_of)
+    return IndexColumns(manifest, columns, values_of)
 
 
 def _open(folder: Path, name: str, entry: FileEntry) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_worker.growth import GrowingArray
 from gnnserve_worker.models.pair_queries import PairQueries
-from gnnserve_worker.nearest.search import Found, best_of, unit
+from gnnserve_worker.nearest.search import SearchHits, best_of, unit
 
 MOST_RECENT_BYTES = 4 * 1024 * 1024
 """Vectors that are compared beside the index: within half a millisecond on one core (8,192 nodes with 128 columns)."""
@@ -115,7 +115,7 @@ class RecentVectors:
         excluded: np.ndarray,
         allowed: np.ndarray | None,
         is_gone: np.ndarray | None = None,
-    ) -> Found:
+    ) -> SearchHits:
         """As `NearestIndex.search`, among these vectors. `is_gone`: nodes that have left, bool [positions]."""
         positions = self._positions.items
         products = query.score(self._vectors.items)[0]
@@ -154,7 +154,7 @@ class RecentVectors:
         self._changed_places -= node < self._indexed
 
 
-def merged(first: Found, second: Found, count: int) -> Found:
+def merged(first: SearchHits, second: SearchHits, count: int) -> SearchHits:
     """The nearest `count` of both, which have no node in common."""
     return best_of(
         np.concatenate((first.positions, second.positions)), np.concatenate((first.products, second.products)), count

@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.files.embeddings import IndexManifest, IndexState
-from gnnserve_worker.nearest.columns import NodeColumns, columns_folder, open_columns
+from gnnserve_worker.nearest.columns import IndexColumns, columns_folder, open_columns
 from gnnserve_worker.nearest.columns import read_manifest as read_columns
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
@@ -62,7 +62,7 @@ class RevisionIndex:
         self.comparison = comparison
         self._folder = index_folder(revision, part.folder)
         self._columns_folder = columns_folder(revision, part)
-        self.columns: NodeColumns | None = None
+        self.columns: IndexColumns | None = None
         """Columns of its nodes, which filters read; None: there are none yet."""
         self.columns_problem = ""
         """Why they cannot be read; empty: they can, or there are none."""

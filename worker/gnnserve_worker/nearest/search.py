@@ -31,7 +31,7 @@ _NO_PRODUCT = -np.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchHits:
     """Positions and products, the nearest first."""
 
     positions: np.ndarray
@@ -45,7 +45,7 @@ class NearestIndex(Protocol):
     nodes: int
     columns: int
 
-    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> SearchHits:
         """The best `count` for `query`, which is one; fewer only where not as many may be found. `excluded`: positions
         that are not found, int64. `allowed`: bool [nodes]; None: all of them."""
 
@@ -66,7 +66,7 @@ class ExactIndex:
         self._vectors = vectors
         self.nodes, self.columns = vectors.shape
 
-    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> SearchHits:
         if allowed is not None and np.count_nonzero(allowed) < self.nodes * _MOST_GATHERED_SHARE:
             few = np.flatnonzero(allowed)
             few = few[~np.isin(few, excluded)]
@@ -101,7 +101,7 @@ class ListedIndex(ABC):
         self.lists = int(index.nlist)
         self.nodes, self.columns = int(index.ntotal), int(index.d)
 
-    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+    def search(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> SearchHits:
         probed = self.probed
         if allowed is not None:
             passing = max(int(np.count_nonzero(allowed)), 1)
@@ -111,7 +111,7 @@ class ListedIndex(ABC):
             probed = min(self.lists, int(np.ceil(probed * (self.nodes / passing) ** 4)))
         return self._search_whole(query, count, excluded, allowed, probed)
 
-    def _among(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray) -> Found:
+    def _among(self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray) -> SearchHits:
         """As `search`, where less than half of the nodes may be found: among as many lists, the nearest first, as have
         several times as many of them as are compared without a filter; or one by one where that is less work."""
         passing, layout = np.flatnonzero(allowed), self._layout
@@ -126,7 +126,7 @@ class ListedIndex(ABC):
 
     def _search_whole(
         self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
-    ) -> Found:
+    ) -> SearchHits:
         """As `search`, among that many lists, or all of them where these have too few nodes."""
         found = self._search(query, count, excluded, allowed, probed)
         if len(found.positions) < count and probed < self.lists:
@@ -160,7 +160,7 @@ class ListedIndex(ABC):
     @abstractmethod
     def _search(
         self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
-    ) -> Found:
+    ) -> SearchHits:
         """As `search`, among that many lists."""
 
     @abstractmethod
@@ -173,7 +173,7 @@ class ProductLists(ListedIndex):
 
     def _search(
         self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
-    ) -> Found:
+    ) -> SearchHits:
         # Imported here: a service without recommendations does without it.
         import faiss  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ class ProductLists(ListedIndex):
         wanted = min(self.nodes, count + len(excluded))
         products, positions = self.index.search(query.vectors, wanted, params=parameters)
         kept = (positions[0] >= 0) & ~np.isin(positions[0], excluded)
-        return Found(positions[0][kept][:count], products[0][kept][:count])
+        return SearchHits(positions[0][kept][:count], products[0][kept][:count])
 
     def best_scores(self, queries: PairQueries, count: int) -> np.ndarray:
         self.index.nprobe = self.probed
@@ -209,7 +209,7 @@ class ScoredLists(ListedIndex):
 
     def _search(
         self, query: PairQueries, count: int, excluded: np.ndarray, allowed: np.ndarray | None, probed: int
-    ) -> Found:
+    ) -> SearchHits:
         near = np.argpartition(-query.score(self._centres)[0], probed - 1)[:probed].tolist()
         positions, scores = [], []
         for place in near:
@@ -258,7 +258,7 @@ def exact_best(blocks: Iterable[np.ndarray], queries: PairQueries, count: int) -
     return np.take_along_axis(best, order, 1), np.take_along_axis(products, order, 1)
 
 
-def best_of(positions: np.ndarray, products: np.ndarray, count: int) -> Found:
+def best_of(positions: np.ndarray, products: np.ndarray, count: int) -> SearchHits:
     """The nearest `count` of these (int64 and float32, [nodes] both); level ones by position."""
     if count < len(products):
         top = np.argpartition(-products, count - 1)[:count]
@@ -266,4 +266,4 @@ def best_of(positions: np.ndarray, products: np.ndarray, count: int) -> Found:
     order = np.lexsort((positions, -products))
     positions, products = positions[order], products[order]
     kept = products > _NO_PRODUCT
-    return Found(positions[kept], products[kept])
+    return SearchHits(positions[kept], products[kept])

@@ -1,7 +1,7 @@
 """Opening a revision, published or staged: its graph, what variants read and compute by, and what applies changes.
 
-Variants are put together from their files. How a table has rows of nodes decides how it is opened (`TableRows`): one of
-each node, of one type or of several, or one for each relation that reads a node. A revision may have tables of both
+Variants are put together from their files. How a table has rows of nodes decides how it is opened (`RevisionRows`): one
+of each node, of one type or of several, or one for each relation that reads a node. A revision may have tables of both
 kinds over the same lists.
 """
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 # --- variants
 
 
-class TableRows(Protocol):
+class RevisionRows(Protocol):
     """How the tables of a revision have rows of nodes, and what makes such rows. Methods raise DamagedError, or
     ValueError and KeyError where weights do not fit."""
 
@@ -141,7 +141,7 @@ class OpenedVariants:
         features_of = next((one for one in kept if one is not None), None)
         return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, features_of)
 
-    def _rows_of(self, table: str) -> TableRows:
+    def _rows_of(self, table: str) -> RevisionRows:
         return self._rows[self._revision.layout_of(self._revision.tables[table])]
 
     def _open_again(self, table: str) -> Table:
@@ -151,7 +151,9 @@ class OpenedVariants:
 _Roots = Callable[[], np.ndarray]
 
 
-def _rows_by_node(revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots) -> TableRows:
+def _rows_by_node(
+    revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots
+) -> RevisionRows:
     return RowsByNode(revision, graph, networks, roots)
 
 
@@ -160,19 +162,21 @@ def _rows_by_node(revision: RevisionFiles, graph: OpenedGraph, networks: Variant
 
 def _rows_by_relation(
     revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots
-) -> TableRows:
+) -> RevisionRows:
     from gnnserve_worker.opening.rows_by_relation import RowsByRelation  # noqa: PLC0415
 
     return RowsByRelation(revision, graph)
 
 
-def _rows_by_type(revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots) -> TableRows:
+def _rows_by_type(
+    revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: _Roots
+) -> RevisionRows:
     from gnnserve_worker.opening.rows_by_type import RowsByType  # noqa: PLC0415
 
     return RowsByType(revision, graph, networks)
 
 
-_ROWS: Mapping[RowLayout, Callable[[RevisionFiles, OpenedGraph, VariantNetworks, _Roots], TableRows]] = {
+_ROWS: Mapping[RowLayout, Callable[[RevisionFiles, OpenedGraph, VariantNetworks, _Roots], RevisionRows]] = {
     RowLayout.BY_NODE: _rows_by_node,
     RowLayout.BY_RELATION: _rows_by_relation,
     RowLayout.BY_TYPE: _rows_by_type,

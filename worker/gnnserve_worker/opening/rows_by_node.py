@@ -40,7 +40,7 @@ from gnnserve_worker.tables.table import Table
 
 
 class RowsByNode:
-    """A `variants.TableRows`."""
+    """The `RevisionRows` of tables with a row for each node."""
 
     def __init__(
         self, revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: Callable[[], np.ndarray]

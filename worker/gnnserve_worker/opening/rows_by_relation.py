@@ -38,7 +38,7 @@ from gnnserve_worker.tables.table import Table
 
 
 class RowsByRelation:
-    """A `variants.TableRows`."""
+    """The `RevisionRows` of tables with rows for each relation."""
 
     mapped_nodes = 0
 

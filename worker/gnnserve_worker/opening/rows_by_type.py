@@ -37,7 +37,7 @@ _NO_DEFAULT = np.zeros(0, np.float32)
 
 
 class RowsByType:
-    """A `variants.TableRows`."""
+    """The `RevisionRows` of tables with rows for each type."""
 
     mapped_nodes = 0
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation
+from gnnserve_api.files.graph_schema import GraphSchema, RelationRowPlaces
 from gnnserve_worker.tables.growing import empty_growing, read_only
 from gnnserve_worker.tables.table import Rows, Table, WritableRows
 
@@ -21,10 +21,10 @@ _ROWS_AT_ONCE = 1 << 22
 class SpreadTable:
     table: Table
     first_rows: tuple[int | None, ...]
-    """As in `RowsByRelation`."""
+    """As in `RelationRowPlaces`."""
 
 
-def spread_table(table: Table, described: RowsByRelation, schema: GraphSchema, grown: GraphSchema) -> SpreadTable:
+def spread_table(table: Table, described: RelationRowPlaces, schema: GraphSchema, grown: GraphSchema) -> SpreadTable:
     """A copy of the table with room for the rows of new nodes behind those of each relation, and of each type."""
     moved = laid_out(described, schema, grown)
     blocks = [
@@ -57,8 +57,8 @@ def spread_types(table: Table, types: int, schema: GraphSchema, grown: GraphSche
 
 
 def laid_out(
-    described: RowsByRelation, schema: GraphSchema, other: GraphSchema
-) -> RowsByRelation:  # fmt: skip
+    described: RelationRowPlaces, schema: GraphSchema, other: GraphSchema
+) -> RelationRowPlaces:  # fmt: skip
     """Where a table has its rows over a graph that has other numbers of nodes. `schema`: that of `described`."""
     first_rows: list[int | None] = []
     rows = 0
@@ -66,10 +66,10 @@ def laid_out(
         first_rows.append(None if first is None else rows)
         if first is not None:
             rows += other.types[schema.place_of(relation.source)].nodes
-    return RowsByRelation(rows, tuple(first_rows), other.first_nodes[own_types(described, schema)])
+    return RelationRowPlaces(rows, tuple(first_rows), other.first_nodes[own_types(described, schema)])
 
 
-def own_types(described: RowsByRelation, schema: GraphSchema) -> int:
+def own_types(described: RelationRowPlaces, schema: GraphSchema) -> int:
     """How many types the table has rows of nodes themselves of: the first ones."""
     return sum(end <= described.own_rows for end in schema.first_nodes[1:])
 

@@ -49,7 +49,7 @@ class PoolSettings:
     """Where the services' Secrets are mounted, a folder for each service."""
 
 
-class _Joined(Protocol):
+class _JoinedService(Protocol):
     """A service that has joined."""
 
     @property
@@ -63,7 +63,7 @@ class _Joined(Protocol):
 @dataclass(slots=True)
 class _Member:
     service: PoolService
-    followed: _Joined
+    followed: _JoinedService
     is_leaving: bool = False
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from gnnserve_api.errors import GnnserveError
 
 
-class Failure(StrEnum):
+class ProgramFailure(StrEnum):
     """Why a program gave no answer."""
 
     CRASH = "Crash"
@@ -20,18 +20,18 @@ class Failure(StrEnum):
     """ONNX Runtime could not read or run it, or it gave something else than the contract says"""
 
 
-_REMEDIES: Mapping[Failure, str] = {
-    Failure.CRASH: "a new process is started; if it happens again, run the program by ONNX Runtime alone",
-    Failure.TIME_OUT: "a new process is started; ask for fewer nodes at once, or give the program more time",
-    Failure.MEMORY: "a new process is started; ask for fewer nodes at once, or give the program more memory",
-    Failure.REFUSED: "describe the model again, and compare the contract with the program",
+_REMEDIES: Mapping[ProgramFailure, str] = {
+    ProgramFailure.CRASH: "a new process is started; if it happens again, run the program by ONNX Runtime alone",
+    ProgramFailure.TIME_OUT: "a new process is started; ask for fewer nodes at once, or give the program more time",
+    ProgramFailure.MEMORY: "a new process is started; ask for fewer nodes at once, or give the program more memory",
+    ProgramFailure.REFUSED: "describe the model again, and compare the contract with the program",
 }
 
 
 class ProgramFailedError(GnnserveError):
     """The program of one service gave no answer; asked again, it may."""
 
-    def __init__(self, failure: Failure, problem: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, failure: ProgramFailure, problem: str, retry_after_s: float = 0.0) -> None:
         self.failure = failure
         self.problem = problem
         """Continues a sentence about the program; without what a server does next."""
@@ -42,7 +42,7 @@ class ProgramFailedError(GnnserveError):
     @property
     def is_too_large(self) -> bool:
         """Whether it may answer where it is asked for less."""
-        return self.failure in (Failure.TIME_OUT, Failure.MEMORY)
+        return self.failure in (ProgramFailure.TIME_OUT, ProgramFailure.MEMORY)
 
 
 class NotReadyError(ProgramFailedError):

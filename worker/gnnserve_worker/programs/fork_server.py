@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from gnnserve_api import decoding
 from gnnserve_worker.programs import allowed, inspection, process
-from gnnserve_worker.programs.messages import STATUS, Purpose, Start
+from gnnserve_worker.programs.messages import STATUS, ProcessPurpose, Start
 from gnnserve_worker.programs.priority import yield_to_others
 
 _MOST_BYTES = 1 << 16
@@ -36,22 +36,22 @@ class _Role:
     """The fork's."""
 
 
-_ROLES: Mapping[Purpose, _Role] = {
-    Purpose.RUN: _Role(process.import_runtime, process.main),
-    Purpose.INSPECT: _Role(allowed.import_onnx, inspection.main),
+_ROLES: Mapping[ProcessPurpose, _Role] = {
+    ProcessPurpose.RUN: _Role(process.import_runtime, process.main),
+    ProcessPurpose.INSPECT: _Role(allowed.import_onnx, inspection.main),
 }
 
 
-class ForkServer:
+class ForkServerLoop:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._awaited = select.poll()
         self._awaited.register(connection, select.POLLIN)
         self._forks: dict[int, tuple[int, int]] = {}
         """Number of each process, and where its status is wanted, by its descriptor."""
-        self._imported = set[Purpose]()
+        self._imported = set[ProcessPurpose]()
 
-    def import_for(self, purpose: Purpose) -> None:
+    def import_for(self, purpose: ProcessPurpose) -> None:
         if purpose in self._imported:
             return
         self._imported.add(purpose)
@@ -131,8 +131,8 @@ def main(connection: int) -> None:
     # Ctrl-C in a terminal reaches all of its processes; the worker ends this one, once requests are answered.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    server = ForkServer(socket.socket(fileno=connection))
-    server.import_for(Purpose.RUN)
+    server = ForkServerLoop(socket.socket(fileno=connection))
+    server.import_for(ProcessPurpose.RUN)
     server.serve()
 
 

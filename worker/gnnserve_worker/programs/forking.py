@@ -76,7 +76,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held = _Held()
+        self._held = _ServerProcess()
         weakref.finalize(self, self._held.end)
 
     @property
@@ -120,7 +120,7 @@ class ForkServer:
         raise OSError("the process that starts those of programs ended at once; the log says why") from problem
 
 
-class _Held:
+class _ServerProcess:
     """The process of the fork server, apart from it, so that it is ended once that is gone."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from gnnserve_api.files.programs import ProgramLimits
 from gnnserve_worker.programs.allowed import check_size, facts_of, import_onnx
 from gnnserve_worker.programs.facts import FIELD, ProgramFacts
 from gnnserve_worker.programs.forking import ForkServer, fork_server
-from gnnserve_worker.programs.messages import MOST_BYTES, NAME, Purpose, Start, receive, send
+from gnnserve_worker.programs.messages import MOST_BYTES, NAME, ProcessPurpose, Start, receive, send
 from gnnserve_worker.programs.priority import yield_to_others
 from gnnserve_worker.programs.providers import came_near_limit, limit_memory
 
@@ -26,7 +26,7 @@ _COPIES = 3
 """Times that a file is in memory while it is read: as bytes, as a message, and while that grows."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class InspectionRefusal(msgspec.Struct, frozen=True):
     """An InputError on its way from one process to another."""
 
     where: str
@@ -34,11 +34,11 @@ class Refusal(msgspec.Struct, frozen=True):
     remedy: str
 
 
-class Inspected(msgspec.Struct, frozen=True):
+class InspectionResult(msgspec.Struct, frozen=True):
     """Either of the two."""
 
     facts: ProgramFacts | None = None
-    refusal: Refusal | None = None
+    refusal: InspectionRefusal | None = None
 
 
 def inspect(file: Path, limits: ProgramLimits, server: ForkServer | None = None) -> ProgramFacts:
@@ -54,8 +54,8 @@ def inspect(file: Path, limits: ProgramLimits, server: ForkServer | None = None)
     return found.facts
 
 
-def _ask(file: Path, limits: ProgramLimits, server: ForkServer) -> Inspected:
-    start = Start(str(file), limits.memory_bytes, kept_bytes=0, purpose=Purpose.INSPECT)
+def _ask(file: Path, limits: ProgramLimits, server: ForkServer) -> InspectionResult:
+    start = Start(str(file), limits.memory_bytes, kept_bytes=0, purpose=ProcessPurpose.INSPECT)
     own, other = socket.socketpair()
     with own:
         try:
@@ -65,7 +65,7 @@ def _ask(file: Path, limits: ProgramLimits, server: ForkServer) -> Inspected:
             raise InputError(f"{FIELD}.uri", f"{file.name} is not read: {error}", "generate again") from error
         try:
             own.settimeout(limits.start_seconds)
-            return decoding.decode(receive(own), Inspected)
+            return decoding.decode(receive(own), InspectionResult)
         except TimeoutError as error:
             problem = f"{file.name} took longer than {limits.start_seconds:g} s to be read"
             raise InputError(f"{FIELD}.uri", problem, "export the module again") from error
@@ -86,12 +86,12 @@ def main(start: Start, descriptors: list[int]) -> None:
     send(socket.socket(fileno=descriptor), _inspected(start))
 
 
-def _inspected(start: Start) -> Inspected:
+def _inspected(start: Start) -> InspectionResult:
     limits = ProgramLimits(memory_bytes=start.memory_bytes)
     try:
         import_onnx()
         limit_memory(start.device, start.memory_bytes)
-        found = Inspected(facts_of(Path(start.file)))
+        found = InspectionResult(facts_of(Path(start.file)))
     except MemoryError:
         return _refused(_too_large(limits))
     except InputError as error:
@@ -102,8 +102,8 @@ def _inspected(start: Start) -> Inspected:
     return found
 
 
-def _refused(error: InputError) -> Inspected:
-    return Inspected(refusal=Refusal(error.where, error.problem, error.remedy))
+def _refused(error: InputError) -> InspectionResult:
+    return InspectionResult(refusal=InspectionRefusal(error.where, error.problem, error.remedy))
 
 
 def _too_large(limits: ProgramLimits, why: str = "") -> InputError:

@@ -14,7 +14,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 
-from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.failure import ProgramFailure
 from gnnserve_worker.programs.providers import ON_CPU, ProgramDevice
 
 STATUS = struct.Struct("<i")
@@ -27,7 +27,7 @@ MOST_BYTES = 1 << 20
 _ALIGNMENT_BYTES = 64
 
 
-class Placed(msgspec.Struct, frozen=True):
+class SharedArray(msgspec.Struct, frozen=True):
     """An array in the memory."""
 
     name: str
@@ -49,7 +49,7 @@ class NotReadError(EOFError):
     """The other side is gone, and did not read what was sent to it."""
 
 
-class Purpose(StrEnum):
+class ProcessPurpose(StrEnum):
     """Purpose of a process of a program."""
 
     RUN = "Run"
@@ -69,18 +69,18 @@ class Start(msgspec.Struct, frozen=True):
     descriptors: int = 0
     """How many come along, in several messages where they are many."""
     device: ProgramDevice = ON_CPU
-    purpose: Purpose = Purpose.RUN
+    purpose: ProcessPurpose = ProcessPurpose.RUN
 
 
-class Question(msgspec.Struct, frozen=True):
+class ProgramQuestion(msgspec.Struct, frozen=True):
     memory_bytes: int
-    inputs: tuple[Placed, ...]
-    outputs: tuple[Placed, ...]
+    inputs: tuple[SharedArray, ...]
+    outputs: tuple[SharedArray, ...]
     """Where the first rows of each output are wanted."""
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    failure: Failure | None = None
+class ProgramAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    failure: ProgramFailure | None = None
     reason: str = ""
     thread: int = 0
     """Number of the thread that runs the next question of this lane."""
@@ -90,14 +90,14 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Execution provider of the session, in the same answer."""
 
 
-def place(arrays: list[tuple[str, str, tuple[int, ...]]], first: int = 0) -> tuple[Placed, ...]:
+def place(arrays: list[tuple[str, str, tuple[int, ...]]], first: int = 0) -> tuple[SharedArray, ...]:
     """Places for arrays, one behind the other, by name, dtype and shape."""
-    sizes = [Placed(*each, 0).bytes for each in arrays]
+    sizes = [SharedArray(*each, 0).bytes for each in arrays]
     offsets = accumulate((-(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for size in sizes), initial=first)
-    return tuple(Placed(*each, offset) for each, offset in zip(arrays, offsets, strict=False))
+    return tuple(SharedArray(*each, offset) for each, offset in zip(arrays, offsets, strict=False))
 
 
-def end_of(placed: tuple[Placed, ...], first: int = 0) -> int:
+def end_of(placed: tuple[SharedArray, ...], first: int = 0) -> int:
     """Where the next array may begin."""
     if not placed:
         return first

@@ -22,8 +22,8 @@ import numpy as np
 
 from gnnserve_api import decoding
 from gnnserve_api.extras import PROGRAMS
-from gnnserve_worker.programs.failure import Failure
-from gnnserve_worker.programs.messages import NAME, Answer, Placed, Question, Start, receive, send
+from gnnserve_worker.programs.failure import ProgramFailure
+from gnnserve_worker.programs.messages import NAME, ProgramAnswer, ProgramQuestion, SharedArray, Start, receive, send
 from gnnserve_worker.programs.priority import is_lowered, yield_to_others
 from gnnserve_worker.programs.providers import limit_memory, prepare, providers
 from gnnserve_worker.programs.rewriting import rewritten
@@ -51,7 +51,7 @@ def main(start: Start, descriptors: list[int]) -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker tells it
         send(connection, _answer_of(error))
         return
-    send(connection, Answer(kept_bytes=kept_bytes, provider=session.get_providers()[0]))
+    send(connection, ProgramAnswer(kept_bytes=kept_bytes, provider=session.get_providers()[0]))
     for asked, memory in zip(of_lanes[::2], of_lanes[1::2], strict=True):
         waiting.put(_Lane(socket.socket(fileno=asked), memory))
     while True:
@@ -137,7 +137,7 @@ class _Lane:
     descriptor: int
     """File descriptor of the memory, which the worker makes larger."""
     memory: memoryview = field(default_factory=lambda: memoryview(b""))
-    owed: Answer = field(default_factory=Answer)
+    owed: ProgramAnswer = field(default_factory=ProgramAnswer)
     """Answer that the next thread sends, with its own number; at first, that it is there."""
 
     def map(self, size: int) -> None:
@@ -152,9 +152,9 @@ def _serve(session: Any, lane: _Lane, waiting: SimpleQueue[_Lane]) -> None:
     thread = threading.get_native_id()
     answer = lane.owed
     while True:
-        send(lane.connection, Answer(answer.failure, answer.reason, thread=thread))
+        send(lane.connection, ProgramAnswer(answer.failure, answer.reason, thread=thread))
         try:
-            question = decoding.decode(receive(lane.connection), Question)
+            question = decoding.decode(receive(lane.connection), ProgramQuestion)
         except EOFError:
             return
         answer = _answer(session, question, lane)
@@ -164,7 +164,7 @@ def _serve(session: Any, lane: _Lane, waiting: SimpleQueue[_Lane]) -> None:
             return
 
 
-def _answer(session: Any, question: Question, lane: _Lane) -> Answer:
+def _answer(session: Any, question: ProgramQuestion, lane: _Lane) -> ProgramAnswer:
     try:
         lane.map(question.memory_bytes)
     except OSError as error:
@@ -172,7 +172,7 @@ def _answer(session: Any, question: Question, lane: _Lane) -> Answer:
     return _run(session, question, lane.memory)
 
 
-def _run(session: Any, question: Question, memory: memoryview) -> Answer:
+def _run(session: Any, question: ProgramQuestion, memory: memoryview) -> ProgramAnswer:
     try:
         inputs = {each.name: each.of(memory) for each in question.inputs}
         found = session.run([each.name for each in question.outputs], inputs)
@@ -180,10 +180,10 @@ def _run(session: Any, question: Question, memory: memoryview) -> Answer:
             _write(each, array, memory)
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker tells it
         return _answer_of(error)
-    return Answer()
+    return ProgramAnswer()
 
 
-def _write(wanted: Placed, found: Any, memory: memoryview) -> None:
+def _write(wanted: SharedArray, found: Any, memory: memoryview) -> None:
     rows, columns = wanted.shape
     is_met = isinstance(found, np.ndarray) and found.dtype == np.float32 and found.ndim == 2
     if not is_met or found.shape[1] != columns or len(found) < rows:
@@ -195,10 +195,10 @@ def _write(wanted: Placed, found: Any, memory: memoryview) -> None:
     wanted.of(memory)[...] = found[:rows]
 
 
-def _answer_of(error: Exception) -> Answer:
+def _answer_of(error: Exception) -> ProgramAnswer:
     # ONNX Runtime breaks its messages into lines.
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ModuleNotFoundError):
         text = f"{error.name} is not installed; {PROGRAMS.remedy}"
     lacks_memory = isinstance(error, MemoryError) or any(words in text.lower() for words in _LACKS_MEMORY)
-    return Answer(Failure.MEMORY if lacks_memory else Failure.REFUSED, text[:_MOST_REASON])
+    return ProgramAnswer(ProgramFailure.MEMORY if lacks_memory else ProgramFailure.REFUSED, text[:_MOST_REASON])

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import ProgramFailedError, ProgramFailure
 from gnnserve_worker.programs.forking import ForkServer, fork_server
 from gnnserve_worker.programs.messages import NotReadError
 from gnnserve_worker.programs.providers import ON_CPU, ProgramDevice
@@ -71,7 +71,7 @@ class ProgramRunner:
         self._has_started = False
         """Whether a process was ready once. Before, a server is made ready by runs in several threads, each of which
         waits as long as a start may take; afterwards requests wait no longer than for a run."""
-        self._held = _Held()
+        self._held = _RunnerProcess()
         # A revision that is not served any more is let go, and not closed.
         weakref.finalize(self, self._held.end)
         self._counts = RunCounts()
@@ -101,7 +101,7 @@ class ProgramRunner:
                 return self._run_once(inputs, outputs, rows)
             except GivenUpError as error:
                 problem = "was ended twice, by what other requests did or from outside"
-                raise ProgramFailedError(Failure.CRASH, problem) from error
+                raise ProgramFailedError(ProgramFailure.CRASH, problem) from error
 
     def move(self, device: ProgramDevice) -> str:
         """Run it there from now on, by a new process; the name of the execution provider that this has.
@@ -158,18 +158,18 @@ class ProgramRunner:
         except TimeoutError as error:
             lane.close()
             share = (process.computed_s - computed_s) / (time.monotonic() - began_s)
-            self._give_up(process, Failure.TIME_OUT, has_hung=share > _HUNG_SHARE)
+            self._give_up(process, ProgramFailure.TIME_OUT, has_hung=share > _HUNG_SHARE)
             problem = f"took longer than {self._limits.seconds:g} s"
-            raise ProgramFailedError(Failure.TIME_OUT, problem) from error
+            raise ProgramFailedError(ProgramFailure.TIME_OUT, problem) from error
         except (EOFError, OSError) as error:
             lane.close()
-            code = self._give_up(process, Failure.CRASH)
+            code = self._give_up(process, ProgramFailure.CRASH)
             if process.is_ended_here or isinstance(error, NotReadError):
                 raise GivenUpError from error
-            raise ProgramFailedError(Failure.CRASH, f"ended its process{with_status(code)}") from error
-        if answer.failure is Failure.MEMORY:
+            raise ProgramFailedError(ProgramFailure.CRASH, f"ended its process{with_status(code)}") from error
+        if answer.failure is ProgramFailure.MEMORY:
             # What a failed allocation leaves behind is nothing to go on with.
-            self._give_up(process, Failure.MEMORY)
+            self._give_up(process, ProgramFailure.MEMORY)
         process.return_lane(lane)
         if answer.failure is not None:
             raise ProgramFailedError(answer.failure, f"failed: {answer.reason}")
@@ -178,11 +178,11 @@ class ProgramRunner:
     def _started(self) -> StartedProcess:
         patience_s = self._limits.seconds if self._has_started else self._limits.start_seconds
         if not self._starting.acquire(timeout=patience_s):
-            raise ProgramFailedError(Failure.TIME_OUT, f"is being started for longer than {patience_s:g} s")
+            raise ProgramFailedError(ProgramFailure.TIME_OUT, f"is being started for longer than {patience_s:g} s")
         try:
             with self._lock:
                 if self._is_closed:
-                    raise ProgramFailedError(Failure.CRASH, "is not served any more")
+                    raise ProgramFailedError(ProgramFailure.CRASH, "is not served any more")
                 held, limits = self._held.process, self._limits
                 if held is not None and held.memory_bytes == limits.memory_bytes:
                     return held
@@ -206,20 +206,20 @@ class ProgramRunner:
 
     def replace(self, process: StartedProcess) -> None:
         """Start another process, once this one has ended, for whatever reason; later, if that is not due yet."""
-        self._give_up(process, Failure.CRASH)
+        self._give_up(process, ProgramFailure.CRASH)
         with suppress(ProgramFailedError):
             self._started()
 
-    def _give_up(self, process: StartedProcess, failure: Failure, *, has_hung: bool = False) -> int | None:
+    def _give_up(self, process: StartedProcess, failure: ProgramFailure, *, has_hung: bool = False) -> int | None:
         with self._lock:
             is_first = self._held.process is process
             if is_first:
                 self._held.process = None
         if is_first:
             self._note_given_up(failure, _AFTER_RUN, has_hung=has_hung)
-        return process.end(has_ended=failure is Failure.CRASH)
+        return process.end(has_ended=failure is ProgramFailure.CRASH)
 
-    def _note_given_up(self, failure: Failure, delays: _Delays, *, has_hung: bool = False) -> None:
+    def _note_given_up(self, failure: ProgramFailure, delays: _Delays, *, has_hung: bool = False) -> None:
         self._counts.note_restart(failure)
         self._starts.note_given_up(failure, delays, has_hung=has_hung)
 
@@ -230,7 +230,7 @@ def _replace(runner: weakref.ref[ProgramRunner], process: StartedProcess) -> Non
         held.replace(process)
 
 
-class _Held:
+class _RunnerProcess:
     """The process of a runner, apart from it, so that it is ended once the runner is gone."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class _Starts:
         self._in_a_row = 0
         """Processes that gave no answer, since one gave one."""
         self._due_s = -math.inf
-        self._failure = Failure.CRASH
+        self._failure = ProgramFailure.CRASH
         self.has_hung = False
         """Whether the last of these computed all the time. Until there is an answer, runs then leave the cores to
         whatever else wants them: what hangs once mostly hangs again, in a third of the time."""
@@ -262,7 +262,7 @@ class _Starts:
             self._in_a_row = 0
             self.has_hung = False
 
-    def note_given_up(self, failure: Failure, delays: _Delays, *, has_hung: bool) -> None:
+    def note_given_up(self, failure: ProgramFailure, delays: _Delays, *, has_hung: bool) -> None:
         with self._lock:
             self._failure = failure
             self.has_hung = has_hung

@@ -19,9 +19,9 @@ import numpy as np
 from gnnserve_api import decoding
 from gnnserve_api.files.programs import ProgramLimits, ProgramOutput
 from gnnserve_worker.kernels.primitives import room_for
-from gnnserve_worker.programs.failure import Failure, NotReadyError, ProgramFailedError
+from gnnserve_worker.programs.failure import NotReadyError, ProgramFailedError, ProgramFailure
 from gnnserve_worker.programs.forking import ForkServer
-from gnnserve_worker.programs.messages import Answer, Question, Start, end_of, place, receive, send
+from gnnserve_worker.programs.messages import ProgramAnswer, ProgramQuestion, Start, end_of, place, receive, send
 from gnnserve_worker.programs.priority import yield_always, yield_to_others
 from gnnserve_worker.programs.providers import ProgramDevice
 
@@ -44,7 +44,7 @@ class ProgramFile:
         weakref.finalize(self, os.close, self.kept)
 
 
-class Lane:
+class ProgramLane:
     """One question at a time: a socket, and memory that grows to the largest question."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Lane:
     def ask(
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: Sequence[int], deadline: float,
         *, is_suspect: bool = False,
-    ) -> tuple[Answer, tuple[np.ndarray, ...]]:  # fmt: skip
+    ) -> tuple[ProgramAnswer, tuple[np.ndarray, ...]]:  # fmt: skip
         """`is_suspect`: run only where a core is free. TimeoutError; NotReadError, EOFError or OSError: the process has
         ended."""
         given = place([(name, array.dtype.str, array.shape) for name, array in inputs.items()])
@@ -73,16 +73,16 @@ class Lane:
         if is_suspect:
             with suppress(OSError):
                 yield_always(self._thread)
-        send(self.connection, Question(len(self._memory), given, wanted))
+        send(self.connection, ProgramQuestion(len(self._memory), given, wanted))
         self._slow_down_after(min(_SLOW_S, deadline - time.monotonic()))
         answer = self.receive(deadline)
         # Copies: the memory is the next question's.
         found = () if answer.failure else tuple(each.of(self._memory).copy() for each in wanted)
         return answer, found
 
-    def receive(self, deadline: float) -> Answer:
+    def receive(self, deadline: float) -> ProgramAnswer:
         self.connection.settimeout(max(1e-3, deadline - time.monotonic()))
-        answer = decoding.decode(receive(self.connection), Answer)
+        answer = decoding.decode(receive(self.connection), ProgramAnswer)
         self._thread = answer.thread
         return answer
 
@@ -115,8 +115,8 @@ class StartedProcess:
         self.is_given_up = False
         self.is_ended_here = False
         """Whether the worker ended it."""
-        made = [Lane() for _ in range(lanes)]
-        self._free = SimpleQueue[Lane | None]()
+        made = [ProgramLane() for _ in range(lanes)]
+        self._free = SimpleQueue[ProgramLane | None]()
         self._control, control = socket.socketpair()
         passed = [number for lane in made for number in (lane.other_end.fileno(), lane.descriptor)]
         deadline = time.monotonic() + limits.start_seconds
@@ -127,7 +127,7 @@ class StartedProcess:
             self._control.close()
             for lane in made:
                 lane.close()
-            raise NotReadyError(Failure.CRASH, f"has no process: {error}") from error
+            raise NotReadyError(ProgramFailure.CRASH, f"has no process: {error}") from error
         finally:
             for end in (control, *(lane.other_end for lane in made)):
                 end.close()
@@ -138,25 +138,29 @@ class StartedProcess:
         self.provider = read.provider
         """Execution provider of ONNX Runtime that it runs by."""
 
-    def _ready(self, limits: ProgramLimits, lanes: Sequence[Lane], deadline: float) -> Answer:
+    def _ready(self, limits: ProgramLimits, lanes: Sequence[ProgramLane], deadline: float) -> ProgramAnswer:
         """The answer that the program is read, once all lanes can be asked."""
         self._control.settimeout(max(1e-3, deadline - time.monotonic()))
         try:
-            answer = decoding.decode(receive(self._control), Answer)
+            answer = decoding.decode(receive(self._control), ProgramAnswer)
             told = [answer]
             if answer.failure is None:
                 told += [lane.receive(deadline) for lane in lanes]
         except TimeoutError as error:
             self.end()
-            raise NotReadyError(Failure.TIME_OUT, f"took longer than {limits.start_seconds:g} s to be read") from error
+            raise NotReadyError(
+                ProgramFailure.TIME_OUT, f"took longer than {limits.start_seconds:g} s to be read"
+            ) from error
         except (EOFError, OSError) as error:
             code = self.end(has_ended=True)
             problem = f"ended its process while it was read{with_status(code)}"
-            raise NotReadyError(Failure.CRASH, problem) from error
+            raise NotReadyError(ProgramFailure.CRASH, problem) from error
         for each in told:
             if each.failure is not None:
                 self.end()
-                within = f" within {limits.memory_bytes / 2**20:,g} MiB" if each.failure is Failure.MEMORY else ""
+                within = (
+                    f" within {limits.memory_bytes / 2**20:,g} MiB" if each.failure is ProgramFailure.MEMORY else ""
+                )
                 raise NotReadyError(each.failure, f"cannot be read{within}: {each.reason}")
         return answer
 
@@ -182,18 +186,18 @@ class StartedProcess:
         """Do something once it has ended, in a thread of its own."""
         self._fork.when_ended(act)
 
-    def take_lane(self, deadline: float) -> Lane:
+    def take_lane(self, deadline: float) -> ProgramLane:
         """GivenUpError; ProgramFailedError: none was free in time."""
         try:
             lane = self._free.get(timeout=max(1e-3, deadline - time.monotonic()))
         except Empty as error:
-            raise ProgramFailedError(Failure.TIME_OUT, "was busy with other requests all the time") from error
+            raise ProgramFailedError(ProgramFailure.TIME_OUT, "was busy with other requests all the time") from error
         if lane is None:
             self._free.put(None)
             raise GivenUpError
         return lane
 
-    def return_lane(self, lane: Lane) -> None:
+    def return_lane(self, lane: ProgramLane) -> None:
         with self._lock:
             if self.is_given_up:
                 lane.close()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.failure import ProgramFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ProgramStats:
     """Runs that gave none, or that there was no process for."""
     run_s: float
     """Time of all runs."""
-    restarts: Mapping[Failure, int]
+    restarts: Mapping[ProgramFailure, int]
     """How often a process was given up, by reason; and failed starts."""
     problem: str
     """Why the last run gave no scores, as a sentence; empty: it gave them."""
@@ -30,7 +30,7 @@ def total_stats(programs: Sequence[ProgramStats]) -> ProgramStats | None:
     """Stats of several programs as one; None: there are none."""
     if not programs:
         return None
-    restarts = Counter[Failure]()
+    restarts = Counter[ProgramFailure]()
     for one in programs:
         restarts.update(one.restarts)
     return ProgramStats(
@@ -50,7 +50,7 @@ class RunCounts:
     _answered: int = 0
     _failed: int = 0
     _run_s: float = 0.0
-    _restarts: Counter[Failure] = field(default_factory=Counter)
+    _restarts: Counter[ProgramFailure] = field(default_factory=Counter)
     _problem: str = ""
 
     def note_answer(self, took_s: float) -> None:
@@ -66,7 +66,7 @@ class RunCounts:
             self._run_s += took_s
             self._problem = problem
 
-    def note_restart(self, failure: Failure) -> None:
+    def note_restart(self, failure: ProgramFailure) -> None:
         with self._lock:
             self._restarts[failure] += 1
 

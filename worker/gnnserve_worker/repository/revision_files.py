@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.files.given_weights import ComparedScores, LabelMisfit
-from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation
+from gnnserve_api.files.graph_schema import GraphSchema, RelationRowPlaces
 from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import (
@@ -232,7 +232,7 @@ class StagedRevision:
         own: Iterable[np.ndarray] | None = None,
         source_columns: tuple[int, ...] | None = None,
         made_by: str = "",
-        by_relation: RowsByRelation | UnsetType = UNSET,
+        by_relation: RelationRowPlaces | UnsetType = UNSET,
         types: int | UnsetType = UNSET,
     ) -> TableManifest:
         """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them, or to

@@ -284,7 +284,7 @@ class Batch(msgspec.Struct, frozen=True):
     """As those of its requests."""
 
 
-class Taken(msgspec.Struct, frozen=True):
+class NextBatch(msgspec.Struct, frozen=True):
     batch: Batch | None
     """The next batch; None: nothing is left to compute."""
     refused: tuple[tuple[Request, Refusal], ...]
@@ -302,7 +302,7 @@ class BatchCloser:
         """Batches that were observed."""
         self._observed_ms = -math.inf
 
-    def take(self, now_ms: float, longest_ms: float = math.inf) -> Taken:
+    def take(self, now_ms: float, longest_ms: float = math.inf) -> NextBatch:
         """Close the next batch. The worker counts as busy with it until `finish`. `longest_ms`: what it may
         take to compute, where others wait for the worker too; one request, or a piece of it, is taken all the same."""
         if self._memory.known is not None:
@@ -320,8 +320,8 @@ class BatchCloser:
             if plan.drains_until_ms > now_ms:
                 self._give_up(plan, now_ms, refused)
             if plan.members or plan.large is not None:
-                return Taken(self._close(plan, now_ms), tuple(refused))
-        return Taken(None, tuple(refused))
+                return NextBatch(self._close(plan, now_ms), tuple(refused))
+        return NextBatch(None, tuple(refused))
 
     def look(self, now_ms: float, refused: list[tuple[Request, Refusal]]) -> list[Group]:
         """The groups that matter to a decision. Requests that can no longer be in time are refused."""

@@ -1,8 +1,8 @@
 """Requests, from arrival to outcome: their stages, the codecs that read and write them, and the lanes that answer them.
 
 A request arrives as a head and a body (`Arrival`). Its codec decodes the body into an `Ask`, of which `resolve` in
-`http/predict.py` makes a `Question`, so that it can be answered (`Asked`). Accepted by its lane it is `Pending`, until
-a batch has its `Answer` or another outcome; its codec encodes that, which becomes a `Reply`.
+`http/predict.py` makes a `Question`, so that it can be answered (`ResolvedRequest`). Accepted by its lane it is
+`PendingRequest`, until a batch has its `Answer` or another outcome; its codec encodes that, which becomes a `Reply`.
 
 A lane is one revision with its routing and its queue, from a switch to it until its last request is answered.
 Everything here but `infer` belongs to the event loop. Functions take a model's accepted requests, by key, as their
@@ -91,7 +91,7 @@ def open_lane(
 # Before a lane has accepted it. Objects made per request are msgspec structs, which cost a sixth of a frozen dataclass.
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class EncodedAnswer(msgspec.Struct, frozen=True):
     """An answer as it is sent."""
 
     head: bytes
@@ -101,7 +101,7 @@ class Encoded(msgspec.Struct, frozen=True):
     """The body in pieces, each short work to make; None: it is in `body`."""
 
 
-ErrorForm = Callable[[ErrorDetail], Encoded]
+ErrorForm = Callable[[ErrorDetail], EncodedAnswer]
 """Writes an error, or a refusal, as a protocol has it."""
 
 
@@ -155,12 +155,12 @@ class Codec(Protocol):
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         """`is_in_time` tells whether the objective is met, and is called once, after the arrays are encoded; None: it
         is, whenever that is. `in_pieces`: the answer is large, so that a form whose encoding takes long should yield to
         other clients between its parts."""
 
-    def encode_error(self, detail: ErrorDetail) -> Encoded: ...
+    def encode_error(self, detail: ErrorDetail) -> EncodedAnswer: ...
 
 
 class MediaCodec(Codec, Protocol):
@@ -181,7 +181,7 @@ class MediaCodec(Codec, Protocol):
         """Describes the answer for OpenAPI, as `describe_request` describes the request."""
 
 
-class Coding(msgspec.Struct, frozen=True):
+class ContentCoding(msgspec.Struct, frozen=True):
     name: bytes
     wbits: int
     """The format, as zlib numbers it."""
@@ -193,7 +193,7 @@ class Head(msgspec.Struct, frozen=True):
     codec: Codec
     query: bytes
     wishes: Wishes
-    coding: Coding | None = None
+    coding: ContentCoding | None = None
     """How the answer is to be compressed; None: not at all."""
     path: str = ""
     """Path of its URL, or method of gRPC."""
@@ -237,7 +237,7 @@ class Arrival(msgspec.Struct, frozen=True):
     """None: it is not traced."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ResolvedRequest(msgspec.Struct, frozen=True):
     """A request that can be answered, and the lane that it belongs to, whatever is switched to meanwhile."""
 
     arrival: Arrival
@@ -252,7 +252,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Time of reading the request, which an overlay's is not part of; None: its client did not ask for it."""
 
 
-class Behind(msgspec.Struct, frozen=True):
+class RequestAheadOfLog(msgspec.Struct, frozen=True):
     """A request that asks for an offset which the worker has not applied yet. Nothing else of it is read."""
 
     arrival: Arrival
@@ -318,7 +318,7 @@ class NodeLeft(msgspec.Struct, frozen=True):
 Outcome = Answer | Refusal | Failure | NotFinite | NodeLeft
 
 
-class Pending(msgspec.Struct):
+class PendingRequest(msgspec.Struct):
     """An accepted request. Its outcome is delivered once, unless it is cancelled before."""
 
     accepted: AcceptedRequests
@@ -334,13 +334,13 @@ class Pending(msgspec.Struct):
     """Partial answers of a request that takes several batches."""
     cancelled: bool = False
     successor: Any = None
-    """The same request of another revision, in place of this one, which was refused: a `Pending`, or one that waits for
-    an offset. None: there is none."""
+    """The same request of another revision, in place of this one, which was refused: a `PendingRequest`, or one that
+    waits for an offset. None: there is none."""
     trace: RequestTrace | None = None
     """None: it is not traced."""
 
 
-AcceptedRequests = dict[int, Pending]
+AcceptedRequests = dict[int, PendingRequest]
 """Requests that have no final outcome yet, by the key of their request."""
 
 
@@ -359,7 +359,7 @@ class BatchInputs(msgspec.Struct, frozen=True):
     """Which seeds are asked about together; None: the variant need not know."""
 
 
-class Computed(msgspec.Struct, frozen=True):
+class ComputedBatch(msgspec.Struct, frozen=True):
     inference: Inference
     started_ms: float
     finished_ms: float
@@ -399,13 +399,13 @@ def _pairs_of(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> SeedPairs
     return SeedPairs(*(np.concatenate(ends) for ends in zip(*map(msgspec.structs.astuple, found), strict=True)))
 
 
-def _part_of(pending: Pending, piece: Piece) -> Part:
+def _part_of(pending: PendingRequest, piece: Piece) -> Part:
     return Part(piece.stop - piece.start, pending.question.overlay, pending.question.seed)
 
 
 def infer(
     lane: Lane, variant: str, inputs: BatchInputs, clock_ms: Callable[[], float]
-) -> Computed | BaseException:  # fmt: skip
+) -> ComputedBatch | BaseException:  # fmt: skip
     """Run one batch, in the calling thread. Errors are returned."""
     try:
         started_ms = clock_ms()
@@ -418,7 +418,7 @@ def infer(
             inference = run(variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings)
         else:
             inference = _infer_parts(run, lane, variant, inputs, inputs.parts)
-        return Computed(inference, started_ms, clock_ms(), offset)
+        return ComputedBatch(inference, started_ms, clock_ms(), offset)
     except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
         return error
 
@@ -432,12 +432,14 @@ def _infer_parts(run: Infer, lane: Lane, variant: str, inputs: BatchInputs, part
     return msgspec.structs.replace(inference, times=inference.times.after_overlay(overlay_ms))
 
 
-def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> list[tuple[Pending, Outcome]]:
+def share_out(
+    accepted: AcceptedRequests, batch: Batch, computed: ComputedBatch
+) -> list[tuple[PendingRequest, Outcome]]:
     """Split the results into each request's rows."""
     inference, finished_ms = computed.inference, computed.finished_ms
     times, finite = inference.times, _is_finite(inference.scores)
     spent_ms = times.total_ms
-    settled: list[tuple[Pending, Outcome]] = []
+    settled: list[tuple[PendingRequest, Outcome]] = []
     start = 0
     for piece in batch.pieces:
         first, start = start, start + piece.stop - piece.start
@@ -473,7 +475,7 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
     return settled
 
 
-def note_traced(tracer: Tracer, accepted: AcceptedRequests, batch: Batch, computed: Computed) -> None:
+def note_traced(tracer: Tracer, accepted: AcceptedRequests, batch: Batch, computed: ComputedBatch) -> None:
     """Note the batch where traced requests take part in it."""
     keys = {piece.request.key for piece in batch.pieces}
     found = [pending.trace for key in keys if (pending := accepted.get(key)) is not None]
@@ -485,12 +487,12 @@ def note_traced(tracer: Tracer, accepted: AcceptedRequests, batch: Batch, comput
         )  # fmt: skip
 
 
-def settle(accepted: AcceptedRequests, outcomes: list[tuple[int, Outcome]]) -> list[tuple[Pending, Outcome]]:
+def settle(accepted: AcceptedRequests, outcomes: list[tuple[int, Outcome]]) -> list[tuple[PendingRequest, Outcome]]:
     """Take requests with a final outcome out of the queue, so that nothing more is computed for them."""
     return [(pending, outcome) for key, outcome in outcomes if (pending := forget(accepted, key)) is not None]
 
 
-def deliver_all(settled: list[tuple[Pending, Outcome]]) -> None:
+def deliver_all(settled: list[tuple[PendingRequest, Outcome]]) -> None:
     for pending, outcome in settled:
         if not pending.cancelled:
             try:
@@ -499,7 +501,7 @@ def deliver_all(settled: list[tuple[Pending, Outcome]]) -> None:
                 _log.exception("request %d: its outcome could not be delivered", pending.request.key)
 
 
-def forget(accepted: AcceptedRequests, key: int) -> Pending | None:
+def forget(accepted: AcceptedRequests, key: int) -> PendingRequest | None:
     pending = accepted.pop(key, None)
     if pending is not None:
         pending.lane.batcher.cancel(key)

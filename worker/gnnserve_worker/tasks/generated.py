@@ -44,14 +44,14 @@ SHORTEST = 1e-8
 """Length below which an embedding is not scaled to length 1."""
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     seeds: np.ndarray
     """Ids of the nodes whose outputs are needed; over several types their numbers."""
     loss: Callable[[torch.Tensor], torch.Tensor]
     """Loss of these outputs, float32 [seeds, outputs]."""
 
 
-class Part(NamedTuple):
+class EpochPart(NamedTuple):
     """A part of an epoch."""
 
     items: np.ndarray
@@ -98,10 +98,10 @@ class Course(Protocol):
     def examined(self) -> np.ndarray:
         """Ids of nodes whose outputs an epoch is judged by."""
 
-    def parts(self, epoch: int) -> Iterator[Part]:
+    def parts(self, epoch: int) -> Iterator[EpochPart]:
         """The parts of that epoch, from 1."""
 
-    def batch(self, items: np.ndarray) -> Batch: ...
+    def batch(self, items: np.ndarray) -> TrainingBatch: ...
 
     def judge(self, outputs: np.ndarray) -> tuple[float, float]:
         """The validation score, higher is better, and the validation loss, of outputs of `examined`."""
@@ -115,7 +115,7 @@ class Course(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TeacherOutputs:
     """Outputs of a teacher that a network over one row of a node learns from."""
 
     nodes: np.ndarray
@@ -191,7 +191,7 @@ class Judgement:
     """Column of the highest output of each node, where that is its answer; None: it is not."""
 
 
-class Verdict(NamedTuple):
+class SplitJudgements(NamedTuple):
     validation: Judgement
     test: Judgement | None
     """None: there is no test split."""
@@ -220,7 +220,7 @@ class Judge(Protocol):
     def graph(self) -> Graph | None:
         """Lists that outputs are computed over while variants are judged; None: those that are served."""
 
-    def judge(self, outputs_of: OutputsOf) -> Verdict: ...
+    def judge(self, outputs_of: OutputsOf) -> SplitJudgements: ...
 
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         """The variant with what makes answers of its outputs, fitted on the validation split."""
@@ -285,7 +285,7 @@ class LearningProblem(Protocol):
         """What networks are trained on. `decoder`: weights that stay as they
         are; None: they are learnt."""
 
-    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
+    def one_row_courses(self, visible: Visible, taught: TeacherOutputs) -> Iterator[Course]:
         """Courses by which a network over one row of a node learns to stand in for another, of which the best is kept:
         those of `GenerationTask.one_row_sources`, in their order."""
 
@@ -318,7 +318,7 @@ class GivenDecoder(NamedTuple):
     decoder: LinkDecoder
 
 
-class Imported(NamedTuple):
+class ImportedGraph(NamedTuple):
     """A graph as generation uses it."""
 
     graph: GraphData
@@ -368,12 +368,12 @@ class GenerationTask(Protocol):
     def says_unlabelled(self) -> tuple[str, str]:
         """Row of an inspected graph of which no type has labels: what stands in their place."""
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         """The source's graph and the problem over it."""
 
-    def pose(self, graph: GraphData) -> Imported:
+    def pose(self, graph: GraphData) -> ImportedGraph:
         """The problem over a graph that was loaded; of one type then, where the model reads no types."""
 
-    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         """The problem over a graph that was posed already, as changes have made it since. `downloads`, `progress`: as
         of `load`, where the source still says what is held out. Raises InputError where it has changed."""

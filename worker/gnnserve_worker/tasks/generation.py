@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def _classify_nodes(spec: GNNServiceSpec) -> GenerationTask:
-    from gnnserve_worker.tasks.classify_nodes.labels import ClassifyNodes  # noqa: PLC0415
+    from gnnserve_worker.tasks.classify_nodes.labels import NodeGenerationTask  # noqa: PLC0415
 
-    return ClassifyNodes(spec)
+    return NodeGenerationTask(spec)
 
 
 def _score_links(spec: GNNServiceSpec) -> GenerationTask:
-    from gnnserve_worker.tasks.score_links.generation import ScoreLinks  # noqa: PLC0415
+    from gnnserve_worker.tasks.score_links.generation import LinkGenerationTask  # noqa: PLC0415
 
-    return ScoreLinks(spec)
+    return LinkGenerationTask(spec)
 
 
 # Each imports its task late: a start that finds its revision pays for no other.

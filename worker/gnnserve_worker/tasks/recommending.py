@@ -19,7 +19,7 @@ from gnnserve_worker.nearest.comparison import Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 
 
-class ComputedNodes(Protocol):
+class QueryNodes(Protocol):
     """Nodes of a question, as the engine has computed them (`tasks/served.py: ScoredNodes`)."""
 
     @property
@@ -44,7 +44,7 @@ class FoldedNode:
     """Whether embeddings of stored nodes of its type have length 1, so that its own is brought to it."""
 
 
-class Recommending(Protocol):
+class Recommender(Protocol):
     @property
     def output(self) -> Output:
         """The output that embeddings are in."""
@@ -90,7 +90,7 @@ class Recommending(Protocol):
     def comparison(self, part: IndexPart) -> Comparison:
         """How nodes of a part are compared."""
 
-    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+    def embedding(self, answer: QueryNodes, folded: FoldedNode | None) -> np.ndarray:
         """The embedding that an index is searched with, float32 [1, columns]."""
 
     def told(self, ids: Sequence[int | str], scores: np.ndarray, variant: str) -> list[RecommendedNode]:

@@ -24,8 +24,8 @@ from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.tasks.deciding import Decides
 from gnnserve_worker.tasks.description import TaskDescription
-from gnnserve_worker.tasks.recommending import Recommending
-from gnnserve_worker.tasks.served_labels import LiveLabels, NodeLabels
+from gnnserve_worker.tasks.recommending import Recommender
+from gnnserve_worker.tasks.served_labels import LiveLabels, SourceLabels
 
 
 class ScoredNodes(Protocol):
@@ -246,7 +246,7 @@ class ServedTask(Items, AskedModel, Protocol):
     # Recommending and explaining
 
     @property
-    def recommending(self) -> Recommending: ...
+    def recommending(self) -> Recommender: ...
 
     def explained(self, node: int) -> ExplainedScores | str:
         """The scores of a node (its number) as they are explained; a text: why it has none."""
@@ -254,7 +254,7 @@ class ServedTask(Items, AskedModel, Protocol):
     # Labels and accuracy, cascades, canary
 
     @property
-    def labels(self) -> NodeLabels: ...
+    def labels(self) -> SourceLabels: ...
 
     @property
     def live_labels(self) -> LiveLabels: ...

@@ -1,4 +1,4 @@
-"""Labels in service, as a task has them: what the graph says of nodes (`NodeLabels`), what clients may say later of
+"""Labels in service, as a task has them: what the graph says of nodes (`SourceLabels`), what clients may say later of
 what was answered (`LiveLabels`), and how right variants are by it, and how like each other (`Measure`)."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEAN_OVER_NODES: Metric = "accuracy"
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutNodes:
     """Nodes that took no part in training, with their labels."""
 
     nodes: np.ndarray
@@ -34,7 +34,7 @@ class HeldOut:
     """int64 [nodes], classes; or uint8 [nodes, classes] where nodes may have several."""
 
 
-NOTHING_HELD_OUT = HeldOut(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NOTHING_HELD_OUT = HeldOutNodes(np.zeros(0, np.int64), np.zeros(0, np.int64))
 NO_VALUES = np.zeros(0)
 
 
@@ -50,7 +50,7 @@ class KeptAnswer:
     """What the task compares: its own."""
 
 
-class NodeLabels(Protocol):
+class SourceLabels(Protocol):
     def of_node(self, node: int) -> Any:
         """The label of a node, by its number, as the graph's source has it; None: it has none, or came later."""
 

@@ -21,8 +21,8 @@ from gnnserve_api.files.provenance import provenance_of
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import ExpectedScores
 from gnnserve_worker.generation import networks
-from gnnserve_worker.generation.expected.comparison import Comparison
-from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
+from gnnserve_worker.generation.expected.comparison import ScoreComparison
+from gnnserve_worker.generation.expected.file import ExpectedNodes, GivenScores, read_scores
 from gnnserve_worker.generation.expected.listed import ListedScores
 from gnnserve_worker.generation.expected.one_relation import other_directions
 from gnnserve_worker.generation.pipeline import generate
@@ -257,7 +257,7 @@ def test_nodes_that_are_empty_are_named(tmp_path: Path) -> None:
     expected = ExpectedScores.model_validate({"uri": str(tmp_path / "expected.parquet")})
 
     with pytest.raises(InputError, match="nodes: row 0 is empty"):
-        read_scores(ListedScores("spec.model.expected", "spec.model", expected), ScoredNodes(3, None, 2))
+        read_scores(ListedScores("spec.model.expected", "spec.model", expected), ExpectedNodes(3, None, 2))
 
 
 def test_logarithms_that_are_said_to_be_probabilities_are_told(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_columns_that_are_no_scores_are_named(tmp_path: Path, scores: list[Any],
     expected = ExpectedScores.model_validate({"uri": str(tmp_path / "expected.parquet")})
 
     with pytest.raises(InputError, match=said):
-        read_scores(ListedScores("spec.model.expected", "spec.model", expected), ScoredNodes(3, None, 2))
+        read_scores(ListedScores("spec.model.expected", "spec.model", expected), ExpectedNodes(3, None, 2))
 
 
 def test_nodes_are_called_as_the_source_calls_them(tmp_path: Path) -> None:
@@ -364,17 +364,17 @@ def test_nodes_are_called_as_the_source_calls_them(tmp_path: Path) -> None:
     expected = ExpectedScores.model_validate({"uri": (tmp_path / "expected.npz").as_uri()})
     listed = ListedScores("spec.model.expected", "spec.model", expected)
 
-    found = read_scores(listed, ScoredNodes(3, string_ids(*lay_out(["a", "b", "c"])), 2))
+    found = read_scores(listed, ExpectedNodes(3, string_ids(*lay_out(["a", "b", "c"])), 2))
 
     assert found.positions.tolist() == [2, 0]
     with pytest.raises(InputError, match=r"nodes are .*, expected integers, as the source's ids are"):
-        read_scores(listed, ScoredNodes(3, integer_ids(np.array([5, 6, 7])), 2))
+        read_scores(listed, ExpectedNodes(3, integer_ids(np.array([5, 6, 7])), 2))
 
 
 def test_several_classes_of_a_node_are_compared_behind_a_sigmoid() -> None:
     expected = ExpectedScores.model_validate({"uri": "file:///e.npz", "scores": "Probabilities"})
     given = GivenScores(np.arange(2), [0, 1], np.array([[0.5, 0.75], [0.25, 0.5]]))
-    several = Comparison(ListedScores("f", "spec.model", expected), given, (0, 1), multi_label=True)
+    several = ScoreComparison(ListedScores("f", "spec.model", expected), given, (0, 1), multi_label=True)
 
     assert several.differences(np.log([[1, 3], [1 / 3, 1]])).max() < 1e-9
 
@@ -382,7 +382,7 @@ def test_several_classes_of_a_node_are_compared_behind_a_sigmoid() -> None:
 def test_scores_that_are_no_numbers_equal_none() -> None:
     given = GivenScores(np.arange(2), [0, 1], np.array([[0.5, 0.75], [0.25, 0.5]]))
     expected = ExpectedScores.model_validate({"uri": "file:///e.npz", "scores": "Logits"})
-    comparison = Comparison(ListedScores("f", "spec.model", expected), given, (0, 1), multi_label=False)
+    comparison = ScoreComparison(ListedScores("f", "spec.model", expected), given, (0, 1), multi_label=False)
     computed = np.array([[0.5, 0.75], [np.nan, 0.5]])
 
     differences = comparison.differences(computed)

@@ -13,7 +13,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.epochs import expected_epochs
 from gnnserve_worker.generation.search import plan as planning
 from gnnserve_worker.generation.search.made_up import measure_made_up
-from gnnserve_worker.generation.search.plan import Plan, plan
+from gnnserve_worker.generation.search.plan import SearchPlan, plan
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.made_up import made_up_graph
 
@@ -28,7 +28,7 @@ def data() -> GraphData:
     return made_up_graph(300, 6, 40, 3)
 
 
-def planned(data: GraphData, model: dict[str, Any] | None = None, **variants: Any) -> Plan:
+def planned(data: GraphData, model: dict[str, Any] | None = None, **variants: Any) -> SearchPlan:
     return plan(
         GNNServiceSpec.model_validate(
             {

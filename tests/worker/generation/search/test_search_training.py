@@ -15,7 +15,7 @@ from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_
 from gnnserve_worker.generation.search.latency_model import (
     Degrees,
     LatencyModel,
-    Measured,
+    MeasuredLatency,
     RelationDegrees,
     Work,
     work_of,
@@ -99,7 +99,9 @@ def taken_ms(work: Work, seeds: int) -> float:
 
 
 def test_costs_are_found_again_from_what_they_make() -> None:
-    model = LatencyModel.fit([Measured(work, {seeds: taken_ms(work, seeds) for seeds in COSTS}) for work in WORKS])
+    model = LatencyModel.fit(
+        [MeasuredLatency(work, {seeds: taken_ms(work, seeds) for seeds in COSTS}) for work in WORKS]
+    )
     unseen = Work(70, 7_000, 300_000)
     for seeds, found_ms in model.p50_ms(unseen).items():
         assert found_ms == pytest.approx(taken_ms(unseen, seeds), rel=1e-3)
@@ -109,7 +111,7 @@ def test_costs_are_found_again_from_what_they_make() -> None:
 def test_the_model_says_how_far_it_is_off() -> None:
     draw = np.random.default_rng(0)
     noisy = [
-        Measured(work, {seeds: taken_ms(work, seeds) * float(np.exp(draw.normal(0, 0.2))) for seeds in COSTS})
+        MeasuredLatency(work, {seeds: taken_ms(work, seeds) * float(np.exp(draw.normal(0, 0.2))) for seeds in COSTS})
         for work in WORKS
     ]
     model = LatencyModel.fit(noisy)
@@ -119,7 +121,7 @@ def test_the_model_says_how_far_it_is_off() -> None:
 
 def test_a_model_of_one_measurement_is_refused() -> None:
     with pytest.raises(ValueError, match="two measurements"):
-        LatencyModel.fit([Measured(WORKS[0], {1: 1.0})])
+        LatencyModel.fit([MeasuredLatency(WORKS[0], {1: 1.0})])
 
 
 def measured(name: str, accuracy: float, *p50s_ms: float, family: str = "pruned") -> VariantProfile:

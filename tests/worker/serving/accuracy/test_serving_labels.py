@@ -26,7 +26,7 @@ from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
 from gnnserve_worker.tasks.classify_nodes.served_labels import values_of
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
-from gnnserve_worker.tasks.served_labels import HeldOut
+from gnnserve_worker.tasks.served_labels import HeldOutNodes
 
 TRUSTED = msgspec.structs.replace(TRADE_OFF, validation_nodes=1000, test_nodes=1000)
 """Accuracies of 0.90, 0.89 and 0.87 that were counted on enough nodes to mean something."""
@@ -285,7 +285,7 @@ def test_where_the_metric_is_no_mean_over_nodes_held_out_nodes_are_evaluated_fir
     async def scenario(client: Client, _worker: FakeWorker) -> None:
         revision = worker.revision()
         assert isinstance(revision.task, ClassifyNodes)
-        client.switch(replace(revision, task=replace(revision.task, held_out=HeldOut(nodes, truths))))
+        client.switch(replace(revision, task=replace(revision.task, held_out=HeldOutNodes(nodes, truths))))
         assert client.model.watch.figures()[0].promised is None
         right = [[CLASSES[node % 4]] for node in range(200)]
         await send(client, [*range(200)], right)

@@ -17,7 +17,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.sampling.batch_view import BatchView
-from gnnserve_worker.serving.accuracy.watch import Purpose
+from gnnserve_worker.serving.accuracy.watch import JobPurpose
 
 NODES = [*range(20)]
 
@@ -78,7 +78,7 @@ def test_an_answer_is_computed_again_by_the_most_accurate_variant_and_compared()
         assert 'gnnserve_live_agreement{bound="mean",service="digits",variant="x8"} 0.75' in (
             client.metrics.render().decode()
         )
-        assert client.model.watch.seconds[Purpose.SHADOWS] > 0
+        assert client.model.watch.seconds[JobPurpose.SHADOWS] > 0
 
     on_worker(scenario, worker)
 
@@ -160,7 +160,7 @@ def test_labels_go_before_shadows() -> None:
         client.model.watch.take([((node,), CLASSES[node % 4]) for node in range(4)], [])
         assert client.model.lane is not None
         job = client.model.watch.next_job(client.model.lane)
-        assert job is not None and job.purpose is Purpose.LABELS
+        assert job is not None and job.purpose is JobPurpose.LABELS
 
     on_worker(scenario, worker)
 

@@ -32,7 +32,7 @@ from gnnserve_worker.serving.engine import engine as engine_module
 from gnnserve_worker.serving.engine.engine import ROUND_MS, SHORT_BATCH_MS, Engine
 from gnnserve_worker.serving.engine.model import ModelState, monotonic_ms
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
-from gnnserve_worker.serving.requests import Answer, Failure, Pending, deliver_all
+from gnnserve_worker.serving.requests import Answer, Failure, PendingRequest, deliver_all
 
 
 async def answer(submitted: Submitted) -> Answer:
@@ -543,7 +543,7 @@ def test_request_cancelled_between_its_batch_and_its_turn_hears_nothing(monkeypa
             lane = client.model.lane
             assert lane is not None
             gone = client.model.submit(lane, Question(np.array([3]), NO_OBJECTIVE, False, ()), 0.0, delivered.append)
-            assert isinstance(gone, Pending)
+            assert isinstance(gone, PendingRequest)
 
             def cancel_first(settled: Any) -> None:
                 client.model.cancel(gone)

@@ -13,7 +13,7 @@ from tests.support.serving.connections import FakeTransport, Server, Wire, predi
 
 from gnnserve_worker.serving.engine.inlet import Inlet
 from gnnserve_worker.serving.engine.model import monotonic_ms
-from gnnserve_worker.serving.http.wire.connection import Connection, QueuedInput
+from gnnserve_worker.serving.http.wire.connection import HttpConnection, QueuedInput
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Queued:
 
     def connect(self) -> tuple[QueuedInput, Wire]:
         transport = FakeTransport()
-        connection = Connection(self.server.shared, asyncio.get_running_loop())
+        connection = HttpConnection(self.server.shared, asyncio.get_running_loop())
         queued = QueuedInput(connection, self.inlet, self.clock_ms)
         queued.connection_made(cast(Any, transport))
         return queued, Wire(connection, transport)

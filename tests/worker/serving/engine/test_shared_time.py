@@ -145,7 +145,7 @@ class _Computed:
 
 @pytest.fixture(autouse=True)
 def computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnserve_worker.serving.engine.shared_time.Computed", _Computed)
+    monkeypatch.setattr("gnnserve_worker.serving.engine.shared_time.ComputedBatch", _Computed)
     monkeypatch.setattr("gnnserve_worker.serving.engine.shared_time.longest_turn_of", lambda _models, _model: math.inf)
     monkeypatch.setattr(
         "gnnserve_worker.serving.engine.shared_time.most_claimed_of", lambda _models, _model, _lane: 0.0

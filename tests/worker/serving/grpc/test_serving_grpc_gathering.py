@@ -11,7 +11,7 @@ from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_worker.serving.grpc.gathering import LONGEST_HOLD_MS, LONGEST_MS, MEMORY, QUIET_ROUNDS, Gathering
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
-from gnnserve_worker.serving.grpc.predictions import Predictions
+from gnnserve_worker.serving.grpc.predictions import GrpcPredictions
 
 
 class Scene:
@@ -142,7 +142,7 @@ def test_calls_that_come_close_upon_each_other_share_a_batch_without_those_whose
     async def scenario() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
-            predictions = Predictions(client.app)
+            predictions = GrpcPredictions(client.app)
 
             def ask(node: int) -> asyncio.Task[bytes]:
                 message = ModelInferRequest(model_name="digits")

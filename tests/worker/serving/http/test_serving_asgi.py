@@ -11,7 +11,7 @@ from tests.support.serving.connections import DATE, Server, serving
 
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp, Message, Receive, Scope, Send
 from gnnserve_worker.serving.http.wire.limits import Patience
-from gnnserve_worker.serving.http.wire.listener import Listener
+from gnnserve_worker.serving.http.wire.listener import HttpListener
 
 GET = b"GET /a%20b?c=d HTTP/1.1\r\nHost: w\r\nX-Twice: 1\r\nx-twice: 2\r\n\r\n"
 HEAD = GET.replace(b"GET", b"HEAD", 1)
@@ -207,7 +207,7 @@ def test_body_that_is_not_taken_pauses_its_connection() -> None:
 def test_closing_gives_up_clients_that_do_not_complete_their_request(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with serving() as server:
-            listener = Listener(server.client.app, Patience())
+            listener = HttpListener(server.client.app, Patience())
             listener.shared = server.shared
             waiting, idle = server.connect(), server.connect()
             waiting.send(b"POST /v1/predict HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\n")

@@ -27,7 +27,7 @@ from gnnserve_worker.serving.http.content_coding import (
     decompress,
 )
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.requests import Coding, Encoded
+from gnnserve_worker.serving.requests import ContentCoding, EncodedAnswer
 
 MANY = {"nodes": [number % 5 for number in range(3000)]}
 
@@ -40,7 +40,7 @@ def on_worker(scenario: Callable[[Client], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def packed(body: bytes, coding: Coding = GZIP) -> bytes:
+def packed(body: bytes, coding: ContentCoding = GZIP) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, coding.wbits)
     return packer.compress(body) + packer.flush()
 
@@ -131,7 +131,7 @@ def test_the_largest_body_may_be_compressed() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 65_535, 65_536, 65_537, 200_000])
 @pytest.mark.parametrize("coding", [GZIP, DEFLATE])
-def test_bodies_of_every_length_are_read(length: int, coding: Coding) -> None:
+def test_bodies_of_every_length_are_read(length: int, coding: ContentCoding) -> None:
     plain = np.random.default_rng(length).bytes(length)  # as long when it is compressed
     assert asyncio.run(decompress(packed(plain, coding), coding, MAX_BODY_BYTES, "")) == plain
 
@@ -165,7 +165,7 @@ def test_decompressing_lets_others_go_first() -> None:
         (b"identity", None), (b"*", None), (b"br", None), (b"gzip;q=x", None), (b"\xff", None), (b"gzip;level=9", None),
     ],
 )  # fmt: skip
-def test_the_coding_that_a_client_asks_for(accepted: bytes, coding: Coding | None) -> None:
+def test_the_coding_that_a_client_asks_for(accepted: bytes, coding: ContentCoding | None) -> None:
     assert wanted_coding(accepted) is coding
 
 
@@ -200,9 +200,9 @@ def test_an_answer_in_pieces_is_compressed_in_pieces() -> None:
 
 def test_what_does_not_shrink_is_sent_as_it_is() -> None:
     for length in (WORTH_BYTES, 200_000):
-        noise = Encoded(b"x: y\r\n", memoryview(np.random.default_rng(0).bytes(length)))
+        noise = EncodedAnswer(b"x: y\r\n", memoryview(np.random.default_rng(0).bytes(length)))
         assert compress(noise, GZIP) is noise
-        flat = compress(Encoded(b"x: y\r\n", memoryview(b"1" * length)), GZIP)
+        flat = compress(EncodedAnswer(b"x: y\r\n", memoryview(b"1" * length)), GZIP)
         assert flat.head == b"x: y\r\ncontent-encoding: gzip\r\nvary: accept-encoding\r\n"
         pieces = [bytes(flat.body)] if flat.pieces is None else list(flat.pieces)
         assert all(pieces)
@@ -210,7 +210,7 @@ def test_what_does_not_shrink_is_sent_as_it_is() -> None:
 
 
 def test_short_answers_are_never_compressed() -> None:
-    short = Encoded(b"", b"1" * (WORTH_BYTES - 1))
+    short = EncodedAnswer(b"", b"1" * (WORTH_BYTES - 1))
     assert compress(short, GZIP) is short
 
 

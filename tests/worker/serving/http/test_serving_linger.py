@@ -24,7 +24,7 @@ from tests.support.serving.serving import FakeWorker
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.wire import connection as connection_module
 from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Patience, Room
-from gnnserve_worker.serving.http.wire.listener import Listener
+from gnnserve_worker.serving.http.wire.listener import HttpListener
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
 
@@ -388,7 +388,7 @@ def test_lingering_clients_never_make_a_probe_fail() -> None:
 
 def test_stopping_server_does_not_wait_for_lingering_clients_for_long() -> None:
     async def scenario(server: Server) -> None:
-        listener = Listener(server.client.app, QUICK)
+        listener = HttpListener(server.client.app, QUICK)
         listener.shared = server.shared
         wires = [await lingering(server, begin) for begin in (LATER, UNREADABLE)]
         kept = server.connect()

@@ -12,17 +12,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.serving.grpc_worker import GrpcClient, listening
 from tests.support.serving.serving import Client, FakeWorker, running, with_compute
 
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import ProgramFailedError, ProgramFailure
 from gnnserve_worker.programs.stats import ProgramStats
 
 FAILS_AT = 13
-HEALTHY = ProgramStats(answered=5, failed=2, run_s=1.5, restarts={Failure.CRASH: 2}, problem="")
-FAILED = ProgramStats(answered=5, failed=3, run_s=2.5, restarts={Failure.CRASH: 3}, problem="it ended its process")
+HEALTHY = ProgramStats(answered=5, failed=2, run_s=1.5, restarts={ProgramFailure.CRASH: 2}, problem="")
+FAILED = ProgramStats(
+    answered=5, failed=3, run_s=2.5, restarts={ProgramFailure.CRASH: 3}, problem="it ended its process"
+)
 
 
 def fail(_variant: str, seeds: np.ndarray) -> None:
     if FAILS_AT in seeds:
-        raise ProgramFailedError(Failure.CRASH, "ended its process, with status -11", retry_after_s=2.5)
+        raise ProgramFailedError(ProgramFailure.CRASH, "ended its process, with status -11", retry_after_s=2.5)
 
 
 def on_worker(scenario: Callable[[Client, GrpcClient], Awaitable[None]]) -> None:
@@ -79,7 +81,7 @@ def test_the_state_of_a_program_is_in_metrics_and_in_the_route(stats: ProgramSta
         assert samples["gnnserve_program_healthy", None] == healthy
         assert samples["gnnserve_program_runs_total", "failed"] == stats.failed
         assert samples["gnnserve_program_seconds_total", None] == stats.run_s
-        assert samples["gnnserve_program_restarts_total", "Crash"] == stats.restarts[Failure.CRASH]
+        assert samples["gnnserve_program_restarts_total", "Crash"] == stats.restarts[ProgramFailure.CRASH]
         assert samples["gnnserve_program_restarts_total", "TimeOut"] == 0
 
     on_worker(scenario)

@@ -28,7 +28,7 @@ from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.files import index_folder
 from gnnserve_worker.nearest.parts import IndexPart
-from gnnserve_worker.nearest.search import Found, unit
+from gnnserve_worker.nearest.search import SearchHits, unit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
@@ -270,7 +270,7 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
 
 
 def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
-    found = Found(np.array([4, 5, 6]), np.array([0.9, 0.8, 0.7], np.float32))
+    found = SearchHits(np.array([4, 5, 6]), np.array([0.9, 0.8, 0.7], np.float32))
     naming = SimpleNamespace(shown=lambda start, _: [] if start == 5 else [start * 10])
     recommending = NearestNodes(IndexPart("index", "", 0, 10), missing=None)
     revision = SimpleNamespace(graph=SimpleNamespace(naming=naming), task=SimpleNamespace(recommending=recommending))

@@ -34,7 +34,7 @@ from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http import predict
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.requests import Answer, Arrival, Ask, Asked, Failure, Head, NodeLeft, Reply
+from gnnserve_worker.serving.requests import Answer, Arrival, Ask, Failure, Head, NodeLeft, Reply, ResolvedRequest
 from gnnserve_worker.tasks.node_items import NodeItems
 
 GRAPH = Graph(np.zeros(NODES + 1, np.int64), np.zeros(0, np.int32))
@@ -271,7 +271,7 @@ class _WithOverlay(JsonCodec):
 
 async def ask(client: Client) -> Reply:
     asked = client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, ResolvedRequest)
     replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     client.app.predict.ask(asked, replied.set_result)
     return await replied
@@ -322,7 +322,7 @@ def test_reading_an_overlay_counts_as_its_stage_and_not_as_waiting(monkeypatch: 
             now = iter((0.0, 5_000.0))
             monkeypatch.setattr(predict, "monotonic_ms", lambda: next(now, monotonic_ms()))
             asked = client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
-            assert isinstance(asked, Asked)
+            assert isinstance(asked, ResolvedRequest)
             assert asked.read_ms == 5_000
             # As if it had come 5 s ago and had been read since.
             asked = msgspec.structs.replace(asked, arrived_ms=monotonic_ms() - 5_000)

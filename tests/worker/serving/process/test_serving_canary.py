@@ -26,7 +26,7 @@ from gnnserve_api.pods.routing import AffineCost, Canary, RoutingMode, RoutingTa
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing
-from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.failure import ProgramFailure
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.engine.engine import Engine
 from gnnserve_worker.serving.engine.model import ServedModel
@@ -469,7 +469,9 @@ def test_labels_tell_the_accuracy_of_both_revisions_apart() -> None:
 
 
 def test_the_program_of_the_second_revision_is_told_beside_it() -> None:
-    stats = ProgramStats(answered=5, failed=3, run_s=2.5, restarts={Failure.CRASH: 3}, problem="it ended its process")
+    stats = ProgramStats(
+        answered=5, failed=3, run_s=2.5, restarts={ProgramFailure.CRASH: 3}, problem="it ended its process"
+    )
 
     async def scenario() -> tuple[dict[str, Any], str]:
         async with running(FakeWorker(FIRST)) as client:

@@ -27,7 +27,7 @@ from gnnserve_worker.serving.tracing.exporter import OtlpSink
 from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing, read_tracing
 from gnnserve_worker.serving.tracing.spans import spans_of
 from gnnserve_worker.serving.tracing.tracer import Tracer
-from gnnserve_worker.serving.tracing.traces import BatchTrace, Parent, RequestTrace, SpanIds, read_parent
+from gnnserve_worker.serving.tracing.traces import BatchTrace, ParentSpan, RequestTrace, SpanIds, read_parent
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -71,10 +71,10 @@ def traced(client: Client, sampled_permille: float = 0) -> Kept:
 @pytest.mark.parametrize(
     ("header", "parent"),
     [
-        (f"00-{TRACE}-{SPAN}-01", Parent(int(TRACE, 16), int(SPAN, 16), is_sampled=True)),
-        (f"00-{TRACE}-{SPAN}-00", Parent(int(TRACE, 16), int(SPAN, 16), is_sampled=False)),
-        (f" 00-{TRACE}-{SPAN}-03\t", Parent(int(TRACE, 16), int(SPAN, 16), is_sampled=True)),
-        (f"cc-{TRACE}-{SPAN}-01-what-comes-later", Parent(int(TRACE, 16), int(SPAN, 16), is_sampled=True)),
+        (f"00-{TRACE}-{SPAN}-01", ParentSpan(int(TRACE, 16), int(SPAN, 16), is_sampled=True)),
+        (f"00-{TRACE}-{SPAN}-00", ParentSpan(int(TRACE, 16), int(SPAN, 16), is_sampled=False)),
+        (f" 00-{TRACE}-{SPAN}-03\t", ParentSpan(int(TRACE, 16), int(SPAN, 16), is_sampled=True)),
+        (f"cc-{TRACE}-{SPAN}-01-what-comes-later", ParentSpan(int(TRACE, 16), int(SPAN, 16), is_sampled=True)),
         (f"00-{TRACE}-{SPAN}-01-more", None),
         (f"ff-{TRACE}-{SPAN}-01", None),
         (f"00-{'0' * 32}-{SPAN}-01", None),
@@ -84,7 +84,7 @@ def traced(client: Client, sampled_permille: float = 0) -> Kept:
         ("", None),
     ],
 )
-def test_a_clients_trace_is_read_as_the_w3c_has_it(header: str, parent: Parent | None) -> None:
+def test_a_clients_trace_is_read_as_the_w3c_has_it(header: str, parent: ParentSpan | None) -> None:
     assert read_parent(header.encode()) == parent
 
 

@@ -40,7 +40,7 @@ _GROUP_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EmbeddingsRequest:
     """Embeddings that are to be written."""
 
     variant: str
@@ -71,7 +71,12 @@ def files_of(out: Path) -> tuple[EmbeddingsFormat, tuple[Path, ...]]:
 
 
 def export_embeddings(
-    revision: LoadedRevision, service: str, wanted: Wanted, out: Path, written_by: str, on_progress: ProgressListener
+    revision: LoadedRevision,
+    service: str,
+    wanted: EmbeddingsRequest,
+    out: Path,
+    written_by: str,
+    on_progress: ProgressListener,
 ) -> EmbeddingsManifest:
     """Write the embeddings of a revision to `out`. Over all neighbours, it must have been loaded with `build_exact`.
     `service`: namespace and name."""
@@ -130,7 +135,12 @@ class _Rows:
 
 
 def _write(
-    sink: _Sink, revision: LoadedRevision, wanted: Wanted, rows: _Rows, scratch: Path, on_progress: ProgressListener
+    sink: _Sink,
+    revision: LoadedRevision,
+    wanted: EmbeddingsRequest,
+    rows: _Rows,
+    scratch: Path,
+    on_progress: ProgressListener,
 ) -> None:
     done = 0
     stage = f"embeddings of {wanted.variant}"
@@ -146,7 +156,7 @@ def _write(
         sink.close()
 
 
-def _nodes_of(wanted: Wanted, answered_nodes: int) -> np.ndarray | None:
+def _nodes_of(wanted: EmbeddingsRequest, answered_nodes: int) -> np.ndarray | None:
     """As `embedding_blocks` takes them. All that the service answers about are not listed: that would be gigabytes."""
     of = wanted.of
     if wanted.places is not None:

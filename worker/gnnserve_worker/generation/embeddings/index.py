@@ -51,7 +51,7 @@ _BY_COSINE = ByCosine()
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class EmbeddingsOrigin:
     """The revision and the variant that embeddings are of."""
 
     revision: str
@@ -66,7 +66,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class _Built:
+class _BuiltIndex:
     kind: IndexKind
     file: str
     entry: FileEntry
@@ -79,7 +79,7 @@ class _Built:
 
 def build_index(
     vectors: np.ndarray,
-    origin: Origin,
+    origin: EmbeddingsOrigin,
     folder: Path,
     on_progress: ProgressListener,
     queries: np.ndarray | None = None,
@@ -97,7 +97,7 @@ def build_index(
         columns = comparison.rows(vectors[:1]).shape[1]
         if len(vectors) * columns * _NUMBER_BYTES <= MOST_EXACT_BYTES:
             entry = files.write_array(unfinished / VECTORS, comparison.rows(vectors))
-            built = _Built(IndexKind.EXACT, VECTORS, entry)
+            built = _BuiltIndex(IndexKind.EXACT, VECTORS, entry)
         else:
             built = _write_lists(vectors, comparison, vectors if queries is None else queries, unfinished)
         manifest = IndexManifest(
@@ -142,7 +142,7 @@ def _words(manifest: IndexManifest) -> str:
     return f"{manifest.nodes:,} nodes in {manifest.lists:,} lists, recall@{RECALL_AT} {manifest.recall:.4f}"
 
 
-def _write_lists(vectors: np.ndarray, comparison: Comparison, embeddings: np.ndarray, folder: Path) -> _Built:
+def _write_lists(vectors: np.ndarray, comparison: Comparison, embeddings: np.ndarray, folder: Path) -> _BuiltIndex:
     import faiss  # noqa: PLC0415 - small graphs do without it
 
     faiss.omp_set_num_threads(thread_count())
@@ -181,7 +181,7 @@ def _write_lists(vectors: np.ndarray, comparison: Comparison, embeddings: np.nda
         faiss.write_index(index, str(path))
         files.sync(path)
     library = f"faiss {faiss.__version__}"
-    return _Built(
+    return _BuiltIndex(
         IndexKind.APPROXIMATE, LISTS, files.entry_of(path), recall, len(asked) - half, lists, probed, library
     )  # fmt: skip
 

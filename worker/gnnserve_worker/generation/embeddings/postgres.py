@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.changes.address import read_address
-from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, SinkError, Written
+from gnnserve_worker.generation.embeddings.sink import Block, Ids, OnRows, RevisionEmbeddings, SinkError, SinkResult
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class PostgresSink:
         self._uri_file = uri_file
         self._name = name
 
-    def write(self, embedded: Embedded, blocks: Callable[[], Iterator[Block]], on_rows: OnRows) -> Written:
+    def write(self, embedded: RevisionEmbeddings, blocks: Callable[[], Iterator[Block]], on_rows: OnRows) -> SinkResult:
         name = self._name or view_name(embedded.service)
         where = f"{SCHEMA}.{name}"
         with _explained(), self._connect() as connection, _only_writer(connection, name):
@@ -108,7 +108,7 @@ class PostgresSink:
                     f"drop the view {where} and its row in {SCHEMA}.sets"
                 )
             if is_there:
-                return Written(where, embedded.rows, was_there=True)
+                return SinkResult(where, embedded.rows, was_there=True)
             _check_free(connection, name)
             relation = table_name(name, embedded)
             _remove_unfinished(connection, name, before)
@@ -116,7 +116,7 @@ class PostgresSink:
             note = _make_index(connection, relation, embedded.rows, embedded.columns)
             _switch(connection, name, relation, embedded)
             _drop(connection, before)
-        return Written(where, embedded.rows, was_there=False, note=note)
+        return SinkResult(where, embedded.rows, was_there=False, note=note)
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         try:
@@ -144,7 +144,7 @@ def view_name(service: str) -> str:
     return f"{plain[: _MOST_NAME - 9]}_{hashlib.sha256(service.encode()).hexdigest()[:8]}"
 
 
-def table_name(name: str, embedded: Embedded) -> str:
+def table_name(name: str, embedded: RevisionEmbeddings) -> str:
     """The table of one set of embeddings. The view is pointed at it."""
     mark = hashlib.sha256(f"{embedded.variant} {embedded.offset}".encode()).hexdigest()[:6]
     return f"{name}__{embedded.revision}_{mark}"
@@ -202,7 +202,7 @@ def _set_up(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 
 
 def _registered(
-    connection: psycopg.Connection[tuple[Any, ...]], name: str, embedded: Embedded
+    connection: psycopg.Connection[tuple[Any, ...]], name: str, embedded: RevisionEmbeddings
 ) -> tuple[str | None, str | None, bool]:
     """The service whose embeddings are there, their table, and whether they are these. None: there are none."""
     row = connection.execute(
@@ -242,7 +242,7 @@ def _remove_unfinished(connection: psycopg.Connection[tuple[Any, ...]], name: st
 def _fill(
     connection: psycopg.Connection[tuple[Any, ...]],
     relation: str,
-    embedded: Embedded,
+    embedded: RevisionEmbeddings,
     blocks: Callable[[], Iterator[Block]],
     on_rows: OnRows,
 ) -> None:
@@ -268,7 +268,7 @@ def _fill(
         raise RuntimeError(f"{done} rows were sent of {embedded.rows}")
 
 
-def encode_rows(ids: Ids, vectors: np.ndarray, embedded: Embedded) -> bytes:
+def encode_rows(ids: Ids, vectors: np.ndarray, embedded: RevisionEmbeddings) -> bytes:
     """Rows in the binary form of COPY. A vector of pgvector is its length and a zero, as int16 each, then float32; all
     numbers are big-endian."""
     end = _text(embedded.revision) + _integer(embedded.offset)
@@ -343,7 +343,9 @@ def _make_index(connection: psycopg.Connection[tuple[Any, ...]], relation: str, 
     return note
 
 
-def _switch(connection: psycopg.Connection[tuple[Any, ...]], name: str, relation: str, embedded: Embedded) -> None:
+def _switch(
+    connection: psycopg.Connection[tuple[Any, ...]], name: str, relation: str, embedded: RevisionEmbeddings
+) -> None:
     """Point the view at the table and note it, in one transaction."""
     view, table = sql.Identifier(SCHEMA, name), sql.Identifier(SCHEMA, relation)
     with connection.transaction():

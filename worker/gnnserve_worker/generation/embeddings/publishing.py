@@ -22,8 +22,16 @@ from gnnserve_worker.asking.variants import missing_embeddings
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.columns import TypesOf, keep_columns
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, published_blocks
-from gnnserve_worker.generation.embeddings.index import Origin, build_index
-from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, Sink, SinkError, Written
+from gnnserve_worker.generation.embeddings.index import EmbeddingsOrigin, build_index
+from gnnserve_worker.generation.embeddings.sink import (
+    Block,
+    EmbeddingsSink,
+    Ids,
+    OnRows,
+    RevisionEmbeddings,
+    SinkError,
+    SinkResult,
+)
 from gnnserve_worker.nearest.files import index_folder, read_manifest
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -43,7 +51,7 @@ class PublishedEmbeddings:
     variant: str
     indexes: tuple[IndexManifest, ...]
     """Empty: none was wanted."""
-    written: Mapping[str, Written]
+    written: Mapping[str, SinkResult]
     """By the name of the sink."""
     problems: Mapping[str, str]
     """Sinks that did not take them, and why."""
@@ -73,7 +81,7 @@ def publish_embeddings(
     service: str,
     revision: str,
     named: str | None,
-    sinks: Mapping[str, Sink],
+    sinks: Mapping[str, EmbeddingsSink],
     written_by: str,
     on_progress: ProgressListener,
     *,
@@ -88,12 +96,12 @@ def publish_embeddings(
     manifest = loaded.manifest
     assert manifest is not None  # noqa: S101  (a published one has it)
     variant = choose_variant(manifest, named)
-    made, ids = _Made(loaded, variant, layout.revision(revision), on_progress), loaded.ids.asked
-    embedded = Embedded(
+    made, ids = _AllEmbeddings(loaded, variant, layout.revision(revision), on_progress), loaded.ids.asked
+    embedded = RevisionEmbeddings(
         service, revision, variant.name, made.offset, loaded.answered_nodes, columns_of_embeddings(manifest, variant),
         ids is not None and ids.kind is NodeIdKind.STRINGS,
     )  # fmt: skip
-    written: dict[str, Written] = {}
+    written: dict[str, SinkResult] = {}
     problems: dict[str, str] = {}
     with made.folder() as scratch:
         if wants_index and types_of is not None:
@@ -107,7 +115,7 @@ def publish_embeddings(
     return PublishedEmbeddings(variant.name, indexes, written, problems)
 
 
-class _Made:
+class _AllEmbeddings:
     """The embeddings of all nodes, computed when something first needs them, and kept in a file meanwhile."""
 
     def __init__(
@@ -160,7 +168,7 @@ class _Made:
         if found is not None and (found.revision, found.variant, found.metric) == wanted:
             return found
         weights = manifest.files[self._variant.weights].sha256
-        origin = Origin(
+        origin = EmbeddingsOrigin(
             manifest.revision, manifest.graph, self._variant.name, weights, self.offset, written_by, part.metric,
             part.type, part.first,
         )  # fmt: skip

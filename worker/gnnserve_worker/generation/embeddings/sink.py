@@ -26,7 +26,7 @@ class SinkError(ResourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class RevisionEmbeddings:
     """The embeddings of a revision, and where they come from."""
 
     service: str
@@ -41,7 +41,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SinkResult:
     """The state of a sink after an attempt."""
 
     where: str
@@ -53,7 +53,7 @@ class Written:
     """A remark for a person, such as a missing index; empty: nothing."""
 
 
-class Sink(Protocol):
-    def write(self, embedded: Embedded, blocks: Callable[[], Iterator[Block]], on_rows: OnRows) -> Written:
+class EmbeddingsSink(Protocol):
+    def write(self, embedded: RevisionEmbeddings, blocks: Callable[[], Iterator[Block]], on_rows: OnRows) -> SinkResult:
         """Write all rows and make them visible in the place of those before. `blocks`: begins anew at each call. Raises
         SinkError."""

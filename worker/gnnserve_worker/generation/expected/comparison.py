@@ -13,7 +13,7 @@ from gnnserve_api.files.given_weights import ComparedScores
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.spec.model import ScoreKind
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
+from gnnserve_worker.generation.expected.file import ExpectedNodes, GivenScores, read_scores
 from gnnserve_worker.generation.expected.listed import ListedScores, listed_scores
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import EXPECTED, Progress, ProgressListener
@@ -69,7 +69,7 @@ def compare_listed(
     files = [read_scores(one, of) for one in listed]
     found = []
     for done, (one, given) in enumerate(zip(listed, files, strict=True), start=1):
-        comparison = Comparison(one, given, names, graph.multi_label, hint, task.output_word)
+        comparison = ScoreComparison(one, given, names, graph.multi_label, hint, task.output_word)
         network = network_of(one.weights)
         scores = network.scores(given.positions)
         differences = comparison.differences(scores)
@@ -81,15 +81,15 @@ def compare_listed(
     return found
 
 
-def scored_nodes(spec: GNNServiceSpec, graph: GraphData) -> ScoredNodes:
+def scored_nodes(spec: GNNServiceSpec, graph: GraphData) -> ExpectedNodes:
     """Nodes that files of expected scores may name, and how many columns they have."""
     target, task = graph.target, spec.task.asked()
     nodes, ids = (target.nodes, target.ids) if graph.names is None else (graph.nodes, graph.names)
-    return ScoredNodes(nodes, ids, task.outputs(len(graph.classes)), task.output_word)
+    return ExpectedNodes(nodes, ids, task.outputs(len(graph.classes)), task.output_word)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class ScoreComparison:
     listed: ListedScores
     given: GivenScores
     columns: Classes

@@ -21,7 +21,7 @@ _HOW = "write it with numpy.savez(PATH, nodes=…, scores=…), as docs/models.m
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredNodes:
+class ExpectedNodes:
     """Nodes of a graph that scores are known of."""
 
     nodes: int
@@ -45,7 +45,7 @@ class GivenScores:
     """float64 [rows, columns]."""
 
 
-def read_scores(listed: ListedScores, of: ScoredNodes) -> GivenScores:
+def read_scores(listed: ListedScores, of: ExpectedNodes) -> GivenScores:
     """InputError names what does not fit the graph."""
     field, path = f"{listed.field}.uri", listed.expected.uri.path
     nodes, scores = _arrays(field, path)
@@ -109,7 +109,7 @@ def _of_parquet(field: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.array(table[_NODES].to_pylist()), np.array(rows, dtype=np.float64)
 
 
-def find_nodes(field: str, path: Path, name: str, nodes: np.ndarray, of: ScoredNodes) -> np.ndarray:
+def find_nodes(field: str, path: Path, name: str, nodes: np.ndarray, of: ExpectedNodes) -> np.ndarray:
     """Positions of nodes, int64, as the array of that name calls them. InputError: one is none of the graph's."""
     kind = NodeIdKind.POSITIONS if of.ids is None else of.ids.kind
     wanted = {

@@ -9,7 +9,7 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.comparison import scored_nodes
-from gnnserve_worker.generation.expected.file import ScoredNodes, find_nodes
+from gnnserve_worker.generation.expected.file import ExpectedNodes, find_nodes
 from gnnserve_worker.generation.expected.listed import ListedScores, listed_scores
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checked_arrays import reading
@@ -33,7 +33,7 @@ def compare_all_pairs(
 
 
 def compare_pairs(
-    listed: ListedScores, of: ScoredNodes, rows_of: Callable[[np.ndarray], np.ndarray], decoder: GivenDecoder
+    listed: ListedScores, of: ExpectedNodes, rows_of: Callable[[np.ndarray], np.ndarray], decoder: GivenDecoder
 ) -> None:
     """Hold scores of pairs against those that the decoder makes of rows. `rows_of`: rows of nodes, float32 [nodes,
     columns]. InputError: they differ by more than they may, or a decoder with weights has none."""

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api.families import VariantPoint
-from gnnserve_api.files.graph_schema import RowsByRelation
+from gnnserve_api.files.graph_schema import RelationRowPlaces
 from gnnserve_api.files.profile import Compute
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NetworkManifest, StoredManifest, TableKind, VariantManifest
@@ -136,7 +136,7 @@ class PlannedTable:
     """The columns of the source that the table holds, as in its manifest."""
     made_by: MadeBy | None = None
     """None: it stores features, or neighbours are in its rows, so that none are made for later nodes."""
-    by_relation: RowsByRelation | UnsetType = UNSET
+    by_relation: RelationRowPlaces | UnsetType = UNSET
     """Where its rows are, of a graph of several types."""
     types: int | UnsetType = UNSET
     """As in its manifest."""

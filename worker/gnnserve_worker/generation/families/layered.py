@@ -40,7 +40,7 @@ from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.heterogeneous_rules import keeps_types_of_rows
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import Projection as ProjectionChoice
+from gnnserve_api.spec.variants import ProjectionMode as ProjectionChoice
 from gnnserve_api.variants import (
     Storage,
     columns_of,

@@ -26,7 +26,7 @@ from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, WideTables
 from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import Projection, Variants
+from gnnserve_api.spec.variants import ProjectionMode, Variants
 from gnnserve_api.variants import cascade_name, columns_of, fanouts_name, variant_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
@@ -211,7 +211,7 @@ def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
         isinstance(features, np.ndarray)
         or (factors != DEFAULT_FACTORS and not spec.variants.is_searched)
         or pruning.wide_tables is WideTables.KEEP
-        or spec.variants.projection is not Projection.AUTO
+        or spec.variants.projection is not ProjectionMode.AUTO
     ):
         return WrittenFactors(factors, (), 0)
     nodes, columns = features.shape[0], spec.model.row_columns(features.shape[1])

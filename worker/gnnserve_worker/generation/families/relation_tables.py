@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.files.graph_schema import GraphSchema, RowsByRelation
+from gnnserve_api.files.graph_schema import GraphSchema, RelationRowPlaces
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import MadeBy, PlannedTable
 from gnnserve_worker.graph.store import Features, GraphData
@@ -42,7 +42,7 @@ def plan_table(
         rows=partial(_relation_blocks, graph, layer, states, wanted),
         own=partial(_own_blocks, graph, layer, states, kinds),
         made_by=made_by,
-        by_relation=RowsByRelation(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
+        by_relation=RelationRowPlaces(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
     )
 
 
@@ -59,7 +59,7 @@ def plan_outputs(
         int(outputs[0].shape[1]),
         rows=lambda: iter(()),
         own=partial(_output_blocks, answered, ends or (0,)),
-        by_relation=RowsByRelation(0, (None,) * len(graph.relations), graph.first_nodes[len(answered)]),
+        by_relation=RelationRowPlaces(0, (None,) * len(graph.relations), graph.first_nodes[len(answered)]),
     )
 
 

@@ -23,7 +23,7 @@ from gnnserve_api.files.repository import FollowedManifest, LayerTables, Network
 from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Model
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import Projection
+from gnnserve_api.spec.variants import ProjectionMode
 from gnnserve_api.variants import Storage, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
@@ -119,7 +119,7 @@ def plan_variants(
     too, and from each storage. `ends`: places of the types at the ends of links; empty: nodes of the first type are
     classified."""
     plans = [] if networks.model is None else _plans_of_model(spec, networks, networks.model, subject, states, ends)
-    plans += [_Planning(spec, one, subject, states, ends).projected(GIVEN_PRODUCTS) for one in networks.given]
+    plans += [_NetworkPlanner(spec, one, subject, states, ends).projected(GIVEN_PRODUCTS) for one in networks.given]
     tables = [table for plan in plans for table in plan.tables]
     made = [variant for plan in plans for variant in plan.variants]
     variants = [*chain.from_iterable((one, *with_fewer_neighbours(spec.variants, one)) for one in made)]
@@ -133,11 +133,11 @@ def _plans_of_model(
     spec: GNNServiceSpec, networks: RelationalNetworks, model: RelationalNetwork, subject: TrainingSet,
     states: States, ends: Collection[int],
 ) -> list[FamilyPlan]:  # fmt: skip
-    of_model, last = _Planning(spec, model, subject, states, ends), len(model.layers)
+    of_model, last = _NetworkPlanner(spec, model, subject, states, ends), len(model.layers)
     points = {layer: _point_of(layer, last, spec) for layer in sorted(spec.variants.stored)}
     # Beside links of types embeddings are found by an index, and read as they are.
     points |= {last: points.get(last, _STORED_GRAPH)} if ends else {}
-    projected = [of_model.projected(PROJECTED)] if spec.variants.projection is Projection.AUTO else []
+    projected = [of_model.projected(PROJECTED)] if spec.variants.projection is ProjectionMode.AUTO else []
     plans = [*projected, of_model.stored(points)]
     for one in spec.variants.canonical().channels:
         planning = replace(of_model, network=networks.narrow[one.network_name])
@@ -191,7 +191,7 @@ def _by_relation(variant: PlannedVariant, own: Sequence[Sequence[int]]) -> Plann
 
 
 @dataclass(frozen=True, slots=True)
-class _Planning:
+class _NetworkPlanner:
     """Plans variants of one network."""
 
     spec: GNNServiceSpec

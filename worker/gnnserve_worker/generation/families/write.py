@@ -18,7 +18,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable, PlannedVariant
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.profile import GeneratedVariant
-from gnnserve_worker.generation.training_set import Normalized, TrainingSet
+from gnnserve_worker.generation.training_set import NormalizedFeatures, TrainingSet
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType
 from gnnserve_worker.models.architecture import default_key, moment_key
 from gnnserve_worker.models.registry import Tensors
@@ -137,7 +137,7 @@ def _write(table: PlannedTable | DerivedTable, staged: StagedRevision, prefix: s
 # --- what rows of later nodes are made by
 
 
-def moments(normalized: Normalized) -> Tensors:
+def moments(normalized: NormalizedFeatures) -> Tensors:
     if normalized.mean is None or normalized.deviation is None:
         return {}
     return {"mean": normalized.mean, "deviation": normalized.deviation}
@@ -145,7 +145,7 @@ def moments(normalized: Normalized) -> Tensors:
 
 def write_row_source(
     graph: GraphData,
-    normalized: Normalized,
+    normalized: NormalizedFeatures,
     plans: Sequence[FamilyPlan],
     variants: Sequence[VariantManifest],
     staged: StagedRevision,
@@ -171,7 +171,7 @@ def _products_of(plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest
 
 def write_type_row_source(
     graph: GraphData,
-    scaled: Sequence[Normalized | None],
+    scaled: Sequence[NormalizedFeatures | None],
     plans: Sequence[FamilyPlan],
     variants: Sequence[VariantManifest],
     staged: StagedRevision,

@@ -43,7 +43,14 @@ from gnnserve_worker.generation.programs.running import (
     served_features,
 )
 from gnnserve_worker.generation.ranking import Ranking
-from gnnserve_worker.generation.steps import Found, Measure, Networks, Wanted, WriteRowSource, import_graph
+from gnnserve_worker.generation.steps import (
+    Networks,
+    RequestedRevision,
+    RevisionContents,
+    VariantMeter,
+    WriteRowSource,
+    import_graph,
+)
 from gnnserve_worker.generation.training_set import TrainingSet, normalization_of, training_set
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
@@ -55,10 +62,10 @@ from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, Stag
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.learning import Learning
+    from gnnserve_worker.generation.learning import LearningContext
 
 
-def prepare(wanted: Wanted) -> PreparedProgram:
+def prepare(wanted: RequestedRevision) -> PreparedProgram:
     """Prepare a program."""
     spec, progress = wanted.spec, wanted.progress
     graph, problem = import_graph(wanted)
@@ -114,7 +121,7 @@ def _asked_nodes(contract: ProgramManifest, graph: GraphData, problem: LearningP
 
 
 def _check(
-    wanted: Wanted, spec: GNNServiceSpec, given: GivenProgram, source: GraphData, runner: ProgramRunner,
+    wanted: RequestedRevision, spec: GNNServiceSpec, given: GivenProgram, source: GraphData, runner: ProgramRunner,
     decoder: GivenDecoder | None,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold its scores against those that its model gave of the source's graph."""
@@ -142,7 +149,7 @@ def _check_runs(
 class PreparedProgram:
     """The `Preparation` of a program."""
 
-    wanted: Wanted
+    wanted: RequestedRevision
     given: GivenProgram
     graph: GraphData
     problem: LearningProblem
@@ -151,7 +158,7 @@ class PreparedProgram:
     given_decoder: GivenDecoder | None
     """What reads its rows in pairs; None: its outputs are answers."""
 
-    def learn(self, lessons: Sequence[Lesson], learning: Learning | None) -> Networks:
+    def learn(self, lessons: Sequence[Lesson], learning: LearningContext | None) -> Networks:
         spec, given, graph = self.wanted.spec, self.given, self.graph
         self.problem.check(spec.variants)
         check_cascades(spec)
@@ -196,7 +203,7 @@ class PreparedProgram:
             given.digest, given.contract, replace(read, lists=seen), given.file, fanouts, self._decoder
         )  # fmt: skip
 
-    def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: Learning) -> OneRowModels:
+    def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: LearningContext) -> OneRowModels:
         # Imported here: it trains, for which torch is needed.
         from gnnserve_worker.generation.node_rows import node_rows  # noqa: PLC0415
         from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
@@ -208,9 +215,9 @@ class PreparedProgram:
 
 @dataclass(frozen=True, slots=True)
 class ProgramNetworks:
-    """A program, and perceptrons that learn its scores: the `Subject` of a search."""
+    """A program, and perceptrons that learn its scores: the `SearchSubject` of a search."""
 
-    wanted: Wanted
+    wanted: RequestedRevision
     given: GivenProgram
     data: TrainingSet
     features: Sequence[Features]
@@ -245,7 +252,7 @@ class ProgramNetworks:
         """With networks of further lessons."""
         return replace(self, learnt=take_lessons(lessons, self.sources, self.learnt))
 
-    def search(self, staged: StagedRevision, measure: Measure) -> Found:
+    def search(self, staged: StagedRevision, measure: VariantMeter) -> RevisionContents:
         # Imported here: few revisions are searched for.
         from gnnserve_worker.generation.search.search import search  # noqa: PLC0415
 

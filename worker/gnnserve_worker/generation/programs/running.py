@@ -16,14 +16,14 @@ from gnnserve_api.files.programs import InputRole, ProgramManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.training_set import Normalized, normalization_of, scaled_features
+from gnnserve_worker.generation.training_set import NormalizedFeatures, normalization_of, scaled_features
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.programs.answers import run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.facts import FIELD
-from gnnserve_worker.programs.failure import Failure, ProgramFailedError
+from gnnserve_worker.programs.failure import ProgramFailedError, ProgramFailure
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RowLayout
@@ -186,7 +186,7 @@ class ProgramScores:
             whole = f"node {self._called(int(nodes[0]))!r} has {edges:,} edges within {hops} hops"
             problem = f"{whole}, and the program {error.problem}"
             return InputError(f"{FIELD}.limits", problem, self._remedy if edges else _NOT_THE_GRAPHS)
-        if error.failure is Failure.MEMORY:
+        if error.failure is ProgramFailure.MEMORY:
             return InputError(f"{FIELD}.limits.memory", f"is too little: the program {error.problem}", "give it more")
         problem = f"over this graph the program {error.problem}"
         return InputError(FIELD, problem, "describe the model over this graph, or correct the file")
@@ -258,7 +258,7 @@ def read_graph(
     return ProgramGraph(joined_lists(data), features, [one.payload for one in data.relations])
 
 
-def served_features(scaled: Sequence[Normalized | None], data: GraphData) -> list[Features]:
+def served_features(scaled: Sequence[NormalizedFeatures | None], data: GraphData) -> list[Features]:
     """Features of each type as tables have them; a type without has no column."""
     return [
         np.zeros((kind.nodes, 0), np.float32) if one is None else one.features

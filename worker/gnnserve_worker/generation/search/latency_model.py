@@ -134,7 +134,7 @@ _OPERATIONS: Mapping[NetworkKind, Callable[[NetworkManifest, BatchShape, bool], 
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLatency:
     work: Work
     p50_ms: Mapping[int, float]
     """By seeds."""
@@ -148,7 +148,7 @@ class LatencyModel:
     """Median over measurements and sizes of the relative error of predicting one from the others."""
 
     @staticmethod
-    def fit(measured: Sequence[Measured]) -> LatencyModel:
+    def fit(measured: Sequence[MeasuredLatency]) -> LatencyModel:
         """From two measurements on; with few, what they cannot tell apart is told by one of the terms."""
         if len(measured) < 2:
             raise ValueError("a latency model needs two measurements")
@@ -166,7 +166,7 @@ class LatencyModel:
         return {seeds: _apply(costs, work) for seeds, costs in self.costs_ms.items()}
 
 
-def _fit(measured: Sequence[Measured], seeds: int) -> tuple[float, ...]:
+def _fit(measured: Sequence[MeasuredLatency], seeds: int) -> tuple[float, ...]:
     terms = np.array([each.work.terms() for each in measured])
     times = np.array([each.p50_ms[seeds] for each in measured])
     relative = terms / times[:, None]

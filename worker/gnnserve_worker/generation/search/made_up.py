@@ -16,7 +16,7 @@ import numpy as np
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.profile import BATCH_SEEDS
 from gnnserve_worker.generation.search.candidates import Shapes
-from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, work_of
+from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, MeasuredLatency, work_of
 from gnnserve_worker.inference.batch import infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
@@ -57,7 +57,7 @@ def measure_made_up(shapes: Shapes, size_s: float = SIZE_S) -> LatencyModel:
     degrees = Degrees.of(data.graph)
     return LatencyModel.fit(
         [
-            Measured(
+            MeasuredLatency(
                 work_of(made, variant.storage, is_product=variant.is_product, degrees=degrees),
                 {seeds: points[seeds][variant.name].p50_ms for seeds in BATCH_SEEDS},
             )

@@ -42,7 +42,7 @@ _LOADING_S = 5.0
 """Seconds that loading torch takes."""
 
 
-class PlannedVariant(msgspec.Struct, frozen=True, rename="camel"):
+class ModelledVariant(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     family: Family
     rows_per_seed: float
@@ -65,7 +65,7 @@ class PlannedLesson(msgspec.Struct, frozen=True, rename="camel"):
     why: str
 
 
-class Plan(msgspec.Struct, frozen=True, rename="camel"):
+class SearchPlan(msgspec.Struct, frozen=True, rename="camel"):
     writes: tuple[str, ...]
     """Names of the variants that generation writes and measures, of which those that are worth it are published; a
     search looks at all of them."""
@@ -77,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
     """Training all other networks; a search ends that by its budget, and trains what is promising only."""
     measuring_s: float
     """Writing tables, and measuring latencies and accuracies."""
-    variants: tuple[PlannedVariant, ...] = ()
+    variants: tuple[ModelledVariant, ...] = ()
     """The fastest with the largest batches first; empty where latencies are not modelled."""
     model_error: float | None = None
     """Median relative error of the latency model on the made-up variants; None: latencies are not modelled."""
@@ -89,7 +89,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
         return self.first_network_s + self.other_networks_s + self.measuring_s
 
 
-def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
+def plan(spec: GNNServiceSpec, data: GraphData) -> SearchPlan:
     """`data`: as the task loads it. Raises InputError for what generation refuses before it learns."""
     task = task_of(spec)
     data, problem, _ = task.pose(data)
@@ -114,7 +114,7 @@ def _written(spec: GNNServiceSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for one in rounds for name in one.names))
 
 
-def _guessed(spec: GNNServiceSpec, sizes: GraphSizes, why_not: str) -> Plan:
+def _guessed(spec: GNNServiceSpec, sizes: GraphSizes, why_not: str) -> SearchPlan:
     """Without latencies."""
 
     def seconds_of(lessons: Iterable[Lesson]) -> float:
@@ -128,10 +128,10 @@ def _guessed(spec: GNNServiceSpec, sizes: GraphSizes, why_not: str) -> Plan:
     others_s = seconds_of(one for one in lessons if one not in first) + searched_s
     all_s = sum(step.seconds for step in steps_of(spec, sizes, BUDGET_S))
     measuring_s = all_s - first_s - others_s
-    return Plan(_written(spec), _lessons(spec), first_s, others_s, measuring_s, not_modelled=why_not)
+    return SearchPlan(_written(spec), _lessons(spec), first_s, others_s, measuring_s, not_modelled=why_not)
 
 
-def _modelled(spec: GNNServiceSpec, data: GraphData) -> Plan:
+def _modelled(spec: GNNServiceSpec, data: GraphData) -> SearchPlan:
     """Given variants are left out of those that are modelled, and cascades of them: their weights would have to be
     read."""
     source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
@@ -149,7 +149,7 @@ def _modelled(spec: GNNServiceSpec, data: GraphData) -> Plan:
     }
     found = [_planned(one, works[one.manifest.name], model) for one in candidates]
     found += planned_cascades(spec.variants.canonical().cascades, found)
-    return Plan(
+    return SearchPlan(
         writes=_written(spec),
         learnt=_lessons(spec),
         variants=tuple(sorted(found, key=lambda one: one.p50_ms[BATCH_SEEDS[-1]])),
@@ -159,8 +159,8 @@ def _modelled(spec: GNNServiceSpec, data: GraphData) -> Plan:
     )
 
 
-def _planned(candidate: Candidate, work: Work, model: LatencyModel) -> PlannedVariant:
-    return PlannedVariant(
+def _planned(candidate: Candidate, work: Work, model: LatencyModel) -> ModelledVariant:
+    return ModelledVariant(
         name=candidate.manifest.name,
         family=candidate.manifest.family,
         rows_per_seed=work.rows,
@@ -171,7 +171,7 @@ def _planned(candidate: Candidate, work: Work, model: LatencyModel) -> PlannedVa
     )
 
 
-def planned_cascades(cascades: Sequence[Cascade], found: Sequence[PlannedVariant]) -> list[PlannedVariant]:
+def planned_cascades(cascades: Sequence[Cascade], found: Sequence[ModelledVariant]) -> list[ModelledVariant]:
     """`found`: what is modelled of the variants that they consist of."""
     stages = {one.name: one for one in found}
     return [
@@ -182,7 +182,7 @@ def planned_cascades(cascades: Sequence[Cascade], found: Sequence[PlannedVariant
     ]
 
 
-def _planned_cascade(first: PlannedVariant, then: PlannedVariant, percent: int) -> PlannedVariant:
+def _planned_cascade(first: ModelledVariant, then: ModelledVariant, percent: int) -> ModelledVariant:
     share = percent / 100
     shared = first.table == then.table
     curve = LatencyCurve(tuple(then.p50_ms), tuple(then.p50_ms.values()))
@@ -191,7 +191,7 @@ def _planned_cascade(first: PlannedVariant, then: PlannedVariant, percent: int) 
         # Of batches that pass on less than one node, as many pass on one.
         return min(1.0, seeds) * curve.at(max(1, round(seeds)))
 
-    return PlannedVariant(
+    return ModelledVariant(
         name=cascade_name(first.name, then.name, percent),
         family=cascade_of(first, then).family,
         rows_per_seed=first.rows_per_seed + share * then.rows_per_seed,
@@ -216,7 +216,9 @@ def _reference_ms(shapes: Shapes, degrees: Degrees, model: LatencyModel) -> floa
     return model.p50_ms(work)[BATCH_SEEDS[-1]]
 
 
-def _seconds(shapes: Shapes, data: GraphData, found: Sequence[PlannedVariant], reference_ms: float) -> dict[str, float]:
+def _seconds(
+    shapes: Shapes, data: GraphData, found: Sequence[ModelledVariant], reference_ms: float
+) -> dict[str, float]:
     variants, training = shapes.spec.variants, shapes.spec.model.training
     trained, judged = len(data.splits.train), len(data.splits.validation)
     epochs = expected_epochs(training.epochs, -(-trained // training.batch_size))
@@ -240,7 +242,7 @@ def _seconds(shapes: Shapes, data: GraphData, found: Sequence[PlannedVariant], r
     }
 
 
-def _measuring_s(data: GraphData, found: Sequence[PlannedVariant]) -> float:
+def _measuring_s(data: GraphData, found: Sequence[ModelledVariant]) -> float:
     largest, test = BATCH_SEEDS[-1], len(data.splits.test)
     sizes = (*BATCH_SEEDS, *([largest] if test else []))
     rounds_s = {seeds: 1e-3 * sum(one.p50_ms[seeds] for one in found) for seeds in BATCH_SEEDS}

@@ -28,7 +28,7 @@ from gnnserve_worker.generation.search.candidates import Shapes, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel
 from gnnserve_worker.generation.search.selection import select
 from gnnserve_worker.generation.search.training import Promise, model_of, predicted, promises
-from gnnserve_worker.generation.steps import Found, Measure, Measured, Wanted
+from gnnserve_worker.generation.steps import MeasuredVariants, RequestedRevision, RevisionContents, VariantMeter
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Graph
@@ -36,11 +36,11 @@ from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.revision_files import StagedRevision
 
 
-class Subject(Protocol):
+class SearchSubject(Protocol):
     """Networks whose variants are searched for."""
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> RequestedRevision:
         """With the factors that are searched in its spec."""
 
     @property
@@ -70,7 +70,7 @@ class Subject(Protocol):
         """What families make of the networks where these variants are listed."""
 
 
-def search(subject: Subject, staged: StagedRevision, measure: Measure) -> Found:
+def search(subject: SearchSubject, staged: StagedRevision, measure: VariantMeter) -> RevisionContents:
     """Writes variants; what is not kept stays written."""
     started, progress = time.monotonic(), subject.wanted.progress
     least, budget = subject.data.problem.least_score, subject.wanted.spec.variants.budget
@@ -87,7 +87,9 @@ def search(subject: Subject, staged: StagedRevision, measure: Measure) -> Found:
     kept = {verdict.name for verdict in verdicts if verdict.is_kept}
     progress(Progress("search", 1, 1, f"{len(kept)} of {len(verdicts)} variants are kept"))
     kept_profile = tuple(variant for variant in profile.variants if variant.name in kept)
-    return Found(plans, measured.generated, msgspec.structs.replace(profile, variants=kept_profile, search=record))
+    return RevisionContents(
+        plans, measured.generated, msgspec.structs.replace(profile, variants=kept_profile, search=record)
+    )
 
 
 def _write(
@@ -96,7 +98,7 @@ def _write(
     return _in_order(write_plans(plans, staged, progress, are_asked_for=False, judged=judged))
 
 
-def _learn_promising(subject: Subject, measured: Measured, least: float, ends: float) -> list[FamilyPlan]:
+def _learn_promising(subject: SearchSubject, measured: MeasuredVariants, least: float, ends: float) -> list[FamilyPlan]:
     """Plans of the rounds whose networks were learnt, in the order of the rounds: the widest table is written first, of
     which others read a part. `ends`: when the budget does, by the monotonic clock."""
     spec, progress = subject.wanted.spec, subject.wanted.progress
@@ -127,7 +129,7 @@ def _learn_promising(subject: Subject, measured: Measured, least: float, ends: f
 
 
 def _worth_training(
-    subject: Subject, rounds: Mapping[str, Round], measured: Measured, least: float
+    subject: SearchSubject, rounds: Mapping[str, Round], measured: MeasuredVariants, least: float
 ) -> tuple[Sequence[Promise], str]:
     """The networks of the rounds that are promising, and what is said of that."""
     if not rounds:

@@ -21,7 +21,7 @@ from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.files.repository import NetworkKind
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.generation.search.candidates import Candidate
-from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, work_of
+from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, MeasuredLatency, work_of
 from gnnserve_worker.generation.search.selection import LEAST_GAIN, Areas, answers
 
 
@@ -39,7 +39,7 @@ def model_of(degrees: Degrees, generated: Sequence[GeneratedVariant], profile: P
     made = {one.variant.name: one.variant for one in generated}
     return LatencyModel.fit(
         [
-            Measured(
+            MeasuredLatency(
                 work_of(made[one.name], one.storage, is_product=one.projected, degrees=degrees),
                 {point.seeds: point.p50_ms for point in one.latency},
             )

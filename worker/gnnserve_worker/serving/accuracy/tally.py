@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnserve_api.confidence_sequence import CHANCE, Promise, SlidingMean
+from gnnserve_api.confidence_sequence import CHANCE, SlidingMean, StatedAccuracy
 from gnnserve_api.files.profile import Metric, Profile, VariantProfile
 from gnnserve_api.http.live_accuracy import ObservedShare, VariantAccuracy
 from gnnserve_worker.tasks.served_labels import Measure
@@ -60,7 +60,7 @@ class Tally:
     def _figure(self, name: str) -> VariantAccuracy:
         promise, labels, held_out = self._promises[name], self._labels[name], self._held_out[name]
         if promise is None and len(held_out):
-            promise = Promise(float(held_out.mean()), len(held_out), len(self._promises))
+            promise = StatedAccuracy(float(held_out.mean()), len(held_out), len(self._promises))
         found, agreement = _observed(labels), _observed(self._agreement[name])
         if promise is None:
             return VariantAccuracy(name, labels=found, agreement=agreement)
@@ -105,13 +105,13 @@ class Losses:
         return losses
 
 
-def _promise(profile: Profile, variant: VariantProfile, measure: Measure, comparisons: int) -> Promise | None:
+def _promise(profile: Profile, variant: VariantProfile, measure: Measure, comparisons: int) -> StatedAccuracy | None:
     found = measure.promise(profile, variant)
-    return None if found is None else Promise(*found, comparisons)
+    return None if found is None else StatedAccuracy(*found, comparisons)
 
 
-def _stream(promise: Promise | None, comparisons: int) -> SlidingMean:
-    return Promise(0.0, 0, comparisons).stream() if promise is None else promise.stream()
+def _stream(promise: StatedAccuracy | None, comparisons: int) -> SlidingMean:
+    return StatedAccuracy(0.0, 0, comparisons).stream() if promise is None else promise.stream()
 
 
 def _observed(stream: SlidingMean) -> ObservedShare | None:

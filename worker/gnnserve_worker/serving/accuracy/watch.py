@@ -66,7 +66,7 @@ FAILED = "failed"
 TimedItem = tuple[Item, datetime]
 
 
-class Purpose(StrEnum):
+class JobPurpose(StrEnum):
     """Purpose of a job."""
 
     LABELS = "labels"
@@ -95,7 +95,7 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracyJob(Job):
-    purpose: Purpose
+    purpose: JobPurpose
 
 
 class AccuracyWatch:
@@ -126,7 +126,7 @@ class AccuracyWatch:
         """Means of the features that requests bring; None: none was brought yet, or nothing can be compared."""
         self._has_inputs = False
         """Whether the first request that brings features has come."""
-        self.seconds = dict.fromkeys(Purpose, 0.0)
+        self.seconds = dict.fromkeys(JobPurpose, 0.0)
         """Time that went into jobs."""
 
     @property
@@ -233,7 +233,7 @@ class AccuracyWatch:
             expected_ms,
             _LABELS_PERMILLE,
             _QUIET_LABELS_PERMILLE,
-            purpose=Purpose.LABELS,
+            purpose=JobPurpose.LABELS,
         )
 
     def _compares_by_more(self, measure: Measure) -> bool:
@@ -246,16 +246,16 @@ class AccuracyWatch:
             return None
         name = self.reference
         expected_ms = lane.chooser.costs.compute_ms(lane.chooser.indices[name], len(kept.nodes))
-        return AccuracyJob(name, kept.nodes.copy(), expected_ms, permille, permille, purpose=Purpose.SHADOWS)
+        return AccuracyJob(name, kept.nodes.copy(), expected_ms, permille, permille, purpose=JobPurpose.SHADOWS)
 
     def finish(self, job: AccuracyJob, inference: Inference, took_ms: float) -> None:
         """Count what a job computed."""
         scores = inference.scores
         self.seconds[job.purpose] += took_ms / 1000
         match job.purpose:
-            case Purpose.LABELS:
+            case JobPurpose.LABELS:
                 self._finish_labels(job, scores)
-            case Purpose.SHADOWS:
+            case JobPurpose.SHADOWS:
                 self._finish_shadow(job, scores)
             case _:
                 assert_never(job.purpose)
@@ -300,7 +300,7 @@ class AccuracyWatch:
 
     def drop(self, job: AccuracyJob) -> None:
         """Give up what a job was for, which failed: it would fail again."""
-        if job.purpose is Purpose.SHADOWS:
+        if job.purpose is JobPurpose.SHADOWS:
             self.shadows.kept = None
             return
         chunk = self._chunk

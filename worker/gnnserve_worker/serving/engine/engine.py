@@ -28,15 +28,15 @@ from gnnserve_worker.serving.engine.executor import BatchExecutor
 from gnnserve_worker.serving.engine.inlet import Inlet
 from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.engine.shared_time import SharedTime, longest_turn_of
-from gnnserve_worker.serving.idle.idle_jobs import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, Task, pause_ms
+from gnnserve_worker.serving.idle.idle_jobs import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTask, IdleTimer, pause_ms
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import (
     DRAW_KEY_STEP,
     BatchInputs,
-    Computed,
+    ComputedBatch,
     Lane,
     Outcome,
-    Pending,
+    PendingRequest,
     deliver_all,
     fail,
     fetch_inputs,
@@ -85,11 +85,11 @@ class Engine:
         """Whether `_serve_round` is scheduled for this round of the loop or the next."""
         self._computing: ServedModel | None = None
         """The model whose batch the thread has."""
-        self._task: tuple[Task, int] | None = None
+        self._task: tuple[IdleTask, int] | None = None
         """The job that the thread has, if what it has is no batch, and the permille of the time for such jobs."""
         self._away: dict[ServedModel, BatchExecutor] = {}
         """Threads that wait for other processes, by the model whose batches these compute."""
-        self._away_tasks: dict[ServedModel, tuple[Task, int]] = {}
+        self._away_tasks: dict[ServedModel, tuple[IdleTask, int]] = {}
         """Jobs that such threads have, as `_task`."""
         self._answered_ms = -math.inf
         """When the last batch was computed."""
@@ -289,11 +289,11 @@ class Engine:
             if model.watch.shadows.permille:
                 model.show_answer(outcomes)
             released_ms = self._release(model, batch, computed)
-            if isinstance(computed, Computed):
+            if isinstance(computed, ComputedBatch):
                 occupied_ms = released_ms - began_ms
                 self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms, began_ms - ready_ms)
 
-    def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
+    def _take_back(self, lane: Lane, batch: Batch, computed: ComputedBatch | BaseException) -> None:
         model, self._computing = self._computing, None
         assert model is not None  # noqa: S101
         if self._task is not None:
@@ -308,7 +308,7 @@ class Engine:
             model, lane, batch, computed, began_ms, began_ms - ready_ms, lambda: self._release(model, batch, computed)
         )
 
-    def _release(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
+    def _release(self, model: ServedModel, batch: Batch, computed: ComputedBatch | BaseException) -> float:
         """Note that the model's batch has released the worker. Returns when, which is now."""
         model.released_ms = model.occupied_ms = released_ms = self._clock_ms()
         if self._time.alone is None:
@@ -323,7 +323,9 @@ class Engine:
         model.is_away = True
         executor.hand(lane, batch, inputs)
 
-    def _take_back_away(self, model: ServedModel, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
+    def _take_back_away(
+        self, model: ServedModel, lane: Lane, batch: Batch, computed: ComputedBatch | BaseException
+    ) -> None:
         model.is_away = False
         if (handed := self._away_tasks.pop(model, None)) is not None:
             task, permille = handed
@@ -331,7 +333,7 @@ class Engine:
             self._go_on()
             return
         ready_ms = model.could_begin_ms(batch)
-        began_ms = max(ready_ms, computed.started_ms) if isinstance(computed, Computed) else ready_ms
+        began_ms = max(ready_ms, computed.started_ms) if isinstance(computed, ComputedBatch) else ready_ms
         self._share_out(
             model, lane, batch, computed, began_ms, began_ms - ready_ms, lambda: self._time.end_away(model, batch)
         )
@@ -341,7 +343,7 @@ class Engine:
         model: ServedModel,
         lane: Lane,
         batch: Batch,
-        computed: Computed | BaseException,
+        computed: ComputedBatch | BaseException,
         began_ms: float,
         waited_ms: float,
         release: Callable[[], float],
@@ -364,7 +366,7 @@ class Engine:
                 deliver_all([(pending, refusal) for pending, _ in outcomes])
                 return
             deliver_all(outcomes)
-            if isinstance(computed, Computed):
+            if isinstance(computed, ComputedBatch):
                 now_ms, occupied_ms = self._clock_ms(), released_ms - began_ms
                 total_ms = occupied_ms + now_ms - started_ms
                 self._account(model, lane, batch, computed, occupied_ms, total_ms, now_ms, waited_ms)
@@ -410,7 +412,11 @@ class Engine:
         return [*models[first:], *models[:first]]
 
     def _finish_task(
-        self, model: ServedModel, task: Task, computed: Computed | BaseException, released: Iterable[ServedModel]
+        self,
+        model: ServedModel,
+        task: IdleTask,
+        computed: ComputedBatch | BaseException,
+        released: Iterable[ServedModel],
     ) -> float:
         """Hand the result of a job to the work that it is of. `released`: models that it kept from their turns. Returns
         how long it took, in ms."""
@@ -418,7 +424,7 @@ class Engine:
         released_ms = self._clock_ms()
         for each in released:
             each.released_ms = released_ms
-        if isinstance(computed, Computed):
+        if isinstance(computed, ComputedBatch):
             took_ms = computed.finished_ms - computed.started_ms
             work.finish(job, computed.inference, took_ms)
             model.judge_anew()
@@ -435,7 +441,7 @@ class Engine:
         model: ServedModel,
         lane: Lane,
         batch: Batch,
-        computed: Computed,
+        computed: ComputedBatch,
         occupied_ms: float,
         total_ms: float,
         now_ms: float,
@@ -453,10 +459,10 @@ class Engine:
         lane.batcher.observe(batch, compute_ms, total_ms, now_ms, times.overlay_ms, waited_ms)
 
     def _split(
-        self, model: ServedModel, lane: Lane, batch: Batch, computed: Computed | BaseException
-    ) -> list[tuple[Pending, Outcome]]:
+        self, model: ServedModel, lane: Lane, batch: Batch, computed: ComputedBatch | BaseException
+    ) -> list[tuple[PendingRequest, Outcome]]:
         lane.batcher.finish()
-        if isinstance(computed, Computed):
+        if isinstance(computed, ComputedBatch):
             if model.tracer is not None:
                 try:
                     note_traced(model.tracer, model.accepted, batch, computed)

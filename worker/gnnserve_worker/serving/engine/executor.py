@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 
 from gnnserve_worker.scheduling.batcher import Batch
-from gnnserve_worker.serving.requests import BatchInputs, Computed, Lane, infer
+from gnnserve_worker.serving.requests import BatchInputs, ComputedBatch, Lane, infer
 
 
 class BatchExecutor:
@@ -23,7 +23,7 @@ class BatchExecutor:
     def __init__(
         self,
         clock_ms: Callable[[], float],
-        give_back: Callable[[Lane, Batch, Computed | BaseException], None],
+        give_back: Callable[[Lane, Batch, ComputedBatch | BaseException], None],
         threads: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`give_back` is called on the event loop with each batch that was handed over, and its result. `threads`: what

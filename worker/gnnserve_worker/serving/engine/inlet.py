@@ -18,7 +18,7 @@ _BYTES_AS_MESSAGE = 16 * 1024
 """Bytes that cost sockets about as much as one more message."""
 
 
-class Source(Protocol):
+class InputSource(Protocol):
     """Input that waits, of one client."""
 
     def take_in(self) -> None:
@@ -34,7 +34,7 @@ class Inlet:
         service's requests took outside of its turns."""
         self._read_on = read_on
         self._charge = charge
-        self._sources: deque[Source] = deque()
+        self._sources: deque[InputSource] = deque()
         self.messages = 0.0
         """Messages that sockets read and wrote for the service since this was last set to 0; large ones count as
         several."""
@@ -43,7 +43,7 @@ class Inlet:
     def is_waiting(self) -> bool:
         return bool(self._sources)
 
-    def put(self, source: Source) -> None:
+    def put(self, source: InputSource) -> None:
         """Have this source read when the service has its turn, behind those that came before."""
         self._sources.append(source)
         if len(self._sources) == 1:
@@ -63,10 +63,10 @@ class Inlet:
 
     def metered(self, coroutine: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         """A coroutine that does the same, its steps charged to the service."""
-        return _Metered(coroutine, self._charge)
+        return _TimedCoroutine(coroutine, self._charge)
 
 
-class _Metered(Coroutine[Any, Any, None]):
+class _TimedCoroutine(Coroutine[Any, Any, None]):
     """A coroutine whose steps are timed."""
 
     __slots__ = ("_charge", "_coroutine")

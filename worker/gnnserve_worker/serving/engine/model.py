@@ -32,7 +32,7 @@ from gnnserve_worker.scheduling.variants import VariantChooser
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.engine.answer_health import AnswerHealth
 from gnnserve_worker.serving.engine.inlet import Inlet
-from gnnserve_worker.serving.idle.idle_jobs import AnyWork, Task
+from gnnserve_worker.serving.idle.idle_jobs import AnyWork, IdleTask
 from gnnserve_worker.serving.idle.index_renewal import IndexRenewal
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import (
@@ -40,7 +40,7 @@ from gnnserve_worker.serving.requests import (
     Answer,
     Lane,
     Outcome,
-    Pending,
+    PendingRequest,
     deliver_all,
     forget,
     open_lane,
@@ -252,7 +252,7 @@ class ServedModel:
 
     def submit(
         self, lane: Lane, question: Question, arrived_ms: float, deliver: Callable[[Outcome], None]
-    ) -> Pending | Refusal:  # fmt: skip
+    ) -> PendingRequest | Refusal:  # fmt: skip
         """Submit a question to the present lane, against whose revision it was checked. With an empty objective the
         service's own applies. `deliver` is called later, never during this call. During it requests of a lower priority
         may be refused, whose place it takes."""
@@ -268,7 +268,7 @@ class ServedModel:
         refusal = batcher.admit(request, question.strict, self._clock_ms())
         if refusal is not None:
             return refusal
-        pending = Pending(self.accepted, lane, request, question, wants_embeddings, deliver)
+        pending = PendingRequest(self.accepted, lane, request, question, wants_embeddings, deliver)
         self.accepted[request.key] = pending
         if batcher.admission.displaced:
             lost: list[tuple[int, Outcome]] = [(each.key, why) for each, why in batcher.take_displaced()]
@@ -294,7 +294,7 @@ class ServedModel:
         message = f"the worker has no revision to answer from yet{why}; send again in a moment"
         return Refusal(RefusalReason.LOADING, message, _RETRY_WHEN_UNAVAILABLE_S)
 
-    def cancel(self, pending: Pending) -> None:
+    def cancel(self, pending: PendingRequest) -> None:
         """Cancel a request whose client is gone, of this model or another: nothing more is computed or delivered for
         it."""
         pending.cancelled = True
@@ -338,7 +338,7 @@ class ServedModel:
             return False
         return bool(lanes[0].batcher.queue.group_of) or len(lanes) > 1
 
-    def show_answer(self, outcomes: Iterable[tuple[Pending, Outcome]]) -> None:
+    def show_answer(self, outcomes: Iterable[tuple[PendingRequest, Outcome]]) -> None:
         """Show the watch the first answer about stored nodes, if it wants one: what a request brought is not there any
         more."""
         if not self.watch.shadows.wants_answer:
@@ -348,7 +348,7 @@ class ServedModel:
                 self.watch.note_answer(pending.lane, outcome.variant, pending.question, outcome.scores)
                 return
 
-    def next_task(self) -> Task | None:
+    def next_task(self) -> IdleTask | None:
         """What is to be computed next when the engine is idle; kinds of work take turns. None: nothing."""
         if (lane := self.lane) is None:
             return None
@@ -357,7 +357,7 @@ class ServedModel:
             if job is not None:
                 self._idle_work.remove(work)
                 self._idle_work.append(work)
-                return Task(work, job)
+                return IdleTask(work, job)
         return None
 
     def drop_queued(self) -> None:

@@ -19,7 +19,7 @@ from gnnserve_worker.scheduling.batcher import Batch
 from gnnserve_worker.scheduling.turns import RecentModels, Turns, input_ms, longest_turn_ms, most_claimed_ms
 from gnnserve_worker.serving.engine.inlet import Inlet
 from gnnserve_worker.serving.engine.model import ServedModel
-from gnnserve_worker.serving.requests import Computed, Lane
+from gnnserve_worker.serving.requests import ComputedBatch, Lane
 
 
 def thread_ms() -> float:
@@ -159,11 +159,11 @@ class SharedTime:
         return ended_ms
 
     def end_turn(
-        self, model: ServedModel, batch: Batch, computed: Computed | BaseException, released_ms: float
+        self, model: ServedModel, batch: Batch, computed: ComputedBatch | BaseException, released_ms: float
     ) -> None:
         """Charge the model's batch, which has released the worker now."""
         if len(self.models) > 1:
-            took_ms = released_ms - computed.started_ms if isinstance(computed, Computed) else batch.predicted_ms
+            took_ms = released_ms - computed.started_ms if isinstance(computed, ComputedBatch) else batch.predicted_ms
             self._turns.charge(model, took_ms, batch.expected_ms)
             self._note_answers(model, batch, released_ms)
 

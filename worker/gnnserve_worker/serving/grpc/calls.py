@@ -24,7 +24,7 @@ from gnnserve_worker.serving.grpc.messages import (
 )
 from gnnserve_worker.serving.grpc.status import end_with
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.codecs.open_inference_paths import Call
+from gnnserve_worker.serving.http.codecs.open_inference_paths import OpenInferenceCall
 
 _LOOK_EVERY_S = 0.5
 """Time between two looks at what a client watches."""
@@ -42,9 +42,9 @@ class Calls:
             "ServerReady": lambda _asked: {"ready": not self._models.why_unready()},
             "ModelReady": self._tell_readiness,
             "ServerMetadata": lambda _asked: self._models.describe_server(),
-            "ModelMetadata": partial(self._tell_of_model, Call.METADATA),
+            "ModelMetadata": partial(self._tell_of_model, OpenInferenceCall.METADATA),
             "ModelConfig": self._tell_config,
-            "ModelStatistics": partial(self._tell_of_model, Call.STATISTICS),
+            "ModelStatistics": partial(self._tell_of_model, OpenInferenceCall.STATISTICS),
             "RepositoryIndex": self._list_models,
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
@@ -78,13 +78,13 @@ class Calls:
             return {"ready": False}
         return {"ready": not why}
 
-    def _tell_of_model(self, call: Call, asked: Any) -> Told:
+    def _tell_of_model(self, call: OpenInferenceCall, asked: Any) -> Told:
         # Statistics without a name are those of all models; there is no model without a name.
-        name = asked.name or None if call is Call.STATISTICS else asked.name
+        name = asked.name or None if call is OpenInferenceCall.STATISTICS else asked.name
         return self._models.describe(call, name, asked.version or None)
 
     def _tell_config(self, asked: Any) -> Told:
-        told = self._tell_of_model(Call.CONFIG, asked)
+        told = self._tell_of_model(OpenInferenceCall.CONFIG, asked)
         return told if isinstance(told, Refusal) else {"config": told}
 
     def _load(self, asked: Any) -> Told:

@@ -22,7 +22,7 @@ from gnnserve_worker.asking.tensors import (
     Contents,
     Datatype,
     GivenTensor,
-    Listed,
+    ListedElements,
     read_elements,
 )
 from gnnserve_worker.inference.served import ServedRevision
@@ -53,7 +53,7 @@ from gnnserve_worker.serving.http.tensors.request import (
     read_request,
 )
 from gnnserve_worker.serving.http.tensors.served import OVERLAY, read_by
-from gnnserve_worker.serving.requests import Answer, Ask, Encoded
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
 from gnnserve_worker.tasks.served import AnswerTensors
 
 _LISTS = {Datatype.INT64: "int64_contents", Datatype.FP32: "fp32_contents", Datatype.BYTES: "bytes_contents"}
@@ -180,12 +180,12 @@ class InferCodec:
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         """`in_pieces`: a message is whole; its elements are copied, and not written one by one."""
         tensors = revision.task.tensors
         # A message has either bytes for all of its outputs or for none.
         if any(question.answer_form.are_binary):
-            return Encoded(b"", self._encode_bytes(answer, question, revision, is_in_time))
+            return EncodedAnswer(b"", self._encode_bytes(answer, question, revision, is_in_time))
         response = _begin(self.name, answer.variant, (), revision.manifest.revision, answer.offset)
         response.id = question.answer_form.id or ""
         for name in question.outputs:
@@ -193,7 +193,7 @@ class InferCodec:
             output = response.outputs.add(name=name, datatype=datatype, shape=shape)
             _fill(output.contents, name, datatype, answer, question, tensors)
         response.parameters["objective_met"].bool_param = is_in_time is None or is_in_time()
-        return Encoded(b"", response.SerializeToString())
+        return EncodedAnswer(b"", response.SerializeToString())
 
     def _encode_bytes(
         self, answer: Answer, question: Question, revision: ServedRevision, is_in_time: Callable[[], bool] | None
@@ -217,7 +217,7 @@ class InferCodec:
         )  # fmt: skip
         return b"".join(parts)
 
-    def encode_error(self, detail: ErrorDetail) -> Encoded:
+    def encode_error(self, detail: ErrorDetail) -> EncodedAnswer:
         return encode_grpc_error(detail)
 
 
@@ -248,7 +248,7 @@ class RecommendInferCodec(InferCodec):
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         found, form = recommend(answer, question, revision), question.answer_form
         tensors = FoundTensors(found.items, revision)
         response = _begin(self.name, answer.variant, (), revision.manifest.revision, answer.offset)
@@ -264,7 +264,7 @@ class RecommendInferCodec(InferCodec):
         for name, value in told_of_index(found.index).items():
             setattr(response.parameters[name], _PARAMETERS[type(value)], value)
         response.parameters["objective_met"].bool_param = is_in_time is None or is_in_time()
-        return Encoded(b"", response.SerializeToString())
+        return EncodedAnswer(b"", response.SerializeToString())
 
 
 _PARAMETERS = {int: "int64_param", float: "double_param", str: "string_param"}
@@ -294,9 +294,9 @@ def _encode_begin(
     return encoded
 
 
-def encode_grpc_error(detail: ErrorDetail) -> Encoded:
+def encode_grpc_error(detail: ErrorDetail) -> EncodedAnswer:
     """The sentence is the status's message; the code stands in the metadata."""
-    return Encoded(b"gnnserve-error: %b\r\n" % detail.code.encode(), detail.message.encode())
+    return EncodedAnswer(b"gnnserve-error: %b\r\n" % detail.code.encode(), detail.message.encode())
 
 
 def _values_of(parameters: Any) -> dict[str, Any] | None:
@@ -338,7 +338,7 @@ class _InMessage:
                 ErrorCode.INVALID_BINARY, f"{name}.parameters.{SIZE}", "the request has no bytes",
                 "send them in raw_input_contents, or leave it out",
             )  # fmt: skip
-        return Listed(_listed(name, Datatype(tensor.datatype), contents))
+        return ListedElements(_listed(name, Datatype(tensor.datatype), contents))
 
     def check_rest(self) -> None:
         if self._raw and len(self._raw) != len(self._inputs):

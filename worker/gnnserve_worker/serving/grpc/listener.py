@@ -18,7 +18,7 @@ from grpc import aio
 
 from gnnserve_worker.serving.grpc.calls import Health
 from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS, GrpcLimits
-from gnnserve_worker.serving.grpc.predictions import Predictions
+from gnnserve_worker.serving.grpc.predictions import GrpcPredictions
 from gnnserve_worker.serving.grpc.router import Router
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
@@ -70,14 +70,14 @@ class GrpcListener:
         self._sock = sock
         self._tls = tls
         self._server: Any = None
-        self._predictions: Predictions | None = None
+        self._predictions: GrpcPredictions | None = None
         self._health: Health | None = None
 
     async def open(self) -> None:
         """Accept connections from now on. Raises ResourceError where the address is not free any more."""
         # Otherwise gRPC writes what clients do wrong to standard error, in lines of its own form.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        self._predictions, self._health = Predictions(self._app), Health(self._app)
+        self._predictions, self._health = GrpcPredictions(self._app), Health(self._app)
         router = Router(self._app, self._predictions, self._health, self._limits)
         self._server = aio.server(handlers=(router,), options=tuple(_options(self._limits).items()))
         host, port = self._sock.getsockname()[:2]

@@ -34,9 +34,9 @@ from gnnserve_worker.serving.grpc.messages import (
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.codecs.recommending.tensors import RECOMMENDS
-from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.held import WaitingRequest
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
-from gnnserve_worker.serving.requests import Head, Pending, Reply
+from gnnserve_worker.serving.requests import Head, PendingRequest, Reply
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
 _PARENT = PARENT_HEADER.decode()
@@ -74,7 +74,7 @@ def head_of(codec: InferCodec, metadata: Fields) -> Head:
     return Head(codec, b"", wishes_of(metadata) if has_wishes else NO_WISHES, path=_PATH, parent=parent)
 
 
-class _Shared:
+class _ListenerState:
     """State that the requests of a listener share."""
 
     __slots__ = ("app", "asked", "gathering", "known", "predict")
@@ -84,22 +84,22 @@ class _Shared:
         self.predict = app.predict
         self.known = KnownMessages()
         self.gathering = Gathering()
-        self.asked: set[_Asked] = set()
+        self.asked: set[_GrpcRequest] = set()
         """Requests that wait for their answer."""
 
 
-class _Asked:
+class _GrpcRequest:
     """A request of a client that waits for its answer."""
 
     __slots__ = ("_arrived_ms", "_metadata", "_pending", "_raw", "_shared", "answer", "id")
 
-    def __init__(self, shared: _Shared, raw: bytes, metadata: Fields) -> None:
+    def __init__(self, shared: _ListenerState, raw: bytes, metadata: Fields) -> None:
         self.id = ""
         self._shared = shared
         self._raw = raw
         self._metadata = metadata
         self._arrived_ms = monotonic_ms()
-        self._pending: Pending | Held | None = None
+        self._pending: PendingRequest | WaitingRequest | None = None
         self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         shared.predict.in_flight += 1
         if shared.asked:
@@ -147,9 +147,9 @@ class _Asked:
             predict.count_gone()
 
 
-class Predictions:
+class GrpcPredictions:
     def __init__(self, app: ServingApp) -> None:
-        self._shared = _Shared(app)
+        self._shared = _ListenerState(app)
         self._access = app.access
         self._streams: set[_Stream] = set()
 
@@ -159,7 +159,7 @@ class Predictions:
         return len(self._shared.asked)
 
     async def infer(self, raw: bytes, context: Any) -> bytes:
-        asked = _Asked(self._shared, raw, context.invocation_metadata())
+        asked = _GrpcRequest(self._shared, raw, context.invocation_metadata())
         try:
             reply = await asked.answer
         finally:
@@ -199,13 +199,13 @@ class Predictions:
 class _Stream:
     """One call of `ModelStreamInfer`."""
 
-    def __init__(self, shared: _Shared, context: Any, check_token: Callable[[Fields], None]) -> None:
+    def __init__(self, shared: _ListenerState, context: Any, check_token: Callable[[Fields], None]) -> None:
         self._shared = shared
         self._predict = shared.predict
         self._context = context
         self._check_token = check_token
         self._metadata: Fields = context.invocation_metadata()
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_GrpcRequest] = deque()
         """Requests without an answer, in their order."""
         self._changed = asyncio.Event()
         self._has_ended = False
@@ -252,7 +252,7 @@ class _Stream:
             except RequestError as error:
                 self._end = self._predict.refuse_request(error, encode_grpc_error)
                 break
-            self._waiting.append(_Asked(self._shared, raw, self._metadata))
+            self._waiting.append(_GrpcRequest(self._shared, raw, self._metadata))
             self._changed.set()
             while len(self._waiting) >= MOST_PIPELINED:
                 self._changed.clear()

@@ -16,7 +16,7 @@ from gnnserve_worker.serving.grpc.calls import Calls, Handler, Health
 from gnnserve_worker.serving.grpc.codec import encode_grpc_error
 from gnnserve_worker.serving.grpc.limits import GrpcLimits
 from gnnserve_worker.serving.grpc.messages import HEALTH, INFERENCE
-from gnnserve_worker.serving.grpc.predictions import Predictions, as_headers
+from gnnserve_worker.serving.grpc.predictions import GrpcPredictions, as_headers
 from gnnserve_worker.serving.grpc.reflection import METHODS as REFLECTION_METHODS
 from gnnserve_worker.serving.grpc.reflection import Reflection
 from gnnserve_worker.serving.grpc.status import end_with
@@ -34,7 +34,7 @@ StreamHandler = Callable[[Any, Any], Awaitable[None]]
 class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Finds what answers a call, or refuses it."""
 
-    def __init__(self, app: ServingApp, predictions: Predictions, health: Health, limits: GrpcLimits) -> None:
+    def __init__(self, app: ServingApp, predictions: GrpcPredictions, health: Health, limits: GrpcLimits) -> None:
         self._access = app.access
         self._predict = app.predict
         self._limits = limits

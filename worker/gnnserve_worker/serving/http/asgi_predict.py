@@ -12,9 +12,9 @@ from typing import Any
 from gnnserve_worker.asking.question import ErrorCode, RequestError, wrong_method
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, read_head
 from gnnserve_worker.serving.http.content_coding import decompress, sent_coding
-from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.held import WaitingRequest
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict
-from gnnserve_worker.serving.requests import Pending, Reply
+from gnnserve_worker.serving.requests import PendingRequest, Reply
 
 _WATCH_AFTER_S = 0.05
 """A client is watched for leaving only when its answer takes longer: a watcher costs as much as a short answer."""
@@ -56,7 +56,9 @@ async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
     return await _wait(predict, pending, outcome, receive)
 
 
-async def _wait(predict: Predict, pending: Pending | Held, outcome: asyncio.Future[Reply], receive: Receive) -> Reply:
+async def _wait(
+    predict: Predict, pending: PendingRequest | WaitingRequest, outcome: asyncio.Future[Reply], receive: Receive
+) -> Reply:
     gone: asyncio.Task[None] | None = None
 
     def watch() -> None:

@@ -17,7 +17,7 @@ from gnnserve_worker.asking.question import Question, Wishes
 from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Respond
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.requests import Arrival, Asked, Behind, Head, Reply
+from gnnserve_worker.serving.requests import Arrival, Head, Reply, RequestAheadOfLog, ResolvedRequest
 
 _GOLDEN_RATIO = 0.6180339887498949
 """Its multiples, without their whole parts, are spread evenly over 0 to 1."""
@@ -71,7 +71,9 @@ class CanaryShare:
             self.passed_on += 1  # else it is wrong for both of them
         return self._first.begin(of_first, respond)
 
-    def _ask_canary(self, asked: Asked | Behind, respond: Respond, ask_first: Callable[[], Begun]) -> Begun:
+    def _ask_canary(
+        self, asked: ResolvedRequest | RequestAheadOfLog, respond: Respond, ask_first: Callable[[], Begun]
+    ) -> Begun:
         """A reply: the canary refuses it at once."""
 
         def take(reply: Reply) -> None:
@@ -86,7 +88,7 @@ class CanaryShare:
             else:
                 begun.successor = again
 
-        if isinstance(asked, Behind):
+        if isinstance(asked, RequestAheadOfLog):
             asked = msgspec.structs.replace(asked, deadline_ms=(monotonic_ms() + asked.deadline_ms) / 2)
         begun = self._canary.begin(asked, take)
         return begun
@@ -98,9 +100,9 @@ class CanaryShare:
         self._drawn = (self._drawn + _GOLDEN_RATIO) % 1.0
         return self._drawn * 100 < self.percent
 
-    def _is_canarys(self, asked: Asked | Behind, is_drawn: bool) -> bool:
+    def _is_canarys(self, asked: ResolvedRequest | RequestAheadOfLog, is_drawn: bool) -> bool:
         """Whether it is the canary's, now that the body is read."""
-        said: Question | Wishes = asked.question if isinstance(asked, Asked) else asked.wishes
+        said: Question | Wishes = asked.question if isinstance(asked, ResolvedRequest) else asked.wishes
         if said.variant is not None:
             return False
         return is_drawn if said.seed is None else is_of_canary(said.seed, self.percent)

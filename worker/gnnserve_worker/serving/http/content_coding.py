@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
-from gnnserve_worker.serving.requests import Coding, Encoded
+from gnnserve_worker.serving.requests import ContentCoding, EncodedAnswer
 
 CONTENT_ENCODING = b"content-encoding"
 WORTH_BYTES = 4096
@@ -24,13 +24,13 @@ _AT_ONCE_BYTES = 64 * 1024
 _WORTH_RATIO = 0.85
 """Scores and embeddings as arrays stay above it, and take 50 times as long for each byte that is spared."""
 
-GZIP = Coding(b"gzip", 31)
-DEFLATE = Coding(b"deflate", 15)
+GZIP = ContentCoding(b"gzip", 31)
+DEFLATE = ContentCoding(b"deflate", 15)
 CODINGS = {"gzip": GZIP, "x-gzip": GZIP, "deflate": DEFLATE}
 """By their names; the first is preferred."""
 
 
-def sent_coding(headers: Sequence[tuple[bytes, bytes]]) -> Coding | None:
+def sent_coding(headers: Sequence[tuple[bytes, bytes]]) -> ContentCoding | None:
     """The coding of a request's body; None: it is as it is. `headers`: names in lower case. Raises RequestError."""
     given = b",".join(value for name, value in headers if name == CONTENT_ENCODING)
     name = given.strip(b" \t").lower().decode("latin-1")
@@ -47,7 +47,7 @@ def sent_coding(headers: Sequence[tuple[bytes, bytes]]) -> Coding | None:
     return coding
 
 
-async def decompress(body: bytes, coding: Coding, most_bytes: int, remedy: str) -> bytes:
+async def decompress(body: bytes, coding: ContentCoding, most_bytes: int, remedy: str) -> bytes:
     """The body of a request. Raises RequestError. `remedy`: what to do about a body of more than `most_bytes`."""
     inflater = zlib.decompressobj(coding.wbits)
     pieces: list[bytes] = []
@@ -74,12 +74,12 @@ async def decompress(body: bytes, coding: Coding, most_bytes: int, remedy: str) 
     raise _damaged(coding, "it ends too early")
 
 
-def _damaged(coding: Coding, why: str) -> RequestError:
+def _damaged(coding: ContentCoding, why: str) -> RequestError:
     name = coding.name.decode()
     return RequestError(ErrorCode.INVALID_ENCODING, "body", f"it is not {name}: {why}", f"send one {name} stream")
 
 
-def compress(encoded: Encoded, coding: Coding) -> Encoded:
+def compress(encoded: EncodedAnswer, coding: ContentCoding) -> EncodedAnswer:
     """The answer, compressed where that spares enough bytes."""
     body = encoded.body
     pieces: Iterable[bytes | memoryview] = (body,) if encoded.pieces is None else encoded.pieces
@@ -90,17 +90,17 @@ def compress(encoded: Encoded, coding: Coding) -> Encoded:
             packed = b"".join(_packed(pieces, coding))
             if len(packed) > _WORTH_RATIO * len(body):
                 return encoded
-            return Encoded(encoded.head + _head_of(coding), packed)
+            return EncodedAnswer(encoded.head + _head_of(coding), packed)
         if len(zlib.compress(body[:WORTH_BYTES], LEVEL)) > _WORTH_RATIO * WORTH_BYTES:
             return encoded
-    return Encoded(encoded.head + _head_of(coding), b"", _packed(pieces, coding))
+    return EncodedAnswer(encoded.head + _head_of(coding), b"", _packed(pieces, coding))
 
 
-def _head_of(coding: Coding) -> bytes:
+def _head_of(coding: ContentCoding) -> bytes:
     return b"content-encoding: %b\r\nvary: accept-encoding\r\n" % coding.name
 
 
-def _packed(pieces: Iterable[bytes | memoryview], coding: Coding) -> Iterator[bytes]:
+def _packed(pieces: Iterable[bytes | memoryview], coding: ContentCoding) -> Iterator[bytes]:
     """None of them is empty: an empty chunk would end the answer."""
     deflater = zlib.compressobj(LEVEL, zlib.DEFLATED, coding.wbits)
     for piece in pieces:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.serving.engine.model import monotonic_ms
-from gnnserve_worker.serving.requests import Pending
+from gnnserve_worker.serving.requests import PendingRequest
 
 WAIT_WITHOUT_LATENCY_MS = 1000.0
 """Longest wait of a request without a latency."""
@@ -18,14 +18,14 @@ _LONGEST_STEP_S = 0.5
 """A worker that is about to stop refuses what waits within this time."""
 
 
-class Held:
+class WaitingRequest:
     """A request that waits for an offset, and afterwards for its answer."""
 
     __slots__ = ("_task", "successor")
 
-    def __init__(self, run: Callable[[Held], Awaitable[None]], when_done: Callable[[], None]) -> None:
+    def __init__(self, run: Callable[[WaitingRequest], Awaitable[None]], when_done: Callable[[], None]) -> None:
         """`run` begins in the next round of the event loop; `when_done` is called after it, if it was cancelled too."""
-        self.successor: Pending | Held | None = None
+        self.successor: PendingRequest | WaitingRequest | None = None
         """The request, once an engine has it, or it waits for another revision."""
         self._task = asyncio.ensure_future(run(self))
         self._task.add_done_callback(lambda _: when_done())

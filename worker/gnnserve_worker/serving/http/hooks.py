@@ -1,8 +1,8 @@
 """Hooks: what looks at a request before it is read, and at its reply before its client gets it.
 
 Most requests have none. Those that have some go through them in the order in which `Predict.hooks` names them, each
-around the next: a trace (`Tracing`), and the share of a second revision (`canary.py`). A request that gives its answer
-a time has `Timeout` inside of both.
+around the next: a trace (`TracingHook`), and the share of a second revision (`canary.py`). A request that gives its
+answer a time has `Timeout` inside of both.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gnnserve_worker.serving.engine.model import monotonic_ms
-from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.requests import Arrival, Pending, Reply
+from gnnserve_worker.serving.http.held import WaitingRequest
+from gnnserve_worker.serving.requests import Arrival, PendingRequest, Reply
 from gnnserve_worker.serving.tracing.tracer import Tracer
 
 Respond = Callable[[Reply], None]
 """Takes the reply of a request, once."""
-Begun = Pending | Held | Reply
+Begun = PendingRequest | WaitingRequest | Reply
 """A request that was begun: its reply comes later, unless it is here."""
 Begin = Callable[[Arrival, Respond], Begun]
 
@@ -29,7 +29,7 @@ class Hook(Protocol):
         or the request is cancelled."""
 
 
-class Tracing:
+class TracingHook:
     """Traces a request from its arrival to its reply."""
 
     def __init__(self, tracer: Tracer) -> None:
@@ -56,13 +56,13 @@ class Tracing:
 class Timeout:
     """Drops a request, wherever it is, once its time has passed."""
 
-    def __init__(self, respond: Respond, give_up: Callable[[Pending], Reply | None]) -> None:
+    def __init__(self, respond: Respond, give_up: Callable[[PendingRequest], Reply | None]) -> None:
         """`give_up` drops the request, and returns the reply in its place; None: it is answered already."""
         self._respond = respond
         self._give_up = give_up
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, pending: Pending, left_ms: float) -> None:
+    def start(self, pending: PendingRequest, left_ms: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(max(0.0, left_ms) / 1000, self._end, pending)
 
     def respond(self, reply: Reply) -> None:
@@ -71,7 +71,7 @@ class Timeout:
             self._timer.cancel()
         self._respond(reply)
 
-    def _end(self, pending: Pending) -> None:
+    def _end(self, pending: PendingRequest) -> None:
         reply = self._give_up(pending)
         if reply is not None:
             self._respond(reply)

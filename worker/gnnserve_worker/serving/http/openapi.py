@@ -31,7 +31,7 @@ from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
 from gnnserve_worker.serving.http.open_inference.description import describe_open_inference
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, header, query_number, told
-from gnnserve_worker.serving.http.openapi_schemas import Described, component_schemas, described
+from gnnserve_worker.serving.http.openapi_schemas import DescribedService, component_schemas, described
 from gnnserve_worker.serving.http.recommend_description import describe_recommend
 from gnnserve_worker.serving.security.access import WRITES, is_open
 
@@ -108,7 +108,7 @@ def nodes_parameters() -> list[dict[str, Any]]:
     ]
 
 
-def _predict_path(of: Described, revision: ServedRevision | None) -> dict[str, Any]:
+def _predict_path(of: DescribedService, revision: ServedRevision | None) -> dict[str, Any]:
     """The path of predictions, with ids and labels that the served graph has."""
     task = of.task
     example_request = {**task.example_items, **_EXAMPLE_WISHES, "return": [*task.example_outputs]}
@@ -141,7 +141,7 @@ def _predict_path(of: Described, revision: ServedRevision | None) -> dict[str, A
     }
 
 
-def _predict_parameters(of: Described) -> list[dict[str, Any]]:
+def _predict_parameters(of: DescribedService) -> list[dict[str, Any]]:
     return [
         {
             "name": "return",
@@ -168,7 +168,7 @@ def _predict_parameters(of: Described) -> list[dict[str, Any]]:
     ]
 
 
-def _predict_responses(of: Described, content: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _predict_responses(of: DescribedService, content: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """`content`: of answers, by media type."""
     return {
         "200": {
@@ -209,7 +209,7 @@ def _predict_responses(of: Described, content: dict[str, dict[str, Any]]) -> dic
     }
 
 
-def _header_of(wish: Wish, of: Described) -> dict[str, Any]:
+def _header_of(wish: Wish, of: DescribedService) -> dict[str, Any]:
     bounds = {"enum": [*of.variants]} if wish is VARIANT and of.variants is not None else {**wish.bounds}
     return header(wish.header.decode(), f"As {wish.member}; the body's goes first.", wish.type, bounds)
 

@@ -35,7 +35,7 @@ _LOGGED = "ChangesContent"
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedService:
     """The parts of a service by which requests and answers differ."""
 
     task: TaskDescription
@@ -51,18 +51,18 @@ class Described:
     """Names of the types that nodes may be of which are asked about."""
 
 
-def described(revision: ServedRevision | None) -> Described:
+def described(revision: ServedRevision | None) -> DescribedService:
     """Requests are those that the served graph takes; of any graph without types, where none is served."""
     if revision is None:
-        return Described(UNSERVED, AnyIds(), overlay_schemas.PLAIN, True, None, changes=True)
+        return DescribedService(UNSERVED, AnyIds(), overlay_schemas.PLAIN, True, None, changes=True)
     task, overlays = revision.task, revision.compute.overlays
-    return Described(
+    return DescribedService(
         task.description, revision.graph.naming.schemas, overlays.schemas, overlays.array_form.are_taken,
         tuple(revision.capabilities), revision.changes.log.offset is not None, task.types,
     )  # fmt: skip
 
 
-def component_schemas(of: Described) -> dict[str, Any]:
+def component_schemas(of: DescribedService) -> dict[str, Any]:
     task, id_ = of.task, of.ids.type_
     _, components = msgspec.json.schema_components(
         [

@@ -43,16 +43,14 @@ from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.content_coding import compress
-from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
-from gnnserve_worker.serving.http.hooks import Begin, Begun, Hook, Respond, Timeout, Tracing
+from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, WaitingRequest, wait_for_offset
+from gnnserve_worker.serving.http.hooks import Begin, Begun, Hook, Respond, Timeout, TracingHook
 from gnnserve_worker.serving.http.replies import REFUSAL_STATUS, error_reply, internal_error_reply, refusal_reply
 from gnnserve_worker.serving.metrics.counters import RequestCounters
 from gnnserve_worker.serving.requests import (
     Answer,
     Arrival,
     Ask,
-    Asked,
-    Behind,
     Codec,
     ErrorForm,
     Failure,
@@ -61,8 +59,10 @@ from gnnserve_worker.serving.requests import (
     NodeLeft,
     NotFinite,
     Outcome,
-    Pending,
+    PendingRequest,
     Reply,
+    RequestAheadOfLog,
+    ResolvedRequest,
 )
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -128,12 +128,12 @@ class Predict:
         if self._model.tracer is not None or self.canary is not None:
             return self._start_hooked(arrival, respond)
         asked = self.read(arrival)
-        return self.ask(asked, respond) if isinstance(asked, Asked) else self.begin(asked, respond)
+        return self.ask(asked, respond) if isinstance(asked, ResolvedRequest) else self.begin(asked, respond)
 
     def hooks(self) -> list[Hook]:
         """What every request goes through, in this order, the first around all others."""
         tracer = self._model.tracer
-        hooks = (None if tracer is None else Tracing(tracer), self.canary)
+        hooks = (None if tracer is None else TracingHook(tracer), self.canary)
         return [hook for hook in hooks if hook is not None]
 
     def _start_hooked(self, arrival: Arrival, respond: Respond) -> Begun:
@@ -145,12 +145,12 @@ class Predict:
             begin = partial(hook.begin, go_on=begin)
         return begin(arrival, respond)
 
-    def begin(self, asked: Asked | Behind | Reply, respond: Respond) -> Begun:
-        if isinstance(asked, Asked):
+    def begin(self, asked: ResolvedRequest | RequestAheadOfLog | Reply, respond: Respond) -> Begun:
+        if isinstance(asked, ResolvedRequest):
             return self.ask(asked, respond)
-        return self._hold(asked, respond) if isinstance(asked, Behind) else asked
+        return self._hold(asked, respond) if isinstance(asked, RequestAheadOfLog) else asked
 
-    def read(self, arrival: Arrival, *, must_parse: bool = False) -> Asked | Behind | Reply:  # noqa: PLR0911 - a ladder
+    def read(self, arrival: Arrival, *, must_parse: bool = False) -> ResolvedRequest | RequestAheadOfLog | Reply:  # noqa: PLR0911 - a ladder
         """`must_parse`: refuse it unread on no account, because what it says is to be known."""
         begun_ms = monotonic_ms()
         head, body, arrived_ms, lane = arrival.head, arrival.body, arrival.arrived_ms, self._model.lane
@@ -183,9 +183,9 @@ class Predict:
         task = revision.task
         is_large = len(question.nodes) * task.numbers_per_node > _MOST_AT_ONCE
         is_large = is_large and task.is_large(question, _MOST_AT_ONCE)
-        return Asked(arrival, lane, question, arrived_ms, is_large, read_ms, receive_ms)
+        return ResolvedRequest(arrival, lane, question, arrived_ms, is_large, read_ms, receive_ms)
 
-    def ask(self, asked: Asked, respond: Respond) -> Pending | Reply:
+    def ask(self, asked: ResolvedRequest, respond: Respond) -> PendingRequest | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
         question, trace, timeout = asked.question, asked.arrival.trace, None
         if question.overlay is not None:
@@ -205,14 +205,14 @@ class Predict:
             timeout.start(pending, asked.arrived_ms + question.timeout_ms - monotonic_ms())
         return pending
 
-    def _note_overlay(self, overlay: Overlay, asked: Asked) -> None:
+    def _note_overlay(self, overlay: Overlay, asked: ResolvedRequest) -> None:
         # Not in `read`: of two revisions that read a request, one is asked.
         revision = asked.lane.revision
         if len(overlay.features):
             self._model.watch.note_inputs(revision, overlay.features)
         self._counters.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
 
-    def _give_up(self, asked: Asked, pending: Pending) -> Reply | None:
+    def _give_up(self, asked: ResolvedRequest, pending: PendingRequest) -> Reply | None:
         """The reply to a request whose time has passed, and which is dropped; None: it has its outcome."""
         if self._model.accepted.get(pending.request.key) is not pending:
             return None
@@ -242,7 +242,7 @@ class Predict:
             reply = self._refusal_replies[type(codec)] = refusal_reply(refusal, codec.encode_error)
         return reply
 
-    def _hold(self, behind: Behind, respond: Respond) -> Held | Reply:
+    def _hold(self, behind: RequestAheadOfLog, respond: Respond) -> WaitingRequest | Reply:
         """Let a request wait until the worker has applied its offset; it is read and asked then."""
         updates, size, form = self._updates, len(behind.arrival.body), behind.arrival.head.codec.encode_error
         assert updates is not None  # noqa: S101  (the graph of its revision changes)
@@ -251,11 +251,11 @@ class Predict:
             return self.refuse(Refusal(RefusalReason.QUEUE_FULL, message, 1), form)
         self._held_bytes += size
 
-        async def run(held: Held) -> None:
+        async def run(held: WaitingRequest) -> None:
             try:
                 asked = await self._read_when_applied(behind, updates)
-                reply = self.ask(asked, respond) if isinstance(asked, Asked) else asked
-                if isinstance(reply, Pending):
+                reply = self.ask(asked, respond) if isinstance(asked, ResolvedRequest) else asked
+                if isinstance(reply, PendingRequest):
                     held.successor = reply
                 else:
                     respond(reply)
@@ -265,9 +265,9 @@ class Predict:
         def let_go() -> None:
             self._held_bytes -= size
 
-        return Held(run, let_go)
+        return WaitingRequest(run, let_go)
 
-    async def _read_when_applied(self, behind: Behind, updates: Updates) -> Asked | Reply:
+    async def _read_when_applied(self, behind: RequestAheadOfLog, updates: Updates) -> ResolvedRequest | Reply:
         form = behind.arrival.head.codec.encode_error
 
         async def is_reached() -> bool:
@@ -277,7 +277,7 @@ class Predict:
 
         while await is_reached():
             asked = self.read(behind.arrival)
-            if not isinstance(asked, Behind):
+            if not isinstance(asked, RequestAheadOfLog):
                 return asked
             # Another revision took over, whose graph does not have the offset yet.
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -294,15 +294,15 @@ class Predict:
             form,
         )
 
-    def cancel(self, pending: Pending | Held) -> None:
-        if isinstance(pending, Held):
+    def cancel(self, pending: PendingRequest | WaitingRequest) -> None:
+        if isinstance(pending, WaitingRequest):
             pending.cancel()
         else:
             self._cancel(pending)
         if pending.successor is not None:
             self.cancel(pending.successor)
 
-    def _cancel(self, pending: Pending) -> None:
+    def _cancel(self, pending: PendingRequest) -> None:
         self._model.cancel(pending)
         if pending.trace is not None and self._model.tracer is not None:
             self._model.tracer.end(pending.trace, monotonic_ms(), None, ErrorCode.CLIENT_GONE)
@@ -322,7 +322,7 @@ class Predict:
         self._counters.count_error(error.code)
         return error_reply(error, form)
 
-    def _deliver(self, asked: Asked, respond: Respond, outcome: Outcome) -> None:
+    def _deliver(self, asked: ResolvedRequest, respond: Respond, outcome: Outcome) -> None:
         if not isinstance(outcome, Answer):
             respond(self._reply_without_answer(outcome, asked.arrival.head.codec.encode_error))
             return
@@ -363,7 +363,7 @@ class Predict:
         self._model.note_failure()
         return internal_error_reply(message, form)
 
-    def _encode(self, asked: Asked, answer: Answer) -> Reply:
+    def _encode(self, asked: ResolvedRequest, answer: Answer) -> Reply:
         # Reading an overlay takes the longer, the more it brings: it counts as what it is, and not as waiting.
         receive_ms, overlay_ms, head = asked.receive_ms, answer.times.overlay_ms + asked.read_ms, asked.arrival.head
         queue_ms = answer.queue_ms
@@ -398,7 +398,7 @@ class Predict:
         )
 
 
-def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objective) -> Behind:
+def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objective) -> RequestAheadOfLog:
     """`own`: the service's objective, which holds where the request has none."""
     wishes = behind.wishes
     wanted = own if wishes.objective == NO_OBJECTIVE else wishes.objective
@@ -406,7 +406,7 @@ def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objec
     if wishes.timeout_ms is not None:
         patience_ms = min(patience_ms, wishes.timeout_ms)
     timed = Arrival(arrival.head, arrival.body, arrived_ms, arrival.trace)
-    return Behind(timed, behind.min_offset, arrived_ms + patience_ms, wishes)
+    return RequestAheadOfLog(timed, behind.min_offset, arrived_ms + patience_ms, wishes)
 
 
 def _is_in_time(answer: Answer) -> bool:

@@ -65,7 +65,7 @@ AnyWork = IdleWork[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class IdleTask:
     """A job, and the work that it is of."""
 
     work: AnyWork

@@ -87,7 +87,7 @@ class ServingMetrics:
         def gauge(name: str, text: str, *label_names: str) -> Gauge:
             return Gauge(name, text, label_names, registry=self.registry)
 
-        self.registry.register(_Counted(self._collect))
+        self.registry.register(_FamilyCollector(self._collect))
         self._queue_seeds = gauge("gnnserve_queue_seeds", "Seeds that wait for a batch.", "service").labels(service)
         self._in_flight = gauge(
             "gnnserve_in_flight_requests", "Predict requests between arrival and answer.", "service"
@@ -278,7 +278,7 @@ class ServingMetrics:
             yield collect_spans(self._spans, self._service, self._created_s)
 
 
-class _Counted(Collector):
+class _FamilyCollector(Collector):
     def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
         self._families = families
 

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gnnserve_api.pods.routing import ProgramState, Route, RoutingTable
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.nearest.revision_index import RevisionIndex
-from gnnserve_worker.programs.failure import Failure
+from gnnserve_worker.programs.failure import ProgramFailure
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
 from gnnserve_worker.serving.tracing.tracer import SpanSink
@@ -132,7 +132,7 @@ def collect_programs(stats: ProgramStats, of: Mapping[str, str], since_s: float,
     restarts = CounterMetricFamily(
         f"{prefix}_restarts", "Processes of the program that were given up, by reason.", labels=(*labels, "reason")
     )
-    for failure in Failure:
+    for failure in ProgramFailure:
         restarts.add_metric((*values, failure.value), stats.restarts.get(failure, 0), created=since_s)
     yield restarts
 

@@ -16,7 +16,7 @@ from gnnserve_worker.serving.engine.model import ModelState
 from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.wire.limits import Patience, Room
-from gnnserve_worker.serving.http.wire.listener import Listener
+from gnnserve_worker.serving.http.wire.listener import HttpListener
 from gnnserve_worker.serving.metrics.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.process.canary import ServedCanary
 from gnnserve_worker.serving.process.log_follower import LogFollower
@@ -109,7 +109,7 @@ class ServedService:
             self._spans = OtlpSink(settings.name, settings.tracing)
             self._model.tracer = Tracer(self._spans, settings.tracing.sampled_permille)
             metrics.watch_spans(self._spans)
-        self.listener = Listener(self.app, patience, room)
+        self.listener = HttpListener(self.app, patience, room)
         self._grpc: GrpcListener | None = None
         if settings.grpc is not None:
             # Most servers have none, and its library takes a tenth of a second.

@@ -52,7 +52,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class StartedService:
     """A service that has begun to answer. To be dropped soon: it keeps the revision."""
 
     served: ServedService
@@ -60,7 +60,7 @@ class Serving:
     """The revision that it began to answer from; None: there was none."""
 
 
-def serve_revisions(offers: list[Offer], ready: Callable[[Sequence[Serving]], None]) -> None:
+def serve_revisions(offers: list[Offer], ready: Callable[[Sequence[StartedService]], None]) -> None:
     """Answer for these services until SIGINT or SIGTERM. `ready` is called once, on the event loop, when `/readyz` of
     all that have a revision returns 200, with a handle of each. The offers are taken out of the list: what refers to a
     revision for as long as the server runs keeps its memory after another one has taken its place."""
@@ -68,7 +68,7 @@ def serve_revisions(offers: list[Offer], ready: Callable[[Sequence[Serving]], No
 
     def load() -> None:
         try:
-            handles: list[Serving] = []
+            handles: list[StartedService] = []
             while offers:
                 offer = offers.pop(0)
                 handles.append(_begin(offer, worker.services[offer.settings.name]))
@@ -87,14 +87,14 @@ def _check(offers: Sequence[Offer]) -> None:
             offer.revision.check(_table_of(offer.service, offer.revision))
 
 
-def _begin(offer: Offer, served: ServedService) -> Serving:
+def _begin(offer: Offer, served: ServedService) -> StartedService:
     started_s, revision = time.perf_counter(), offer.revision
     if revision is None:
         served.report(offer.problem)
     else:
         revision.compute.warm_up()
         served.switch(revision, _table_of(offer.service, revision), time.perf_counter() - started_s)
-    return Serving(served, revision)
+    return StartedService(served, revision)
 
 
 def _table_of(service: GNNService, revision: ServedRevision) -> RoutingTable:
@@ -105,7 +105,7 @@ def serve_revision(
     revision: ServedRevision,
     service: GNNService,
     sock: socket.socket,
-    ready: Callable[[Serving], None],
+    ready: Callable[[StartedService], None],
     credentials: Credentials = NO_CREDENTIALS,
     updates: Updates | None = None,
 ) -> None:

@@ -102,7 +102,7 @@ def require_usable(credentials: Credentials) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ReadCredentials:
     """Credentials that were read, to be applied on the event loop's thread."""
 
     take: Callable[[], None]
@@ -123,7 +123,7 @@ class _Source(Protocol):
     def sign(self) -> object:
         """A value that differs whenever the files were replaced or rewritten, or cannot be examined."""
 
-    def read(self) -> _Reading:
+    def read(self) -> _ReadCredentials:
         """Read the files. Raises GnnserveError or OSError where they cannot be used."""
 
     def state(self, problem: str) -> CredentialState:
@@ -144,9 +144,9 @@ class _Tokens:
     def sign(self) -> object:
         return _sign(self._place)
 
-    def read(self) -> _Reading:
+    def read(self) -> _ReadCredentials:
         found = read_tokens(self._place)
-        return _Reading(lambda: self._access.replace(found.tokens), found.problems)
+        return _ReadCredentials(lambda: self._access.replace(found.tokens), found.problems)
 
     def state(self, problem: str) -> CredentialState:
         # Without tokens that may write, labels are refused and everything else is answered.
@@ -163,9 +163,9 @@ class _LogAddress:
     def sign(self) -> object:
         return _sign(self._file)
 
-    def read(self) -> _Reading:
+    def read(self) -> _ReadCredentials:
         read_address(self._file)
-        return _Reading(lambda: None)
+        return _ReadCredentials(lambda: None)
 
     def state(self, problem: str) -> CredentialState:
         # Without it changes are neither taken nor followed, and everything else is answered.
@@ -186,9 +186,9 @@ class _Pair:
     def sign(self) -> object:
         return _sign(self._files.certificate, self._files.key)
 
-    def read(self) -> _Reading:
+    def read(self) -> _ReadCredentials:
         pair = load_key_pair(self._files)
-        return _Reading(lambda: self._take(pair))
+        return _ReadCredentials(lambda: self._take(pair))
 
     def state(self, problem: str) -> CredentialState:
         is_over = self._pair is not None and self._now_s() >= self._pair.expires_at_s

@@ -18,10 +18,10 @@ from gnnserve_api.pods.tracing import (
     ENDPOINT_VARIABLE,
     SAMPLER_ARGUMENT_VARIABLE,
     SAMPLER_VARIABLE,
-    Sampler,
+    TraceSampler,
 )
 
-_OF_SAMPLER = {Sampler.ALL: 1000.0, Sampler.NONE: 0.0}
+_OF_SAMPLER = {TraceSampler.ALL: 1000.0, TraceSampler.NONE: 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ def check_tracing(options: TracingOptions, source: str) -> TracingOptions:
 
 
 def _sampled_permille(environ: Mapping[str, str]) -> float:
-    name = environ.get(SAMPLER_VARIABLE, "").strip() or Sampler.SHARE
+    name = environ.get(SAMPLER_VARIABLE, "").strip() or TraceSampler.SHARE
     if name in _OF_SAMPLER:
-        return _OF_SAMPLER[Sampler(name)]
-    if name != Sampler.SHARE:
+        return _OF_SAMPLER[TraceSampler(name)]
+    if name != TraceSampler.SHARE:
         raise InputError(
             f"environment variable {SAMPLER_VARIABLE}", f"{name!r} is none that a server has",
-            f"set it to {', '.join(Sampler)}, or leave it out",
+            f"set it to {', '.join(TraceSampler)}, or leave it out",
         )  # fmt: skip
     text = environ.get(SAMPLER_ARGUMENT_VARIABLE, "").strip()
     if not text:

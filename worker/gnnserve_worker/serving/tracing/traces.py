@@ -17,7 +17,7 @@ _PARENT = re.compile(rb"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a
 _SAMPLED = 1
 
 
-class Parent(msgspec.Struct, frozen=True):
+class ParentSpan(msgspec.Struct, frozen=True):
     """The client's span, which a request belongs to."""
 
     trace_id: int
@@ -26,7 +26,7 @@ class Parent(msgspec.Struct, frozen=True):
     """Whether the client records its span, and so wants ours."""
 
 
-def read_parent(value: bytes) -> Parent | None:
+def read_parent(value: bytes) -> ParentSpan | None:
     """The span that a `traceparent` names; None: the header is malformed, and counts as absent."""
     found = _PARENT.fullmatch(value.strip(b" \t"))
     if found is None:
@@ -36,7 +36,7 @@ def read_parent(value: bytes) -> Parent | None:
     # Version 00 has nothing behind the flags; later ones may.
     if not trace_id or not span_id or (rest is not None and version == b"00"):
         return None
-    return Parent(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
+    return ParentSpan(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
 
 
 class SpanIds(msgspec.Struct, frozen=True):

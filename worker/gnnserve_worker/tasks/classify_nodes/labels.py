@@ -49,11 +49,11 @@ from gnnserve_worker.tasks.generated import (
     Course,
     DecoderTensors,
     EmbeddingCourse,
-    Imported,
+    ImportedGraph,
     Judgement,
     OutputsOf,
-    Taught,
-    Verdict,
+    SplitJudgements,
+    TeacherOutputs,
     Visible,
 )
 
@@ -258,7 +258,7 @@ class NodeLabels:
 
         return label_course(Truth(self.labels, self.splits, self.metric), visible)
 
-    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
+    def one_row_courses(self, visible: Visible, taught: TeacherOutputs) -> Iterator[Course]:
         from gnnserve_worker.tasks.classify_nodes.learning import Truth, one_row_courses  # noqa: PLC0415
 
         return one_row_courses(Truth(self.labels, self.splits, self.metric), visible, taught.nodes, taught.outputs)
@@ -288,7 +288,7 @@ class LabelJudge:
     def graph(self) -> None:
         """Labels are no part of the graph, so that nothing has to be hidden."""
 
-    def judge(self, outputs_of: OutputsOf) -> Verdict:
+    def judge(self, outputs_of: OutputsOf) -> SplitJudgements:
         splits = self.problem.splits
         scores, expected, metric = outputs_of(splits.validation), self.problem.expected, self.metric
         validation = Judgement(
@@ -297,9 +297,9 @@ class LabelJudge:
             answers=None if self.problem.multi_label else scores.argmax(axis=1),
         )
         if not len(splits.test):
-            return Verdict(validation, None)
+            return SplitJudgements(validation, None)
         test = evaluate(outputs_of(splits.test), self.problem.labels[splits.test], metric)
-        return Verdict(validation, Judgement(test))
+        return SplitJudgements(validation, Judgement(test))
 
     def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
         """The variant with the thresholds that suit its scores, where each class has its own."""
@@ -335,7 +335,7 @@ class LabelJudge:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassifyNodes:
+class NodeGenerationTask:
     """The `GenerationTask` of a spec that asks for classes."""
 
     spec: GNNServiceSpec
@@ -375,13 +375,13 @@ class ClassifyNodes:
     def says_unlabelled(self) -> tuple[str, str]:
         return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         return self.pose(self.load(downloads, progress))
 
-    def pose(self, graph: GraphData) -> Imported:
+    def pose(self, graph: GraphData) -> ImportedGraph:
         variants = self.spec.variants
         labels = NodeLabels(graph.labels, graph.classes, graph.splits, variants.metric, variants.thresholds)
-        return Imported(graph, labels, graph.findings)
+        return ImportedGraph(graph, labels, graph.findings)
 
-    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         return self.pose(version)

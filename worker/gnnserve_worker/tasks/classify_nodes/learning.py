@@ -13,7 +13,7 @@ from gnnserve_api.files.profile import Metric
 from gnnserve_api.files.training import Source
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
-from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Visible
+from gnnserve_worker.tasks.generated import EmbeddingRates, EpochPart, TrainingBatch, Visible
 
 NodeLoss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 """Loss of the scores, float32 [seeds, classes], of some nodes (ids)."""
@@ -55,11 +55,11 @@ class NodeCourse:
     def examined(self) -> np.ndarray:
         return self.truth.splits.validation
 
-    def parts(self, epoch: int) -> Iterator[Part]:
-        yield Part(self.nodes, self.visible)
+    def parts(self, epoch: int) -> Iterator[EpochPart]:
+        yield EpochPart(self.nodes, self.visible)
 
-    def batch(self, items: np.ndarray) -> Batch:
-        return Batch(items, lambda scores: self.loss(scores, items))
+    def batch(self, items: np.ndarray) -> TrainingBatch:
+        return TrainingBatch(items, lambda scores: self.loss(scores, items))
 
     def judge(self, outputs: np.ndarray) -> tuple[float, float]:
         expected = self.truth.labels[self.truth.splits.validation]

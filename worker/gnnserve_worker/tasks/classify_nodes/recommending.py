@@ -15,7 +15,7 @@ from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestEr
 from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
-from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_nowhere
+from gnnserve_worker.tasks.recommending import FoldedNode, QueryNodes, lies_nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class NearestNodes:
     def comparison(self, part: IndexPart) -> Comparison:
         return ByCosine()
 
-    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+    def embedding(self, answer: QueryNodes, folded: FoldedNode | None) -> np.ndarray:
         assert answer.embeddings is not None  # noqa: S101  (it was asked for)
         return answer.embeddings[:1]
 

@@ -21,7 +21,7 @@ from gnnserve_worker.tasks.served_labels import (
     NO_VALUES,
     NOTHING_HELD_OUT,
     GivenLabel,
-    HeldOut,
+    HeldOutNodes,
     KeptAnswer,
 )
 
@@ -45,14 +45,14 @@ _DECODER: msgspec.json.Decoder[Any] = decoding.decoder(LabelsRequest)
 
 @dataclass(frozen=True, slots=True)
 class ClassLabels:
-    """`NodeLabels` and `LiveLabels`."""
+    """`SourceLabels` and `LiveLabels`."""
 
     graph: ServedGraph
     classes: Classes
     multi_label: bool
     decisive_scores: Callable[[str, np.ndarray], np.ndarray]
     """Scores of a variant as labels are decided by them."""
-    held_out: HeldOut = NOTHING_HELD_OUT
+    held_out: HeldOutNodes = NOTHING_HELD_OUT
     """Nodes that accuracy in service is compared by where the profile's metric is no mean over nodes; else none."""
     decoder: msgspec.json.Decoder[Any] = _DECODER
     form: BodyForm = _FORM

@@ -35,7 +35,7 @@ from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.served import ScoredNodes
-from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES, NOTHING_HELD_OUT, HeldOut
+from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES, NOTHING_HELD_OUT, HeldOutNodes
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.INTEGERS: decoding.decoder(PredictRequest[int]),
@@ -93,7 +93,7 @@ class ClassifyNodes(NodeItems):
     outputs: tuple[str, ...] = OUTPUTS
     request_schema: str = PredictRequest.__name__
     answer_schema: str = PredictAnswer.__name__
-    held_out: HeldOut = NOTHING_HELD_OUT
+    held_out: HeldOutNodes = NOTHING_HELD_OUT
     labels: ClassLabels = field(init=False)
     live_labels: ClassLabels = field(init=False)
     recommending: NearestNodes = field(init=False)
@@ -284,7 +284,7 @@ def _open(parts: TaskParts) -> ClassifyNodes:
     )
 
 
-def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | None) -> HeldOut:
+def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | None) -> HeldOutNodes:
     """Evenly spread test nodes, or validation nodes where there are none."""
     if manifest.profile.metric == MEAN_OVER_NODES or labels is None:
         return NOTHING_HELD_OUT
@@ -295,7 +295,7 @@ def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | N
     spread = np.asarray(nodes[places], np.int64)
     truths = np.array(labels[spread])
     is_known = np.ones(len(spread), bool) if truths.ndim == 2 else truths >= 0
-    return HeldOut(spread[is_known], truths[is_known])
+    return HeldOutNodes(spread[is_known], truths[is_known])
 
 
 OPENER = TaskOpener(

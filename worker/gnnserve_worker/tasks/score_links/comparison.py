@@ -31,7 +31,7 @@ _BLOCK = 1 << 24
 """Cosines that are held at once, 64 MB."""
 
 
-class Comparison(ABC):
+class LinkSampling(ABC):
     """How an epoch goes through the links."""
 
     learning_rate: float
@@ -53,7 +53,7 @@ class Comparison(ABC):
         """Mean over the batch's links. `final`: float32 [nodes, dimensions] of any length."""
 
 
-class Drawn(Comparison):
+class SharedNegatives(LinkSampling):
     """With nodes drawn uniformly, which all links of the batch share: hundreds cost one product of matrices."""
 
     learning_rate = 0.05
@@ -80,7 +80,7 @@ class Drawn(Comparison):
         return nn.functional.cross_entropy(logits, torch.zeros(len(first), dtype=torch.long))
 
 
-class AllNodes(Comparison):
+class AllNodes(LinkSampling):
     """With all nodes of the relation's second type. A batch has all links of its first nodes, whose cosines with the
     others are computed once for all of them."""
 
@@ -148,7 +148,10 @@ class _SoftmaxOverAll(torch.autograd.Function):
         return of_asked * gradients[0], of_others * gradients[0], None, None
 
 
-_COMPARISONS: Mapping[ComparedWith, type[Comparison]] = {ComparedWith.DRAWN: Drawn, ComparedWith.ALL: AllNodes}
+_COMPARISONS: Mapping[ComparedWith, type[LinkSampling]] = {
+    ComparedWith.DRAWN: SharedNegatives,
+    ComparedWith.ALL: AllNodes,
+}
 
 
 class ComparedLinks:
@@ -197,6 +200,6 @@ class ComparedLinks:
         return f"recall@{self._settings.recall_at} of validation {score:.4f}"
 
     @cached_property
-    def _comparison(self) -> Comparison:
+    def _comparison(self) -> LinkSampling:
         """How training goes through the links. Raises KeyError where nothing is trained."""
         return _COMPARISONS[self.compared_with](self.links, self._settings)

@@ -15,7 +15,7 @@ from torch import nn
 from gnnserve_api.files.training import Source
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import LinkSet
-from gnnserve_worker.tasks.generated import Batch, EmbeddingRates, Part, Taught, Visible
+from gnnserve_worker.tasks.generated import EmbeddingRates, EpochPart, TeacherOutputs, TrainingBatch, Visible
 from gnnserve_worker.tasks.score_links.decoders import TrainedDecoder, make_decoder
 from gnnserve_worker.tasks.score_links.metrics import roc_auc
 
@@ -80,11 +80,11 @@ class LinkCourse:
     def examined(self) -> np.ndarray:
         return self._examined
 
-    def parts(self, epoch: int) -> Iterator[Part]:
+    def parts(self, epoch: int) -> Iterator[EpochPart]:
         for learnt in parts_of(self.items, self._random):
-            yield Part(np.flatnonzero(learnt), self._lists_of(~learnt))
+            yield EpochPart(np.flatnonzero(learnt), self._lists_of(~learnt))
 
-    def batch(self, items: np.ndarray) -> Batch:
+    def batch(self, items: np.ndarray) -> TrainingBatch:
         links = self._links.train.at(items)
         other = self._random.integers(self._links.second.start, self._links.second.end, (len(items), self._negatives))
         seeds, places = np.unique(np.concatenate([links.first, links.second, other.ravel()]), return_inverse=True)
@@ -99,7 +99,7 @@ class LinkCourse:
             apart = self._decoder(of_first.repeat_interleave(self._negatives, dim=0), embeddings[others])
             return cross_entropy(linked, apart)
 
-        return Batch(seeds, loss)
+        return TrainingBatch(seeds, loss)
 
     @torch.no_grad()
     def judge(self, outputs: np.ndarray) -> tuple[float, float]:
@@ -123,7 +123,7 @@ _LEAST_VARIANCE = 1e-12
 class _Distance:
     """Mean squared distance from another network's embeddings, of which their own variance is 1."""
 
-    def __init__(self, taught: Taught) -> None:
+    def __init__(self, taught: TeacherOutputs) -> None:
         self._wanted = torch.from_numpy(taught.outputs)
         known = taught.outputs[taught.nodes]
         self._variance = max(float(known.var(axis=0, dtype=np.float64).mean()), _LEAST_VARIANCE)
@@ -140,7 +140,7 @@ class EmbeddingsCourse(LinkCourse):
     parts_per_epoch = 1
 
     def __init__(
-        self, links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: Taught
+        self, links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: TeacherOutputs
     ) -> None:
         super().__init__(links, task, taught.seed, lists_of, taught.decoder)
         self._nodes, self._distance = taught.nodes, _Distance(taught)
@@ -149,11 +149,11 @@ class EmbeddingsCourse(LinkCourse):
     def items(self) -> int:
         return len(self._nodes)
 
-    def parts(self, epoch: int) -> Iterator[Part]:
-        yield Part(self._nodes, self._lists_of(None))
+    def parts(self, epoch: int) -> Iterator[EpochPart]:
+        yield EpochPart(self._nodes, self._lists_of(None))
 
-    def batch(self, items: np.ndarray) -> Batch:
-        return Batch(items, lambda embeddings: self._distance(embeddings, items))
+    def batch(self, items: np.ndarray) -> TrainingBatch:
+        return TrainingBatch(items, lambda embeddings: self._distance(embeddings, items))
 
 
 class LinksAndEmbeddingsCourse(LinkCourse):
@@ -162,18 +162,18 @@ class LinksAndEmbeddingsCourse(LinkCourse):
     learnt_from: Source = "both"
 
     def __init__(
-        self, links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: Taught
+        self, links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: TeacherOutputs
     ) -> None:
         super().__init__(links, task, taught.seed, lists_of, taught.decoder)
         self._distance = _Distance(taught)
 
-    def batch(self, items: np.ndarray) -> Batch:
+    def batch(self, items: np.ndarray) -> TrainingBatch:
         seeds, of_links = super().batch(items)
-        return Batch(seeds, lambda embeddings: (of_links(embeddings) + self._distance(embeddings, seeds)) / 2)
+        return TrainingBatch(seeds, lambda embeddings: (of_links(embeddings) + self._distance(embeddings, seeds)) / 2)
 
 
 def one_row_courses(
-    links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: Taught
+    links: LinkSet, task: Links, lists_of: Callable[[np.ndarray | None], Visible], taught: TeacherOutputs
 ) -> Iterator[LinkCourse]:
     """Links, embeddings of another network, and both. A network whose rows tell which nodes are joined learns
     embeddings alone: it would find the links there that it is to learn."""

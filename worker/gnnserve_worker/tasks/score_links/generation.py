@@ -17,10 +17,10 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
 if TYPE_CHECKING:
-    from gnnserve_worker.tasks.generated import DecoderTensors, GivenDecoder, Imported
+    from gnnserve_worker.tasks.generated import DecoderTensors, GivenDecoder, ImportedGraph
 
 
-class ScoreLinks:
+class LinkGenerationTask:
     """The `GenerationTask` of a spec that asks for links."""
 
     needs_master = True
@@ -81,16 +81,16 @@ class ScoreLinks:
         relation = self._links.relation
         return "scored", f"links of relation {relation}" if relation else "links"
 
-    def import_graph(self, downloads: Path, progress: ProgressListener) -> Imported:
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         return self.pose(self.load(downloads, progress))
 
-    def pose(self, graph: GraphData) -> Imported:
+    def pose(self, graph: GraphData) -> ImportedGraph:
         # Imported here: a start that finds its revision holds out nothing.
         from gnnserve_worker.tasks.score_links.held_out import hold_out_links  # noqa: PLC0415
 
         return hold_out_links(self._spec, self._links, graph)
 
-    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> Imported:
+    def pose_version(self, version: GraphData, downloads: Path, progress: ProgressListener) -> ImportedGraph:
         if self._spec.is_all_given:
             return self.pose(version)
         # Imported here: as above.

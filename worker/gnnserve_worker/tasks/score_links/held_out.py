@@ -29,7 +29,7 @@ from gnnserve_worker.graph.links import (
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import kind_of
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
-from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, Imported, Taught, Visible
+from gnnserve_worker.tasks.generated import Course, EmbeddingCourse, ImportedGraph, TeacherOutputs, Visible
 from gnnserve_worker.tasks.score_links.judge import LinkJudge
 from gnnserve_worker.tasks.score_links.metrics import least_score, metric_of_links
 from gnnserve_worker.tasks.score_links.reach import check_ends_are_reached
@@ -85,7 +85,7 @@ class HeldOutLinks:
 
         return LinkCourse(self.links, self.settings, seed, self.lists_of, decoder)
 
-    def one_row_courses(self, visible: Visible, taught: Taught) -> Iterator[Course]:
+    def one_row_courses(self, visible: Visible, taught: TeacherOutputs) -> Iterator[Course]:
         """`visible`: as of `course`."""
         from gnnserve_worker.tasks.score_links.course import one_row_courses  # noqa: PLC0415
 
@@ -102,7 +102,7 @@ class HeldOutLinks:
 
 def hold_out_links(
     spec: GNNServiceSpec, settings: Links, graph: GraphData, version: GraphData | None = None
-) -> Imported:
+) -> ImportedGraph:
     """`graph`: as it was imported, with all links. `version`: that graph with changes and without the links that were
     held out of it, which stay held out; None: `graph` itself is learnt from. Raises InputError for links that cannot
     be held out."""
@@ -122,7 +122,7 @@ def hold_out_links(
     # Expected scores of given variants are those over all links.
     whole = replace(parted.imported, names=data.names) if spec.variants.given else None
     problem = HeldOutLinks(parted.links, settings, spec.variants.metric, lists_of, source=whole, stored=stored)
-    return Imported(data, problem, parted.graph.findings)
+    return ImportedGraph(data, problem, parted.graph.findings)
 
 
 _NAMES_OF_ALL: Mapping[SchemaNames, Callable[[NodeIds | None], NodeIds | None]] = {
@@ -132,7 +132,7 @@ _NAMES_OF_ALL: Mapping[SchemaNames, Callable[[NodeIds | None], NodeIds | None]] 
 """`GraphData.names`, of the ids that nodes have in one numbering, by the names that the graph has."""
 
 
-def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> Imported:
+def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> ImportedGraph:
     """Links of a given model. Nothing learns from them here, so that the graph is served with all of its links, as the
     model was used; held-out ones are hidden while variants are judged, who would else be told the answer."""
     without, links, imported = parted
@@ -150,7 +150,7 @@ def _hold_out_while_judged(spec: GNNServiceSpec, settings: Links, parted: Parted
     lists_of: Callable[[np.ndarray | None], Visible] = partial(_with_lists, parted)
     problem = HeldOutLinks(links, settings, spec.variants.metric, lists_of, joined_lists(judged))
     hidden = Finding("links hidden while variants are judged", len(links.validation) + len(links.test))
-    return Imported(data, problem, (*imported.findings, hidden))
+    return ImportedGraph(data, problem, (*imported.findings, hidden))
 
 
 def _of_bare_types(settings: Links, parted: PartedLinks) -> GraphData:

@@ -19,7 +19,7 @@ from gnnserve_worker.graph.links import End, LinkSet, Pairs
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder
 from gnnserve_worker.tasks.deciding import Decides
-from gnnserve_worker.tasks.generated import Confidences, Judgement, OutputsOf, Verdict
+from gnnserve_worker.tasks.generated import Confidences, Judgement, OutputsOf, SplitJudgements
 from gnnserve_worker.tasks.score_links.calibration import fit_calibration
 from gnnserve_worker.tasks.score_links.deciding import ByPair, CascadeScorer, log_odds, pair_confidences
 from gnnserve_worker.tasks.score_links.metrics import (
@@ -52,12 +52,12 @@ class LinkJudge:
     def _scorer(self) -> PairScorer:
         return DecodedPairs(self.decoder) if self.cascade is None else self.cascade
 
-    def judge(self, outputs_of: OutputsOf) -> Verdict:
+    def judge(self, outputs_of: OutputsOf) -> SplitJudgements:
         links = self.links
         validation = self._judged(links.validation, links.validation_negatives, outputs_of)
         if not len(links.test):
-            return Verdict(validation, None)
-        return Verdict(validation, self._judged(links.test, links.test_negatives, outputs_of))
+            return SplitJudgements(validation, None)
+        return SplitJudgements(validation, self._judged(links.test, links.test_negatives, outputs_of))
 
     def _judged(self, asked: Pairs, others: Pairs, outputs_of: OutputsOf) -> Judgement:
         found = judge_links(self.links, asked, others, self._scorer, outputs_of, self.settings.recall_at)

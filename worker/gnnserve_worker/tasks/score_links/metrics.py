@@ -142,7 +142,7 @@ def scores_of_pairs(scorer: PairScorer, rows_of: RowsOf, pairs: Pairs) -> np.nda
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedLinks:
     sources: int
     candidates: int
     reciprocals: np.ndarray
@@ -160,7 +160,7 @@ class Ranked:
         return float(self.recalls.mean())
 
 
-def rank_links(links: LinkSet, asked: Pairs, scorer: PairScorer, rows_of: RowsOf, k: int) -> Ranked:
+def rank_links(links: LinkSet, asked: Pairs, scorer: PairScorer, rows_of: RowsOf, k: int) -> RankedLinks:
     random = np.random.default_rng(_SAMPLING_SEED)
     sources = _sample(np.unique(asked.first), MOST_SOURCES, random)
     kept = np.isin(asked.first, sources)
@@ -191,7 +191,7 @@ def rank_links(links: LinkSet, asked: Pairs, scorer: PairScorer, rows_of: RowsOf
             recalls.append(float(best.sum()) / len(hits))
             ndcg += float((gains[: len(best)] * best).sum() / gains[: min(len(hits), k)].sum())
     each, of_sources_found = np.concatenate(reciprocals), np.array(recalls)
-    return Ranked(len(sources), len(candidates), each, of_sources_found, ndcg / len(sources))
+    return RankedLinks(len(sources), len(candidates), each, of_sources_found, ndcg / len(sources))
 
 
 def _partners(source: int, keys: np.ndarray, nodes: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from gnnserve_worker.asking.type_ids import as_text
 from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.nearest.comparison import ByScore, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
-from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_nowhere
+from gnnserve_worker.tasks.recommending import FoldedNode, QueryNodes, lies_nowhere
 from gnnserve_worker.tasks.score_links.folding import Folder, of_no_end
 
 
@@ -73,7 +73,7 @@ class BestPairs:
     def comparison(self, part: IndexPart) -> Comparison:
         return ByScore(self.decoder, part.stand_first)
 
-    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+    def embedding(self, answer: QueryNodes, folded: FoldedNode | None) -> np.ndarray:
         return answer.scores[:1]
 
     def told(self, ids: Sequence[int | str], scores: np.ndarray, variant: str) -> list[RecommendedNode]:
@@ -121,7 +121,7 @@ class BestPairsOfTypes(BestPairs):
         is_alike = self.overlays.takes_json and {weights, index_weights} <= self.model_weights
         return is_alike or weights == index_weights
 
-    def embedding(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+    def embedding(self, answer: QueryNodes, folded: FoldedNode | None) -> np.ndarray:
         return answer.scores[:1] if folded is None else self.folder.embedding_of(folded, answer.scores)[np.newaxis]
 
     def _like_stored(self, node: Any, *, may_be_new: bool) -> int:

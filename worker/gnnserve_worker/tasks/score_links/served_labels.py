@@ -64,7 +64,7 @@ _DECODER: msgspec.json.Decoder[Any] = decoding.decoder(PairLabelsRequest)
 
 
 class NoNodeLabels:
-    """`NodeLabels` where pairs are scored: nodes have none."""
+    """`SourceLabels` where pairs are scored: nodes have none."""
 
     def of_node(self, node: int) -> Any:
         return None

@@ -138,7 +138,7 @@ class TextsAlone(_Alone):
         return ALL_OF_FIRST
 
 
-class TextsWithTypes:
+class TypedTexts:
     """Texts with their type, `user/17`; an edge is source, relation and target."""
 
     request = TypedChangesRequest

@@ -32,7 +32,7 @@ _PAYLOAD = PayloadFields("edgeFeatures", "edgeTimes")
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class ChangeBatchReader:
     """Batches of graphs that call their nodes alike. Methods raise RequestError."""
 
     ids: BatchIds

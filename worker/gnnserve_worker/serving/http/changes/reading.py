@@ -14,8 +14,8 @@ from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal, encode_batch
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.changes.batch_ids import IntegersAlone, TextsAlone, TextsWithTypes
-from gnnserve_worker.serving.http.changes.batches import Batches
+from gnnserve_worker.serving.http.changes.batch_ids import IntegersAlone, TextsAlone, TypedTexts
+from gnnserve_worker.serving.http.changes.batches import ChangeBatchReader
 from gnnserve_worker.serving.http.changes.checks import SPLIT, too_many
 from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, has_more_values, without_collection
 
@@ -23,10 +23,10 @@ MOST_JSON_VALUES = 1 << 20
 """Values of a batch in JSON, whose decoding holds up every other client: about 50 ms."""
 
 
-FORMS: Mapping[IdForm, Batches] = {
-    IdForm.INTEGERS: Batches(IntegersAlone()),
-    IdForm.TEXTS: Batches(TextsAlone()),
-    IdForm.WITH_TYPES: Batches(TextsWithTypes()),
+FORMS: Mapping[IdForm, ChangeBatchReader] = {
+    IdForm.INTEGERS: ChangeBatchReader(IntegersAlone()),
+    IdForm.TEXTS: ChangeBatchReader(TextsAlone()),
+    IdForm.WITH_TYPES: ChangeBatchReader(TypedTexts()),
 }
 _CODES = {
     ChangeProblem.UNKNOWN_NODE: ErrorCode.UNKNOWN_NODE,

@@ -19,7 +19,7 @@ from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import HEADERS_REMEDY, PREDICT_PATH, ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.requests import Answer, Ask, Encoded
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
 
 ID_BYTES = 8
 _SCORES = ("scores",)
@@ -69,7 +69,7 @@ class BinaryCodec:
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         """Never in pieces: the array is sent from where it lies."""
         array = revision.task.array(answer, question)
         is_met = is_in_time is None or is_in_time()
@@ -82,9 +82,9 @@ class BinaryCodec:
         )
         if answer.offset is not None:
             head += f"{OFFSET_HEADER}: {answer.offset}\r\n"
-        return Encoded(head.encode(), array.data.cast("B"))
+        return EncodedAnswer(head.encode(), array.data.cast("B"))
 
-    def encode_error(self, detail: ErrorDetail) -> Encoded:
+    def encode_error(self, detail: ErrorDetail) -> EncodedAnswer:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:

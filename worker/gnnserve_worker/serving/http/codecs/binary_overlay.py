@@ -42,7 +42,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
     read_outputs,
 )
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.requests import Answer, Ask, Encoded
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
 
 COUNTS = struct.Struct("<4q")
 
@@ -84,10 +84,10 @@ class BinaryOverlayCodec:
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         return _PLAIN.encode_answer(answer, question, revision, is_in_time, in_pieces=in_pieces)
 
-    def encode_error(self, detail: ErrorDetail) -> Encoded:
+    def encode_error(self, detail: ErrorDetail) -> EncodedAnswer:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from gnnserve_api import decoding
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.body_form import UNREADABLE, BodyForm, body_error
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
-from gnnserve_worker.asking.tensors import Behind, Contents, Datatype, InJson
+from gnnserve_worker.asking.tensors import Contents, Datatype, InJson, TrailingElements
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, check_values, without_collection
@@ -123,7 +123,7 @@ class _InBody:
             raise RequestError(ErrorCode.INVALID_VALUE, f"{tensor.name}.data", problem, "leave out one of them")
         self._check_size(size, tensor.name)
         start, self._taken = self._taken, self._taken + size
-        return Behind(start, size)
+        return TrailingElements(start, size)
 
     def _check_size(self, size: int, name: str) -> None:
         where = f"{name}.parameters.{SIZE}"

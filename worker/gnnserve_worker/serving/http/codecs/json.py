@@ -36,7 +36,7 @@ from gnnserve_worker.serving.http.codecs.large_json import (
     may_have_field,
     without_collection,
 )
-from gnnserve_worker.serving.requests import Answer, Arrange, Ask, Encoded
+from gnnserve_worker.serving.requests import Answer, Arrange, Ask, EncodedAnswer
 
 _SHORTEST_OVERLAY = len('{"overlay":')
 _CHOOSING = tuple(member.encode() for member in CHOOSING_MEMBERS)
@@ -111,17 +111,17 @@ class JsonCodec:
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         if in_pieces:
-            return Encoded(JSON_HEAD, b"", _encode_blocks(answer, question, revision, is_in_time))
+            return EncodedAnswer(JSON_HEAD, b"", _encode_blocks(answer, question, revision, is_in_time))
         outputs, variant = revision.task.as_json(answer, question), answer.variant
         is_met = is_in_time is None or is_in_time()
         end = _encode_end(variant, revision.manifest.revision, is_met, revision.tier_permille.get(variant))
         if answer.offset is not None:
             end = _with_offset(end, answer.offset)
-        return Encoded(JSON_HEAD, b"{" + outputs + end)
+        return EncodedAnswer(JSON_HEAD, b"{" + outputs + end)
 
-    def encode_error(self, detail: ErrorDetail) -> Encoded:
+    def encode_error(self, detail: ErrorDetail) -> EncodedAnswer:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def _with_offset(end: bytes, offset: int) -> bytes:
     return b'%b,"offset":%d}\n' % (end[:-2], offset)
 
 
-def encode_json_error(detail: ErrorDetail) -> Encoded:
-    return Encoded(JSON_HEAD, encode_error(detail))
+def encode_json_error(detail: ErrorDetail) -> EncodedAnswer:
+    return EncodedAnswer(JSON_HEAD, encode_error(detail))
 
 
 def encode_error(detail: ErrorDetail) -> bytes:

@@ -37,7 +37,7 @@ from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import PREDICTIONS_OF, AskedOf, InferBody
 from gnnserve_worker.serving.http.tensors.served import read_by
-from gnnserve_worker.serving.requests import Answer, Ask, Encoded
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
 from gnnserve_worker.tasks.served import AnswerTensors
 
 JSON_LENGTH = b"inference-header-content-length"
@@ -151,16 +151,16 @@ class OpenInferenceCodec:
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         are_binary, tensors = question.answer_form.are_binary, revision.task.tensors
         if not any(are_binary):
             pieces = self._pieces(answer, question, revision, is_in_time, [], tensors)
-            return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
+            return EncodedAnswer(JSON_HEAD, b"", pieces) if in_pieces else EncodedAnswer(JSON_HEAD, b"".join(pieces))
         buffers = [as_bytes(name, answer, question, tensors) for name in compress(question.outputs, are_binary)]
         sizes = [*map(len, buffers)]
         if question.answer_form.id is not None or answer.offset is not None or len(buffers) < len(are_binary):
             text = b"".join(self._pieces(answer, question, revision, is_in_time, sizes, tensors))
-            return Encoded(_binary_head(text), b"".join([text, *buffers]))
+            return EncodedAnswer(_binary_head(text), b"".join([text, *buffers]))
         # Alike for many answers: nothing else of them is in it.
         is_met = is_in_time is None or is_in_time()
         key = (
@@ -174,7 +174,7 @@ class OpenInferenceCodec:
                 _known_answers.clear()
             known = _known_answers[key] = _binary_head(text), text
         head, text = known
-        return Encoded(head, b"".join([text, *buffers]))
+        return EncodedAnswer(head, b"".join([text, *buffers]))
 
     def _pieces(
         self,
@@ -207,7 +207,7 @@ class OpenInferenceCodec:
         parameters = _parameters(revision.manifest.revision, is_in_time is None or is_in_time(), answer.offset)
         yield b'],"parameters":%b}' % orjson.dumps(parameters if more is _NOTHING_MORE else {**parameters, **more})
 
-    def encode_error(self, detail: ErrorDetail) -> Encoded:
+    def encode_error(self, detail: ErrorDetail) -> EncodedAnswer:
         return encode_protocol_error(detail)
 
 
@@ -240,14 +240,16 @@ class RecommendOpenInferenceCodec(OpenInferenceCodec):
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         found, form = recommend(answer, question, revision), question.answer_form
         told, tensors = msgspec.structs.replace(question, outputs=form.outputs), FoundTensors(found.items, revision)
         buffers = [as_bytes(name, answer, told, tensors) for name in compress(form.outputs, form.are_binary)]
         index = told_of_index(found.index)
         sizes = [*map(len, buffers)]
         text = b"".join(self._pieces(answer, told, revision, is_in_time, sizes, tensors, index))
-        return Encoded(_binary_head(text), b"".join([text, *buffers])) if buffers else Encoded(JSON_HEAD, text)
+        return (
+            EncodedAnswer(_binary_head(text), b"".join([text, *buffers])) if buffers else EncodedAnswer(JSON_HEAD, text)
+        )
 
 
 _known_answers: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
@@ -264,10 +266,10 @@ def _parameters(revision: str, objective_met: bool, offset: int | None) -> dict[
     return told if offset is None else {**told, "offset": offset}
 
 
-def encode_protocol_error(detail: ErrorDetail) -> Encoded:
+def encode_protocol_error(detail: ErrorDetail) -> EncodedAnswer:
     """The protocol's error is a sentence; the code stands in the head."""
     head = b"%b%b: %b\r\n" % (JSON_HEAD, _ERROR_HEADER, detail.code.encode())
-    return Encoded(head, orjson.dumps({"error": detail.message}) + b"\n")
+    return EncodedAnswer(head, orjson.dumps({"error": detail.message}) + b"\n")
 
 
 def open_inference_codec(path: str, headers: Mapping[bytes, bytes]) -> OpenInferenceCodec | None:

@@ -11,7 +11,7 @@ _MODELS = f"{ROOT}/models/"
 _INFER = "/infer"
 
 
-class Call(StrEnum):
+class OpenInferenceCall(StrEnum):
     """Calls that a path may ask for."""
 
     SERVER = "server"
@@ -29,29 +29,29 @@ class Call(StrEnum):
 
 
 _OF_MODEL = {
-    (): Call.METADATA,
-    ("ready",): Call.MODEL_READY,
-    ("config",): Call.CONFIG,
-    ("stats",): Call.STATISTICS,
-    ("infer",): Call.INFER,
+    (): OpenInferenceCall.METADATA,
+    ("ready",): OpenInferenceCall.MODEL_READY,
+    ("config",): OpenInferenceCall.CONFIG,
+    ("stats",): OpenInferenceCall.STATISTICS,
+    ("infer",): OpenInferenceCall.INFER,
 }
 _OF_SERVER = {
-    (): Call.SERVER,
-    ("health", "live"): Call.LIVE,
-    ("health", "ready"): Call.SERVER_READY,
-    ("models", "stats"): Call.STATISTICS,
-    ("repository", "index"): Call.INDEX,
+    (): OpenInferenceCall.SERVER,
+    ("health", "live"): OpenInferenceCall.LIVE,
+    ("health", "ready"): OpenInferenceCall.SERVER_READY,
+    ("models", "stats"): OpenInferenceCall.STATISTICS,
+    ("repository", "index"): OpenInferenceCall.INDEX,
 }
-_POSTED = {Call.INFER, Call.INDEX, Call.LOAD, Call.UNLOAD}
-METHODS = {call: "POST" if call in _POSTED else "GET" for call in Call}
+_POSTED = {OpenInferenceCall.INFER, OpenInferenceCall.INDEX, OpenInferenceCall.LOAD, OpenInferenceCall.UNLOAD}
+METHODS = {call: "POST" if call in _POSTED else "GET" for call in OpenInferenceCall}
 
 
 _REPOSITORY = ("repository", "models")
-_OF_REPOSITORY = {"load": Call.LOAD, "unload": Call.UNLOAD}
+_OF_REPOSITORY = {"load": OpenInferenceCall.LOAD, "unload": OpenInferenceCall.UNLOAD}
 
 
-class Place(msgspec.Struct, frozen=True):
-    call: Call
+class OpenInferencePath(msgspec.Struct, frozen=True):
+    call: OpenInferenceCall
     model: str | None = None
     """None: every model."""
     version: str | None = None
@@ -63,28 +63,28 @@ def is_open_inference(path: str) -> bool:
     return path == ROOT or path.startswith(f"{ROOT}/")
 
 
-def find_inference(path: str) -> Place | None:
+def find_inference(path: str) -> OpenInferencePath | None:
     """The place of a prediction; None: the path is another one. Called for every head that was not read before."""
     if not (path.startswith(_MODELS) and path.endswith(_INFER)):
         return None
     place = read_path(path)
-    return place if place is not None and place.call is Call.INFER else None
+    return place if place is not None and place.call is OpenInferenceCall.INFER else None
 
 
-def read_path(path: str) -> Place | None:
+def read_path(path: str) -> OpenInferencePath | None:
     """None: the protocol has no such path."""
     if not is_open_inference(path):
         return None
     parts = tuple(path.split("/")[2:])
     if (call := _OF_SERVER.get(parts)) is not None:
-        return Place(call)
+        return OpenInferencePath(call)
     if len(parts) == 4 and parts[:2] == _REPOSITORY and parts[2]:
         call = _OF_REPOSITORY.get(parts[3])
-        return None if call is None else Place(call, parts[2])
+        return None if call is None else OpenInferencePath(call, parts[2])
     if len(parts) < 2 or parts[0] != "models" or not parts[1]:
         return None
     model, rest, version = parts[1], parts[2:], None
     if len(rest) >= 2 and rest[0] == "versions":
         version, rest = rest[1], rest[2:]
     call = _OF_MODEL.get(rest)
-    return None if call is None else Place(call, model, version)
+    return None if call is None else OpenInferencePath(call, model, version)

@@ -38,7 +38,7 @@ from gnnserve_worker.serving.http.codecs.recommending.filters import (
     read_filter,
 )
 from gnnserve_worker.serving.http.codecs.recommending.found import recommend
-from gnnserve_worker.serving.requests import Answer, Ask, Encoded
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
@@ -107,7 +107,7 @@ class RecommendCodec:
         is_in_time: Callable[[], bool] | None,
         *,
         in_pieces: bool,
-    ) -> Encoded:
+    ) -> EncodedAnswer:
         found = recommend(answer, question, revision)
         told = RecommendAnswer(
             items=found.items,
@@ -117,9 +117,9 @@ class RecommendCodec:
             index=found.index,
             offset=UNSET if answer.offset is None else answer.offset,
         )
-        return Encoded(JSON_HEAD, _encoder.encode(told) + b"\n")
+        return EncodedAnswer(JSON_HEAD, _encoder.encode(told) + b"\n")
 
-    def encode_error(self, detail: ErrorDetail) -> Encoded:
+    def encode_error(self, detail: ErrorDetail) -> EncodedAnswer:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gnnserve_worker.serving.http.codecs.open_inference import (
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference, is_open_inference
 from gnnserve_worker.serving.http.codecs.recommend import RecommendCodec
 from gnnserve_worker.serving.http.content_coding import CODINGS
-from gnnserve_worker.serving.requests import Codec, Coding, ErrorForm, Head, MediaCodec
+from gnnserve_worker.serving.requests import Codec, ContentCoding, ErrorForm, Head, MediaCodec
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
 CODECS: tuple[MediaCodec, ...] = (JsonCodec(), BinaryCodec(), BinaryOverlayCodec(), RecommendCodec())
@@ -76,7 +76,7 @@ def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -
 
 
 @functools.lru_cache(256)
-def wanted_coding(accepted: bytes) -> Coding | None:
+def wanted_coding(accepted: bytes) -> ContentCoding | None:
     """The coding of the answer that a client asks for by name; None: it is sent as it is. What cannot be read asks for
     nothing."""
     weights: dict[str, float] = {}

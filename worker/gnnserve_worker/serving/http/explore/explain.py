@@ -5,9 +5,9 @@ out in turn. So nothing but the edge differs between two answers, and the engine
 prediction, with the draws of one seed. Where a node has more neighbours than the variant draws, an edge counts as far
 as it is drawn. Of a node that has no answer, its neighbours are told alone.
 
-What is explained is a node, the nodes that it reads, and the same node without one of them (`Subject`). Nodes of any
-type may be looked at, so that people find their way from one to the next; only those that the task answers about are
-explained.
+What is explained is a node, the nodes that it reads, and the same node without one of them (`ExplainedNode`). Nodes of
+any type may be looked at, so that people find their way from one to the next; only those that the task answers about
+are explained.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gnnserve_worker.tasks.served import ExplainedScores
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class NodeExplanation:
     """A node that can be asked about with other lists."""
 
     scores: ExplainedScores
@@ -47,13 +47,13 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ExplainedNode:
     """A node of the graph."""
 
     node: int
     """Its number."""
     lists: tuple[ReadList, ...]
-    explained: Explained | str
+    explained: NodeExplanation | str
     """A text: why it cannot be asked about."""
 
     @property
@@ -61,18 +61,18 @@ class Subject:
         return sum(len(one.neighbours) for one in self.lists)
 
 
-def subject_of(request: ExplainRequest[Any], revision: ServedRevision) -> Subject:
+def subject_of(request: ExplainRequest[Any], revision: ServedRevision) -> ExplainedNode:
     """Raises RequestError: there is no such node."""
     node = revision.graph.naming.find_any(request.node, "node")
-    return Subject(node, revision.graph.lists.of(node), _explained(node, revision))
+    return ExplainedNode(node, revision.graph.lists.of(node), _explained(node, revision))
 
 
-def _explained(node: int, revision: ServedRevision) -> Explained | str:
+def _explained(node: int, revision: ServedRevision) -> NodeExplanation | str:
     scores = revision.task.explained(node)
     if isinstance(scores, str):
         return scores
     stand_in = revision.compute.overlays.stand_in(node)
-    return stand_in if isinstance(stand_in, str) else Explained(scores, stand_in)
+    return stand_in if isinstance(stand_in, str) else NodeExplanation(scores, stand_in)
 
 
 _SEED = 0
@@ -94,14 +94,14 @@ _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
 }
 
 _Lists = Sequence[np.ndarray]
-"""Numbers of the nodes that a node reads, int64, ascending: one array for each of `Subject.lists`."""
+"""Numbers of the nodes that a node reads, int64, ascending: one array for each of `ExplainedNode.lists`."""
 
 
 class _Edge(NamedTuple):
     """An edge that is left out."""
 
     place: int
-    """The place of its list in `Subject.lists`."""
+    """The place of its list in `ExplainedNode.lists`."""
     neighbour: int
 
 
@@ -138,7 +138,7 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
     )  # fmt: skip
 
 
-def _in_turns(subject: Subject) -> Iterator[_Edge]:
+def _in_turns(subject: ExplainedNode) -> Iterator[_Edge]:
     """The edges of the lists, each once: the first of each list, then the second of each."""
     distinct = [np.unique(one.neighbours).tolist() for one in subject.lists]
     for round_ in zip_longest(*distinct):
@@ -146,7 +146,12 @@ def _in_turns(subject: Subject) -> Iterator[_Edge]:
 
 
 async def _influences(
-    model: ServedModel, lane: Lane, variant: str, subject: Subject, explained: Explained, edges: Sequence[_Edge]
+    model: ServedModel,
+    lane: Lane,
+    variant: str,
+    subject: ExplainedNode,
+    explained: NodeExplanation,
+    edges: Sequence[_Edge],
 ) -> _Influences | Outcome:
     revision, lists = lane.revision, [one.neighbours for one in subject.lists]
     whole = await _ask(model, lane, variant, explained, lists)
@@ -175,7 +180,7 @@ def _left_out(lists: _Lists, edge: _Edge) -> _Lists:
 
 
 def _neighbours(
-    subject: Subject, edges: Sequence[_Edge], influences: Sequence[float | UnsetType], revision: ServedRevision
+    subject: ExplainedNode, edges: Sequence[_Edge], influences: Sequence[float | UnsetType], revision: ServedRevision
 ) -> tuple[Neighbour, ...]:
     """Those that have not left meanwhile."""
     labels, naming = revision.task.labels, revision.graph.naming
@@ -187,7 +192,7 @@ def _neighbours(
 
 
 def _answer(
-    subject: Subject, neighbours: tuple[Neighbour, ...], revision: ServedRevision, **found: Any
+    subject: ExplainedNode, neighbours: tuple[Neighbour, ...], revision: ServedRevision, **found: Any
 ) -> ExplainAnswer:
     shown: Any = revision.graph.naming.shown_any(subject.node)
     return ExplainAnswer(
@@ -202,7 +207,7 @@ def _answer(
     )
 
 
-async def _ask(model: ServedModel, lane: Lane, variant: str, explained: Explained, lists: _Lists) -> Outcome:
+async def _ask(model: ServedModel, lane: Lane, variant: str, explained: NodeExplanation, lists: _Lists) -> Outcome:
     """The outcome about the node where it reads these nodes."""
     overlay, seeds = explained.stand_in(lists)
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

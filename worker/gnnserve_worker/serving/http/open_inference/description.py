@@ -7,7 +7,7 @@ from typing import Any
 from gnnserve_worker.asking.tensors import Datatype
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import JSON_LENGTH
-from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, ROOT, Call
+from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, ROOT, OpenInferenceCall
 from gnnserve_worker.serving.http.open_inference.models import listed_models
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, header, told
 from gnnserve_worker.serving.http.tensors.request import ALL_AS_BYTES, AS_BYTES, PARAMETERS, SIZE
@@ -19,24 +19,27 @@ _OBJECT: dict[str, Any] = {"type": "object"}
 _TEXT = {"type": "string"}
 _NULLABLE = {"nullable": True}
 _PATHS = {
-    ROOT: (Call.SERVER, "Name, version and extensions of the server"),
-    f"{ROOT}/health/live": (Call.LIVE, "Whether the process can still answer"),
-    f"{ROOT}/health/ready": (Call.SERVER_READY, "Whether requests should be sent here now"),
-    _MODEL: (Call.METADATA, "Versions, inputs and outputs of a model"),
-    _VERSION: (Call.METADATA, "Inputs and outputs of a version"),
-    f"{_MODEL}/ready": (Call.MODEL_READY, "Whether the model answers now"),
-    f"{_VERSION}/ready": (Call.MODEL_READY, "Whether the version answers now"),
-    f"{_MODEL}/config": (Call.CONFIG, "The model's configuration"),
-    f"{_VERSION}/config": (Call.CONFIG, "The version's configuration"),
-    f"{_MODEL}/stats": (Call.STATISTICS, "What the versions have answered, and the time it took"),
-    f"{_VERSION}/stats": (Call.STATISTICS, "What the version has answered, and the time it took"),
-    f"{ROOT}/models/stats": (Call.STATISTICS, "The statistics of all models"),
-    f"{ROOT}/repository/index": (Call.INDEX, "All models and their versions"),
-    f"{ROOT}/repository/models/{{model}}/load": (Call.LOAD, "Whether the model is loaded; clients load none"),
-    f"{_MODEL}/infer": (Call.INFER, "Classify nodes"),
-    f"{_VERSION}/infer": (Call.INFER, "Classify nodes by this variant"),
+    ROOT: (OpenInferenceCall.SERVER, "Name, version and extensions of the server"),
+    f"{ROOT}/health/live": (OpenInferenceCall.LIVE, "Whether the process can still answer"),
+    f"{ROOT}/health/ready": (OpenInferenceCall.SERVER_READY, "Whether requests should be sent here now"),
+    _MODEL: (OpenInferenceCall.METADATA, "Versions, inputs and outputs of a model"),
+    _VERSION: (OpenInferenceCall.METADATA, "Inputs and outputs of a version"),
+    f"{_MODEL}/ready": (OpenInferenceCall.MODEL_READY, "Whether the model answers now"),
+    f"{_VERSION}/ready": (OpenInferenceCall.MODEL_READY, "Whether the version answers now"),
+    f"{_MODEL}/config": (OpenInferenceCall.CONFIG, "The model's configuration"),
+    f"{_VERSION}/config": (OpenInferenceCall.CONFIG, "The version's configuration"),
+    f"{_MODEL}/stats": (OpenInferenceCall.STATISTICS, "What the versions have answered, and the time it took"),
+    f"{_VERSION}/stats": (OpenInferenceCall.STATISTICS, "What the version has answered, and the time it took"),
+    f"{ROOT}/models/stats": (OpenInferenceCall.STATISTICS, "The statistics of all models"),
+    f"{ROOT}/repository/index": (OpenInferenceCall.INDEX, "All models and their versions"),
+    f"{ROOT}/repository/models/{{model}}/load": (
+        OpenInferenceCall.LOAD,
+        "Whether the model is loaded; clients load none",
+    ),
+    f"{_MODEL}/infer": (OpenInferenceCall.INFER, "Classify nodes"),
+    f"{_VERSION}/infer": (OpenInferenceCall.INFER, "Classify nodes by this variant"),
 }
-_LISTS = frozenset({Call.INDEX})
+_LISTS = frozenset({OpenInferenceCall.INDEX})
 """Calls that are answered by a list."""
 
 
@@ -48,7 +51,9 @@ def describe_open_inference(service: str, revision: ServedRevision | None) -> di
     }
 
 
-def _describe(service: str, path: str, call: Call, summary: str, revision: ServedRevision | None) -> dict[str, Any]:
+def _describe(
+    service: str, path: str, call: OpenInferenceCall, summary: str, revision: ServedRevision | None
+) -> dict[str, Any]:
     models = [service] if revision is None else [model.name for model in listed_models(service, revision)]
     places = {"model": models, "version": [] if revision is None else list(revision.capabilities)}
     parameters: list[dict[str, Any]] = [
@@ -72,16 +77,18 @@ def _describe(service: str, path: str, call: Call, summary: str, revision: Serve
             "503": _error("The worker is loading or about to stop.", RETRY_AFTER),
         },
     }
-    if call is Call.INDEX:
+    if call is OpenInferenceCall.INDEX:
         ready = {"ready": {"type": "boolean", "description": "Only models that answer now."}}
         described["requestBody"] = _json_body({"type": "object", "properties": ready, "additionalProperties": False})
         described["responses"]["400"] = _error("The body is no index request.")
-    if call is Call.LOAD:
+    if call is OpenInferenceCall.LOAD:
         described["requestBody"] = _json_body({"type": "object", "properties": {}, "additionalProperties": False})
         described["responses"]["400"] = _error("The body is no such request, or configures the model.")
     if "{version}" in path:
         described["responses"]["400"] = _error("No such version.")
-    return described if call is not Call.INFER else described | _describe_infer(described, service, revision)
+    return (
+        described if call is not OpenInferenceCall.INFER else described | _describe_infer(described, service, revision)
+    )
 
 
 def _describe_infer(described: dict[str, Any], service: str, revision: ServedRevision | None) -> dict[str, Any]:

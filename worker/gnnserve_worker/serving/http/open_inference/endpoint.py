@@ -17,7 +17,12 @@ from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference import encode_protocol_error
-from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, Place, read_path
+from gnnserve_worker.serving.http.codecs.open_inference_paths import (
+    METHODS,
+    OpenInferenceCall,
+    OpenInferencePath,
+    read_path,
+)
 from gnnserve_worker.serving.http.open_inference.served_models import ServedModels
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.requests import Reply
@@ -64,29 +69,29 @@ class OpenInference:
         if method != METHODS[place.call]:
             raise wrong_method(method, path, METHODS[place.call])
         match place.call:
-            case Call.SERVER:
+            case OpenInferenceCall.SERVER:
                 return _json(self._models.describe_server())
-            case Call.LIVE:
+            case OpenInferenceCall.LIVE:
                 return _told({}, "live", self._models.why_dead())
-            case Call.SERVER_READY:
+            case OpenInferenceCall.SERVER_READY:
                 return _told({}, "ready", self._models.why_unready())
-            case Call.INDEX:
+            case OpenInferenceCall.INDEX:
                 return await self._list_models(scope, receive)
-            case Call.LOAD | Call.UNLOAD:
+            case OpenInferenceCall.LOAD | OpenInferenceCall.UNLOAD:
                 return await self._change(place, scope, receive)
             case _:
                 return self._describe(place)
 
-    def _describe(self, place: Place) -> Reply:
+    def _describe(self, place: OpenInferencePath) -> Reply:
         """What a path of a model tells, or one of all models."""
-        if place.call is Call.MODEL_READY:
+        if place.call is OpenInferenceCall.MODEL_READY:
             assert place.model is not None  # noqa: S101
             why = self._models.why_model_unready(place.model, place.version)
             return _told({"name": place.model}, "ready", why)
         told = self._models.describe(place.call, place.model, place.version)
         return self._predict.refuse(told, encode_protocol_error) if isinstance(told, Refusal) else _json(told)
 
-    async def _change(self, place: Place, scope: Scope, receive: Receive) -> Reply:
+    async def _change(self, place: OpenInferencePath, scope: Scope, receive: Receive) -> Reply:
         """Load a model, or unload it."""
         body = await read_body(scope, receive, "send an object such as {}")
         try:
@@ -94,7 +99,7 @@ class OpenInference:
         except UNREADABLE as error:
             raise RequestError(ErrorCode.INVALID_JSON, "body", f"it is no such request: {error}", "send {}") from None
         assert place.model is not None  # noqa: S101
-        if place.call is Call.UNLOAD:
+        if place.call is OpenInferenceCall.UNLOAD:
             self._models.unload(place.model)
         refusal = self._models.load(place.model, asked.parameters or ())
         return _json({}) if refusal is None else self._predict.refuse(refusal, encode_protocol_error)

@@ -31,7 +31,7 @@ class NamedModel(Protocol):
         """Why it does not answer though the service does; empty: it answers."""
 
 
-class Predictions:
+class PredictionsModel:
     """A `NamedModel`: the service itself."""
 
     def __init__(self, service: str) -> None:
@@ -53,7 +53,7 @@ class Predictions:
         return ""
 
 
-class Recommendations:
+class RecommendationsModel:
     """A `NamedModel`: its versions are the variants whose embeddings the index can be searched with."""
 
     def __init__(self, service: str) -> None:
@@ -93,7 +93,7 @@ def _first_opened(revision: ServedRevision) -> OpenIndex | None:
     return next((found for index in revision.compute.indexes if (found := index.find()) is not None), None)
 
 
-MODELS = (Predictions, Recommendations)
+MODELS = (PredictionsModel, RecommendationsModel)
 
 
 def listed_models(service: str, revision: ServedRevision) -> list[NamedModel]:

@@ -14,7 +14,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine.engine import Engine
 from gnnserve_worker.serving.engine.model import ModelState
-from gnnserve_worker.serving.http.codecs.open_inference_paths import Call
+from gnnserve_worker.serving.http.codecs.open_inference_paths import OpenInferenceCall
 from gnnserve_worker.serving.http.open_inference.about import (
     describe_config,
     describe_index,
@@ -40,10 +40,10 @@ class ServedModels:
         self._metrics = metrics
         self._is_leaving = is_leaving
         self._version = importlib.metadata.version("gnnserve")
-        self._of_model: dict[Call, Callable[[NamedModel, ServedRevision, str | None], dict[str, Any]]] = {
-            Call.METADATA: describe_model,
-            Call.CONFIG: describe_config,
-            Call.STATISTICS: self._list_usage,
+        self._of_model: dict[OpenInferenceCall, Callable[[NamedModel, ServedRevision, str | None], dict[str, Any]]] = {
+            OpenInferenceCall.METADATA: describe_model,
+            OpenInferenceCall.CONFIG: describe_config,
+            OpenInferenceCall.STATISTICS: self._list_usage,
         }
         """What the calls about a model answer, by its revision and the version that is named."""
 
@@ -72,7 +72,7 @@ class ServedModels:
             named.check_version(version, lane.revision)
         return named.why_unready(lane.revision)
 
-    def describe(self, call: Call, model: str | None, version: str | None) -> dict[str, Any] | Refusal:
+    def describe(self, call: OpenInferenceCall, model: str | None, version: str | None) -> dict[str, Any] | Refusal:
         """The answer to a call about a model, or about all of them (None). Raises RequestError where there is none of
         that name."""
         # Statistics are the variants': those of the service are those of all of its models.

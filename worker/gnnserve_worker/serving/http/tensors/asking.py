@@ -11,7 +11,7 @@ import numpy as np
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.edge_payload import PayloadArrays, PayloadFields
 from gnnserve_worker.asking.overlay_arrays import TypeColumns
-from gnnserve_worker.asking.overlay_ids import EdgeFields, NamedIds
+from gnnserve_worker.asking.overlay_ids import EdgeFields, OverlayRequestIds
 from gnnserve_worker.asking.overlay_parts import Counts
 from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestError, counted
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
@@ -98,7 +98,7 @@ def _arrange(
     }
     types = overlays.form.types
     return overlays.arrange_named(
-        NamedIds(ids, new_ids, ends, overridden, relations, _FIELDS),
+        OverlayRequestIds(ids, new_ids, ends, overridden, relations, _FIELDS),
         _rows(elements, NEW_FEATURES, types), _rows(elements, OVERRIDE_FEATURES, types), payload,
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 It is read as far as it does not depend on what the tensors hold: their names, datatypes and shapes, parameters, and the
 outputs that are asked for. Unknown names are refused, so that a misspelt one is not ignored. Where the elements of the
-tensors are is up to the form (`Enclosed`).
+tensors are is up to the form (`ElementSource`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class AskedOf(Protocol):
 PREDICTIONS_OF: AskedOf = attrgetter("task")
 
 
-class Enclosed(Protocol):
+class ElementSource(Protocol):
     """Where a form of requests has the elements of tensors."""
 
     def find(self, index: int, tensor: RequestInput, size: int | None) -> Contents:
@@ -123,7 +123,7 @@ class Enclosed(Protocol):
 
 def read_request(
     request: InferRequest,
-    enclosed: Enclosed,
+    enclosed: ElementSource,
     version: str | None,
     asked: AskedModel,
     revision: ServedRevision,
@@ -208,7 +208,7 @@ def _read_outputs(
 
 def _read_inputs(
     given: tuple[RequestInput, ...],
-    enclosed: Enclosed,
+    enclosed: ElementSource,
     asked: AskedModel,
     revision: ServedRevision,
     limits: OverlayLimits,

@@ -29,7 +29,7 @@ from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
-from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.held import WaitingRequest
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, build_scope
 from gnnserve_worker.serving.http.wire.http1 import (
     HEAD_END,
@@ -48,7 +48,7 @@ from gnnserve_worker.serving.http.wire.http1 import (
     wrong_version,
 )
 from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Patience, Places, Room
-from gnnserve_worker.serving.requests import ErrorForm, Pending, Reply
+from gnnserve_worker.serving.requests import ErrorForm, PendingRequest, Reply
 
 CLIENT_LOG = logging.getLogger(__name__)
 """Records that clients cause at will; the process limits them."""
@@ -68,7 +68,7 @@ class Exchange:
         self.keep_alive = True
 
 
-class Shared:
+class ConnectionContext:
     """State that all connections of a server share."""
 
     def __init__(self, app: ServingApp, patience: Patience, room: Room, start: ResponseStart) -> None:
@@ -79,24 +79,24 @@ class Shared:
         self.patience = patience
         self.start = start
         self.known = KnownHeads(app.access)
-        self.connections: set[Connection] = set()
+        self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         """Tasks that run exchanges, and those that send answers in pieces."""
         self.inlet: Inlet | None = None
         """Where input waits for the service's turns, beside other services; None: it is read as it comes."""
-        self.places: Places[Connection] = Places(room)
+        self.places: Places[HttpConnection] = Places(room)
 
     def connect(self) -> asyncio.Protocol:
         """The protocol of a new connection."""
-        connection, inlet = Connection(self, asyncio.get_running_loop()), self.inlet
+        connection, inlet = HttpConnection(self, asyncio.get_running_loop()), self.inlet
         return connection if inlet is None else QueuedInput(connection, inlet)
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     transport: asyncio.Transport
     _flow: Flow
 
-    def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, shared: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
         self._shared = shared
         self._predict = shared.app.predict
         self._loop = loop
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         """The head of the fast path's request."""
         self._parts: list[bytes] = []
         """Its body, until it is complete."""
-        self._pending: Pending | Held | None = None
+        self._pending: PendingRequest | WaitingRequest | None = None
         """The request, once the engine has it, or while it waits for an offset."""
         self._is_surplus = False
         self._is_deaf = False
@@ -532,7 +532,7 @@ class Connection(asyncio.Protocol):
 
 
 class QueuedInput(asyncio.Protocol):
-    def __init__(self, connection: Connection, inlet: Inlet, clock_ms: Callable[[], float] = monotonic_ms) -> None:
+    def __init__(self, connection: HttpConnection, inlet: Inlet, clock_ms: Callable[[], float] = monotonic_ms) -> None:
         self._connection = connection
         self._inlet = inlet
         self._clock_ms = clock_ms

@@ -137,7 +137,7 @@ class Trouble(Enum):
     that an endless one would take ever longer."""
 
 
-class Sink(Protocol):
+class RequestSink(Protocol):
     """Receiver of what the reader tells of requests, in order."""
 
     def begin_request(self) -> None: ...
@@ -157,7 +157,7 @@ class Reader:
         "begun", "between_messages", "headers", "is_head_open", "url",
     )  # fmt: skip
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []

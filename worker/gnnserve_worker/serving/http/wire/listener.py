@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 from gnnserve_worker.serving.engine.inlet import Inlet
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.wire.connection import QueuedInput, Shared
+from gnnserve_worker.serving.http.wire.connection import ConnectionContext, QueuedInput
 from gnnserve_worker.serving.http.wire.http1 import ResponseStart
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room
 from gnnserve_worker.serving.security.handshakes import HandshakeLimits, TlsListener
@@ -24,11 +24,11 @@ _GIVING_UP_S = 1.0
 _DATE_EVERY_S = 1.0
 
 
-class Listener:
+class HttpListener:
     """Belongs to the event loop's thread."""
 
     def __init__(self, app: ServingApp, patience: Patience = DEFAULT_PATIENCE, room: Room = DEFAULT_ROOM) -> None:
-        self.shared = Shared(app, patience, room, ResponseStart(_encode_date()))
+        self.shared = ConnectionContext(app, patience, room, ResponseStart(_encode_date()))
         self.tls: TlsListener | None = None
         """The TLS listener, where connections are encrypted."""
         self._sock: socket.socket | None = None

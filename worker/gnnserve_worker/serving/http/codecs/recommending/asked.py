@@ -29,7 +29,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter
 from gnnserve_worker.serving.http.codecs.recommending.known import allowed_by, excluded_of, stored_of
-from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
+from gnnserve_worker.serving.http.codecs.recommending.sought import IndexQuery
 from gnnserve_worker.serving.requests import Arrange, Ask
 from gnnserve_worker.tasks.recommending import FoldedNode
 
@@ -77,7 +77,7 @@ class QueryNode:
     def placed(self, error: RequestError) -> RequestError:
         return RequestError(error.code, "node", error.problem, error.remedy) if error.where == "nodes[0]" else error
 
-    def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Sought]:
+    def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, IndexQuery]:
         """The nodes whose embeddings are computed, and what is searched with them. Raises RequestError where the filter
         names what is not there."""
         search, revision, folded = self.search, self.revision, self.folded
@@ -95,7 +95,7 @@ class QueryNode:
                 excluded = np.append(excluded, folded.node)
         filter_ = search.filter
         allowed = None if filter_ is None else allowed_by(filter_, self.held, revision)
-        return nodes, Sought(self.index, self.held, search.count, excluded, allowed, unread_by, folded)
+        return nodes, IndexQuery(self.index, self.held, search.count, excluded, allowed, unread_by, folded)
 
 
 def ask_of(search: NodeSearch, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:

@@ -17,7 +17,7 @@ from gnnserve_worker.asking.naming import IdForm, NodeNaming
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, shown_value
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.columns import NodeColumns
+from gnnserve_worker.nearest.columns import IndexColumns
 from gnnserve_worker.nearest.conditions import passing, why_none_passes
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 
@@ -44,11 +44,11 @@ _KINDS: Mapping[IdForm, tuple[type, ...]] = {
 _WORDS = {(int,): "an integer", (str,): "text", (int, str): "an integer or a text"}
 
 
-class _Filtered(msgspec.Struct):
+class _FilterBody(msgspec.Struct):
     filter: Filter
 
 
-_filtered = decoding.decoder(_Filtered)
+_filtered = decoding.decoder(_FilterBody)
 _TEXT_FORM = BodyForm(
     {"": ("filter",), **FILTER_MEMBERS}, frozenset(), FILTER_REMEDIES, lambda _: '{"price": {"below": 20}}',
     entries=FILTER_ENTRIES,
@@ -93,7 +93,7 @@ def read_filter(given: Mapping[str, Any] | None, naming: NodeNaming) -> NodeFilt
 def read_filter_text(text: str, revision: ServedRevision) -> dict[str, Any]:
     """A filter that stands as JSON in a text. Raises RequestError."""
     body = b'{"filter":%b}' % text.encode()
-    filtered: _Filtered = decode_body(_filtered, body, revision, _TEXT_FORM)
+    filtered: _FilterBody = decode_body(_filtered, body, revision, _TEXT_FORM)
     return filtered.filter
 
 
@@ -116,7 +116,7 @@ def passing_columns(
     return allowed
 
 
-def _columns_of(held: RevisionIndex, revision: ServedRevision) -> NodeColumns:
+def _columns_of(held: RevisionIndex, revision: ServedRevision) -> IndexColumns:
     name, kept = revision.manifest.revision, held.columns
     if held.columns_problem:
         raise _no_columns(

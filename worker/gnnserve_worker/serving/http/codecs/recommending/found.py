@@ -11,8 +11,8 @@ from gnnserve_api.files.embeddings import IndexState
 from gnnserve_api.http.recommend import RecommendedNode
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.search import Found
-from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find
+from gnnserve_worker.nearest.search import SearchHits
+from gnnserve_worker.serving.http.codecs.recommending.sought import IndexQuery, find
 from gnnserve_worker.serving.requests import Answer
 
 
@@ -25,7 +25,7 @@ class Recommendations(msgspec.Struct, frozen=True):
 def recommend(answer: Answer, question: Question, revision: ServedRevision) -> Recommendations:
     """Search the index with what was computed. It takes a millisecond or two, which counts as part of the request's
     time."""
-    sought: Sought = question.form
+    sought: IndexQuery = question.form
     items: list[RecommendedNode] = []
     query = sought.held.comparison.queries(revision.task.recommending.embedding(answer, sought.folded))
     if not query.point_nowhere:
@@ -39,7 +39,7 @@ def recommend(answer: Answer, question: Question, revision: ServedRevision) -> R
     return Recommendations(items, index)
 
 
-def shown_items(found: Found, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
+def shown_items(found: SearchHits, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
     # A node may have left since it was found: then nothing is shown of it.
     shown = [revision.graph.naming.shown(place, place + 1) for place in found.positions.tolist()]
     products = found.products[np.array([bool(one) for one in shown], bool)]

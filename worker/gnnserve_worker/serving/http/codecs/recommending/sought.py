@@ -9,14 +9,14 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.models.pair_queries import PairQueries
 from gnnserve_worker.nearest.recent import merged
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
-from gnnserve_worker.nearest.search import Found
+from gnnserve_worker.nearest.search import SearchHits
 from gnnserve_worker.tasks.recommending import FoldedNode
 
 _MORE = 4
 """How many times as many nodes are asked for where too many of those found turn out to be known."""
 
 
-class Sought(msgspec.Struct, frozen=True):
+class IndexQuery(msgspec.Struct, frozen=True):
     index: OpenIndex
     held: RevisionIndex
     """Where its searches are counted."""
@@ -32,7 +32,7 @@ class Sought(msgspec.Struct, frozen=True):
     is the computed node's own."""
 
 
-def find(query: PairQueries, sought: Sought, revision: ServedRevision) -> Found:
+def find(query: PairQueries, sought: IndexQuery, revision: ServedRevision) -> SearchHits:
     """The nearest nodes, by their positions in the graph. `query`: one that does not point nowhere."""
     reader, neighbours_of = sought.unread_by, revision.graph.neighbours_of
     if reader is None:
@@ -42,11 +42,11 @@ def find(query: PairQueries, sought: Sought, revision: ServedRevision) -> Found:
         found = _nearest(query, asked, sought, revision)
         kept = np.array([reader not in neighbours_of(node) for node in found.positions.tolist()], bool)
         if len(found.positions) < asked or np.count_nonzero(kept) >= sought.count:
-            return Found(found.positions[kept][: sought.count], found.products[kept][: sought.count])
+            return SearchHits(found.positions[kept][: sought.count], found.products[kept][: sought.count])
         asked *= _MORE
 
 
-def _nearest(query: PairQueries, count: int, sought: Sought, revision: ServedRevision) -> Found:
+def _nearest(query: PairQueries, count: int, sought: IndexQuery, revision: ServedRevision) -> SearchHits:
     """What the index has, and what was computed beside it, without nodes that have left."""
     part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
     follower = revision.changes.index_follower
@@ -65,4 +65,4 @@ def _nearest(query: PairQueries, count: int, sought: Sought, revision: ServedRev
     if beside is not None and recent is not None and recent.count:
         of_recent = None if allowed is None else allowed[part.start : part.end]
         found = merged(found, recent.search(query, count, within, of_recent, beside.is_gone), count)
-    return Found(found.positions + part.start, found.products)
+    return SearchHits(found.positions + part.start, found.products)
