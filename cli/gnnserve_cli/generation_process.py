@@ -105,7 +105,7 @@ def _found(of: WantedRevision) -> RevisionManifest | RepositoryError | None:
     """The revision, where there is nothing to compute; None: there is."""
     # Imported here, as in the commands: they bring numpy and numba.
     from gnnserve_cli.generating import GenerationOutcome, advise, find_generated, keep_models  # noqa: PLC0415
-    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
+    from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
 
     if of.service.spec.embeddings is not None:
         return None
@@ -282,7 +282,7 @@ def carry_out(request: GenerationRequest, tell: Callable[[GenerationAnswer], obj
     does not keep the others from theirs; other errors are raised."""
     from gnnserve_cli.embedding import publish_visibly  # noqa: PLC0415
     from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
-    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
+    from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     for of in request.wanted:

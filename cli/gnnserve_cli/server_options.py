@@ -11,9 +11,9 @@ from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
 from gnnserve_api.pods.tracing import DEFAULT_SAMPLED_PERMILLE
 from gnnserve_api.spec.service import GNNService
+from gnnserve_cli.local_log import check_address
 from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_cli.slow_loop import LoadSource, OwnRegistry
-from gnnserve_cli.updates import check_address
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.serving.security.credentials import Credentials, require_usable

@@ -17,11 +17,11 @@ from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode
+from gnnserve_cli.local_log import updates_of
 from gnnserve_cli.local_service import LocalService
 from gnnserve_cli.render import format_bytes, output, profile_tables, put, search_lines
 from gnnserve_cli.server_options import ServerOptions, note
 from gnnserve_cli.slow_loop import slow_loop
-from gnnserve_cli.updates import updates_of
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision

@@ -28,6 +28,7 @@ from gnnserve_operator.decide.generation import (
     decide_compaction,
     decide_generation,
 )
+from gnnserve_operator.decide.log_following import describe_updates
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.problem import Problem
@@ -59,7 +60,6 @@ from gnnserve_operator.decide.status import (
     with_conditions,
     with_namespace,
 )
-from gnnserve_operator.decide.updates import describe_updates
 from gnnserve_operator.decide.workers import Rollout, decide_rollout, decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import (

@@ -19,9 +19,9 @@ from tests.support.changes.replica import FakeReplica, make_batch
 from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_worker.changes import follower, postgres_log, writer
-from gnnserve_worker.changes import updates as module
+from gnnserve_worker.changes import worker_log as module
 from gnnserve_worker.changes.log import Record
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.graph.change_batch import encode_batch
 
 _ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from tests.support.changes.replica import Edge, FakeReplica, make_batch
 from tests.support.machine.waiting import WAIT_S
 
 from gnnserve_worker.changes import follower, writer
-from gnnserve_worker.changes import updates as module
+from gnnserve_worker.changes import worker_log as module
 from gnnserve_worker.changes.follower import Follower, HandedRecord, NoRoomError, grouped
 from gnnserve_worker.changes.lag import Lag
 from gnnserve_worker.changes.log import (
@@ -30,7 +30,7 @@ from gnnserve_worker.changes.log import (
     Record,
     SequencePassedError,
 )
-from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
+from gnnserve_worker.changes.worker_log import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeProblem, encode_batch
 
 _numbers = itertools.count(1)

@@ -23,8 +23,8 @@ from gnnserve_api.files.repository import PROGRAM
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling
+from gnnserve_cli.local_log import log_uid, own_uid, updates_of
 from gnnserve_cli.server_options import choose_credentials, choose_device
-from gnnserve_cli.updates import log_uid, own_uid, updates_of
 from gnnserve_worker import compile_kernels
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
 from gnnserve_worker.graph import living_lists

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.serving.certificates import make_key_pair
 from tests.support.serving.client_worker import FEATURES, Brought, client_worker
 from tests.support.serving.secured_worker import started

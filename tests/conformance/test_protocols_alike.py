@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.conformance.forms import FORMS, Asked, Said, serving
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.overlays.overlay_bodies import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
 from tests.support.serving.http_errors import overload, slow_worker
 from tests.support.serving.questions import question_of

@@ -15,7 +15,7 @@ import pytest
 import typer.main
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.pages.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
 from tests.support.profiles import revision_manifest
 from tests.support.serving.exposed import ON_GPU, canary_sample, watched

@@ -157,7 +157,7 @@ def compact(
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
     from gnnserve_cli.generating import advise, generating_visibly, keep_models  # noqa: PLC0415
-    from gnnserve_cli.updates import check_address, updates_of  # noqa: PLC0415
+    from gnnserve_cli.local_log import check_address, updates_of  # noqa: PLC0415
     from gnnserve_worker.compaction.compact import compact as fold  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
@@ -206,7 +206,7 @@ def purge(
     from dataclasses import replace  # noqa: PLC0415
 
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.updates import check_address, forget_uid, updates_of  # noqa: PLC0415
+    from gnnserve_cli.local_log import check_address, forget_uid, updates_of  # noqa: PLC0415
     from gnnserve_worker.changes.options import SqliteFile  # noqa: PLC0415
     from gnnserve_worker.changes.registry import opened_log  # noqa: PLC0415
     from gnnserve_worker.repository.paths import ServicePaths  # noqa: PLC0415

@@ -19,9 +19,9 @@ def generate(
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
     from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
+    from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
     from gnnserve_cli.render import print_json  # noqa: PLC0415
     from gnnserve_cli.serving import print_profile  # noqa: PLC0415
-    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     service = load_manifest(manifest)

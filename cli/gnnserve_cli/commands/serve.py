@@ -55,6 +55,7 @@ def serve(
     """Serve the published revisions of manifests."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
     from gnnserve_cli.server_options import read_options  # noqa: PLC0415
     from gnnserve_cli.serving import (  # noqa: PLC0415
         PublishedService,
@@ -65,7 +66,6 @@ def serve(
         serve_published,
         unpublished,
     )
-    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
     from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 

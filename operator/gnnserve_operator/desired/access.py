@@ -14,6 +14,7 @@ from gnnserve_api.pods.pool import FIRST_PORT, LAST_PORT, grpc_port
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.endpoint import build_ingress_ports
+from gnnserve_operator.desired.log_volumes import log_secret
 from gnnserve_operator.desired.metadata import (
     Component,
     Manifest,
@@ -23,7 +24,6 @@ from gnnserve_operator.desired.metadata import (
     generation_name,
     selector_for,
 )
-from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.settings import Settings
 
 _RBAC = "rbac.authorization.k8s.io"

@@ -23,9 +23,9 @@ from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.pods import followed_service, serve
 from gnnserve_worker.pods.device import DeviceSettings
+from gnnserve_worker.pods.log_environment import read_updates
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.serve import WorkerSettings
-from gnnserve_worker.pods.updates import read_updates
 
 
 def main() -> int:

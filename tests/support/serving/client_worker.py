@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.graphs.graphs import graph_of
 from tests.support.overlays.overlays import arrange_overlay
 from tests.support.serving.serving import NODES, FakeWorker

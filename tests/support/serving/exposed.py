@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.profiles import revision_manifest
 from tests.support.serving.serving import FakeWorker
 

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.profiles import NETWORK, revision_manifest, variants_of
 
 from gnnserve_api.files.edges import EdgeRules

@@ -25,7 +25,7 @@ from tests.support.serving.secured_worker import Running, started
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision

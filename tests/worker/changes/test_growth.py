@@ -19,7 +19,7 @@ from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import ADDED, MERGED, REMOVED, living_lists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.growth import GrowingArray, enlarged
-from gnnserve_worker.inference.touched import ChangedNodes, TouchedSince
+from gnnserve_worker.inference.changed_nodes import ChangedNodes, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.kernels.primitives import room_for, scratch_for
 from gnnserve_worker.models.pair_queries import Products
@@ -239,7 +239,7 @@ def test_scratch_memory_that_has_grown_samples_as_fresh_memory_does(seed: int) -
 
 
 def test_what_changes_touch_is_a_set_however_often_parts_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnserve_worker.inference.touched._MOST_ENTRIES", 100)
+    monkeypatch.setattr("gnnserve_worker.inference.changed_nodes._MOST_ENTRIES", 100)
     monkeypatch.setattr("gnnserve_worker.inference.written._LOOSE", 100)
     draw, since, written = np.random.default_rng(1), TouchedSince(), WrittenSince()
     listed, renewed = set[int](), set[int]()

@@ -26,7 +26,7 @@ from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_cli.main import app
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.restoring import bring
 from gnnserve_worker.generation import pipeline

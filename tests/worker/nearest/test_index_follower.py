@@ -12,9 +12,9 @@ from tests.support.changes.living import ROOM_BYTES, PlainGraph, batch_of, gener
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.changed_nodes import ChangedNodes, TouchedSince
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.touched import ChangedNodes, TouchedSince
 from gnnserve_worker.nearest.comparison import ByCosine
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.recent import RecentVectors

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.files.edges import Direction
 from gnnserve_api.pods.interface import PodExit
+from gnnserve_cli.local_log import own_uid
 from gnnserve_cli.main import app
-from gnnserve_cli.updates import own_uid
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 

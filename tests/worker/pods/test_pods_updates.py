@@ -10,7 +10,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.pods.routing import CredentialState
 from gnnserve_worker.changes.address import read_address
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile, UpdatesOptions
-from gnnserve_worker.pods.updates import read_updates
+from gnnserve_worker.pods.log_environment import read_updates
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
 

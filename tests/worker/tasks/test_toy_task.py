@@ -33,7 +33,7 @@ from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.html import build_page
 from gnnserve_cli.report.subject import load_subject
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.export.write import build_exact, export_variant
 from gnnserve_worker.generation.pipeline import find, generate, newest_version

@@ -21,7 +21,7 @@ from benchmarks.answers.malformed import LABEL, is_right
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.generation.repository import NODES
 from tests.support.kubernetes.configmap_server import configmap_server
 from tests.support.pods.pods import WorkerPod, publish_answering, table_of, worker_pod

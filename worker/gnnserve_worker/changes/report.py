@@ -8,7 +8,7 @@ from msgspec import UNSET
 from gnnserve_api.pods.change_log import UpdatesProblem, UpdatesProblemKind, UpdatesState
 from gnnserve_worker.changes.follower import NoRoomError
 from gnnserve_worker.changes.log import LogConflictError, LogError
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 
 _KINDS: tuple[tuple[type[LogError], UpdatesProblemKind], ...] = (
     (NoRoomError, UpdatesProblemKind.DELTA_FULL),

@@ -30,9 +30,9 @@ from gnnserve_worker.graph.change_run import ChangeRun, join
 from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun, distinct
 from gnnserve_worker.graph.living_graph import LivingGraph, no_room
 from gnnserve_worker.inference.batch import Infer, Inference
+from gnnserve_worker.inference.changed_nodes import ChangedNodes, TouchedSince
 from gnnserve_worker.inference.drafting import ChangeGroup, Drafting, StoredLayerRows
 from gnnserve_worker.inference.latest_features import LatestFeatures
-from gnnserve_worker.inference.touched import ChangedNodes, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel

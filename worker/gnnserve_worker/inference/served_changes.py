@@ -23,7 +23,7 @@ _NO_FEATURES = UnknownFeatures("its graph stays as it is")
 
 
 class FollowsLog(Protocol):
-    """`changes.updates.Updates`, as a served graph is followed by it."""
+    """`changes.worker_log.Updates`, as a served graph is followed by it."""
 
     @property
     def replica(self) -> object | None: ...  # pragma: no cover

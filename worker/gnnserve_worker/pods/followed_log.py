@@ -15,7 +15,7 @@ from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.log import LogError
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.changes.registry import open_log
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision

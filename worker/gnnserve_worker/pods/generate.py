@@ -35,7 +35,7 @@ from gnnserve_api.pods.interface import (
 )
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.pods.environment import exit_of, required
-from gnnserve_worker.pods.updates import read_updates
+from gnnserve_worker.pods.log_environment import read_updates
 
 if TYPE_CHECKING:
     from gnnserve_api.spec.service import GNNService

@@ -39,8 +39,8 @@ from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.environment import exit_of, required
+from gnnserve_worker.pods.log_environment import read_updates
 from gnnserve_worker.pods.logs import log_as_json
-from gnnserve_worker.pods.updates import read_updates
 from gnnserve_worker.serving.tracing.options import TracingOptions, read_tracing
 
 _log = logging.getLogger(__name__)

@@ -15,14 +15,14 @@ import httpx
 import jsonschema
 import pytest
 from tests.support.changes.changes_reader import COLUMNS, NODES, arrays, revision
-from tests.support.changes.updates import TIME_MS, FakeUpdates
+from tests.support.changes.fake_updates import TIME_MS, FakeUpdates
 from tests.support.serving.http_errors import error_of, samples_of
 from tests.support.serving.secured_worker import started
 from tests.support.serving.serving import Client, FakeWorker, running, service
 
 from gnnserve_api.http.changes import CHANGES_TYPE, MOST_CLIENT_CHARACTERS
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, SequencePassedError
-from gnnserve_worker.changes.updates import NotAppliedError
+from gnnserve_worker.changes.worker_log import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.living import LivingRevision

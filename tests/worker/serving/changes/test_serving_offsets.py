@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.serving.connections import Server, predict, read_responses
 from tests.support.serving.connections import serving as connections
 from tests.support.serving.http_errors import error_of, samples_of

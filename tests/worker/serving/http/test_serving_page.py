@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.pages.browser import Browser, browser
 from tests.support.pages.contrasts import CONTRASTS
 from tests.support.serving.secured_worker import started

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
-from tests.support.changes.updates import FakeUpdates
+from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.machine.waiting import WAIT_S
 from tests.support.serving.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service, with_compute
 from tests.support.serving.several_services import started

@@ -34,7 +34,7 @@ from gnnserve_worker.serving.grpc.messages import (
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.codecs.recommending.tensors import RECOMMENDS
-from gnnserve_worker.serving.http.held import WaitingRequest
+from gnnserve_worker.serving.http.waiting_request import WaitingRequest
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
 from gnnserve_worker.serving.requests import Head, PendingRequest, Reply
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER

@@ -11,7 +11,7 @@ from gnnserve_api.http.protocol import AccuracyTier, NodeTypeAnswer, RelationAns
 from gnnserve_api.pods.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.engine.model import ServedModel

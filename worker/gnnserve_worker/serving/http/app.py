@@ -26,7 +26,7 @@ from gnnserve_api.http.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.pods.routing import CredentialState, Damage, Route
 from gnnserve_worker.asking.overlay import NoOverlays
 from gnnserve_worker.asking.question import ErrorCode, RequestError, unauthorized
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine.engine import Engine

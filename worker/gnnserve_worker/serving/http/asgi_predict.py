@@ -12,8 +12,8 @@ from typing import Any
 from gnnserve_worker.asking.question import ErrorCode, RequestError, wrong_method
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, read_head
 from gnnserve_worker.serving.http.content_coding import decompress, sent_coding
-from gnnserve_worker.serving.http.held import WaitingRequest
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict
+from gnnserve_worker.serving.http.waiting_request import WaitingRequest
 from gnnserve_worker.serving.requests import PendingRequest, Reply
 
 _WATCH_AFTER_S = 0.05

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gnnserve_worker.serving.engine.model import monotonic_ms
-from gnnserve_worker.serving.http.held import WaitingRequest
+from gnnserve_worker.serving.http.waiting_request import WaitingRequest
 from gnnserve_worker.serving.requests import Arrival, PendingRequest, Reply
 from gnnserve_worker.serving.tracing.tracer import Tracer
 

@@ -35,7 +35,7 @@ from gnnserve_worker.asking.question import (
     shown_value,
     unknown_model,
 )
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.served import ServedRevision
@@ -43,9 +43,9 @@ from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.content_coding import compress
-from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, WaitingRequest, wait_for_offset
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Hook, Respond, Timeout, TracingHook
 from gnnserve_worker.serving.http.replies import REFUSAL_STATUS, error_reply, internal_error_reply, refusal_reply
+from gnnserve_worker.serving.http.waiting_request import WAIT_WITHOUT_LATENCY_MS, WaitingRequest, wait_for_offset
 from gnnserve_worker.serving.metrics.counters import RequestCounters
 from gnnserve_worker.serving.requests import (
     Answer,

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.serving.metrics.counters import Durations, add_histogram
 
 

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.pods.routing import CredentialState
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.stats import ProgramStats

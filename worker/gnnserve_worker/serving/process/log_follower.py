@@ -10,7 +10,7 @@ import msgspec
 
 from gnnserve_api.pods.change_log import UpdatesState
 from gnnserve_worker.changes.report import state_of
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.inference.served_changes import STILL
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.pods.routing import Damage, Route, RoutingTable
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine.engine import Engine
 from gnnserve_worker.serving.engine.model import ModelState

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gnnserve_api.pods.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.changes.worker_log import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine.engine import Engine
 from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG

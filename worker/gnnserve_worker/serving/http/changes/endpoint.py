@@ -31,7 +31,7 @@ from gnnserve_api.http.changes import (
 from gnnserve_api.http.protocol import MAX_OFFSET
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, read_whole
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
-from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
+from gnnserve_worker.changes.worker_log import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
 from gnnserve_worker.serving.engine.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response

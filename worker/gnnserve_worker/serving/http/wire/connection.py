@@ -29,7 +29,7 @@ from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
-from gnnserve_worker.serving.http.held import WaitingRequest
+from gnnserve_worker.serving.http.waiting_request import WaitingRequest
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, build_scope
 from gnnserve_worker.serving.http.wire.http1 import (
     HEAD_END,

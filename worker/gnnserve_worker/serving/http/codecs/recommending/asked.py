@@ -28,8 +28,8 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter
+from gnnserve_worker.serving.http.codecs.recommending.index_query import IndexQuery
 from gnnserve_worker.serving.http.codecs.recommending.known import allowed_by, excluded_of, stored_of
-from gnnserve_worker.serving.http.codecs.recommending.sought import IndexQuery
 from gnnserve_worker.serving.requests import Arrange, Ask
 from gnnserve_worker.tasks.recommending import FoldedNode
 

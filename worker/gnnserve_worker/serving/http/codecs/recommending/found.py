@@ -12,7 +12,7 @@ from gnnserve_api.http.recommend import RecommendedNode
 from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.search import SearchHits
-from gnnserve_worker.serving.http.codecs.recommending.sought import IndexQuery, find
+from gnnserve_worker.serving.http.codecs.recommending.index_query import IndexQuery, find
 from gnnserve_worker.serving.requests import Answer
 
 

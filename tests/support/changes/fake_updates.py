@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gnnserve_worker.changes.log import LogConflictError, LogError, Record
-from gnnserve_worker.changes.updates import ChangesRefusedError, Outcome
+from gnnserve_worker.changes.worker_log import ChangesRefusedError, Outcome
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
 
 TIME_MS = 1_795_000_000_000
