@@ -27,7 +27,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
-from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.store import Features, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
@@ -69,7 +69,7 @@ def measure_answers(architecture: str, changes: int) -> AnswerErrors:
         while done < changes:
             batch = plain.random_batch(draw, _BATCH, fresh)
             (said,) = living.apply(living.offset + 1, [batch])
-            if not isinstance(said, Applied):
+            if not isinstance(said, BatchEffect):
                 raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
             done += batch.counts.items
         if (longest := max(map(len, plain.lists.values()))) > _FANOUT:

@@ -31,7 +31,7 @@ from benchmarks.peers.servers import service_manifest
 from benchmarks.shapes import CACHE, PROBES, SHAPES, prepare, prepare_sources
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.change_batch import Applied, decode_batch, encode_batch
+from gnnserve_worker.graph.change_batch import BatchEffect, decode_batch, encode_batch
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch, warm_up
@@ -284,7 +284,7 @@ def _are_exact(sums: LivingSums, nodes: np.ndarray, first: np.ndarray) -> bool:
 def _apply(living: LivingRevision, bodies: Sequence[bytes]) -> int:
     batches = [decode_batch(body) for body in bodies]
     for said in living.apply(living.offset + 1, batches):
-        if not isinstance(said, Applied):
+        if not isinstance(said, BatchEffect):
             raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
     return sum(batch.counts.items for batch in batches)
 

@@ -23,7 +23,7 @@ from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.lessons import Models
 from gnnserve_worker.generation.training_set import fit_normalization, visible_nodes
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import IntegerIds
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
@@ -132,7 +132,7 @@ def measure_replay(name: str, effort: ReplayEffort) -> Replay:
         living, batches = LivingRevision(loaded, _MAX_DELTA_BYTES), 0
         for batches, batch in enumerate(world.batches(_BATCH_NODES), start=1):
             (said,) = living.apply(batches, [batch])
-            if not isinstance(said, Applied):
+            if not isinstance(said, BatchEffect):
                 raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
         rebuilt = _rebuilt(root, spec, world, first, recording)
         arrived = np.arange(world.stored, world.data.graph.nodes)

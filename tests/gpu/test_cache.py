@@ -18,7 +18,7 @@ from tests.support.lacks import lacks_gpu
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching import sharding
 from gnnserve_worker.caching.policies.build import build_policy
-from gnnserve_worker.caching.policy import Changes
+from gnnserve_worker.caching.policy import ResidencyChanges
 from gnnserve_worker.caching.sharding import CachePlan, plan_cache
 from gnnserve_worker.caching.updater import Rhythm
 from gnnserve_worker.gpu import cache as cache_module
@@ -320,7 +320,7 @@ def test_kernels_read_no_wrong_row_while_the_cache_changes(count, device):
         while not stopped.is_set():
             going, coming = (draws.choice(len(side), portion, replace=False) for side in (inside, outside))
             evicted, admitted = inside[going], outside[coming]
-            cache._slots.change(Changes(evicted, admitted))
+            cache._slots.change(ResidencyChanges(evicted, admitted))
             inside[going], outside[coming] = admitted, evicted
             cache._slots.refresh(portion)
 

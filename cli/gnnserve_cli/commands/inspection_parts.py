@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from gnnserve_worker.graph.inspection import ClassCount, Noted, TakenColumn
+    from gnnserve_worker.graph.inspection import ClassCount, FindingNote, TakenColumn
 
 _BAR_WIDTH = 30
 _SHOWN_CLASSES = 12
@@ -18,7 +18,7 @@ _SHORTENED_RUN = 4
 """Fewest columns of a numbered run, such as `interest0` to `interest3`, that is shown by its first and last column."""
 
 
-def remarks(findings: Sequence[Noted], notes: Sequence[str]) -> list[RenderableType]:
+def remarks(findings: Sequence[FindingNote], notes: Sequence[str]) -> list[RenderableType]:
     """What importing did, and what may be a mistake."""
     from gnnserve_cli.render import facts_table  # noqa: PLC0415
 

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from gnnserve_worker.caching.epochs import Epochs
-from gnnserve_worker.caching.policy import NO_ITEMS, Changes
+from gnnserve_worker.caching.policy import NO_ITEMS, ResidencyChanges
 from gnnserve_worker.caching.sharding import CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots
 from gnnserve_worker.kernels.primitives import mix
@@ -228,7 +228,7 @@ def run_stress(stress: Stress) -> Outcome:
             going = draws.choice(len(inside), stress.portion, replace=False)
             coming = draws.choice(len(outside), stress.portion, replace=False)
             evicted, admitted = inside[going], outside[coming]
-            slots.change(Changes(evicted, admitted))
+            slots.change(ResidencyChanges(evicted, admitted))
             inside[going], outside[coming] = admitted, evicted
             slots.refresh(stress.portion)
 

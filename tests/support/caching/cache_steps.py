@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from gnnserve_worker.caching.policy import NO_ITEMS, Changes
+from gnnserve_worker.caching.policy import NO_ITEMS, ResidencyChanges
 from gnnserve_worker.caching.sharding import CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots
 
@@ -73,7 +73,7 @@ class Scene:
         self.slots.fill(np.array([0]))
         self._silent = False
         self._stop()
-        self.slots.change(Changes(np.array([0]), np.array([1])))
+        self.slots.change(ResidencyChanges(np.array([0]), np.array([1])))
         self._stop()
         self.slots.refresh(1)
         self._stop()

@@ -19,7 +19,7 @@ from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.generation import one_relation
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts, encode_batch
+from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch, ChangeCounts, encode_batch
 from gnnserve_worker.graph.change_ids import ChangeIds, IntegerIds, TextIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
@@ -212,5 +212,5 @@ def write_and_apply(
         for number, batch in enumerate(batches, start=sequence + 1):
             log.append([Entry("tests", number, batch.counts.items, encode_batch(batch))])
     said = living.apply(living.offset + 1, batches)
-    assert all(isinstance(one, Applied) for one in said), said
+    assert all(isinstance(one, BatchEffect) for one in said), said
     return sequence + len(batches)

@@ -24,7 +24,7 @@ from gnnserve_api.files.repository import ChangedSource, RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.generation import one_relation
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, TextIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.links import Pairs
@@ -185,7 +185,7 @@ class ChangingLinks(Protocol):
 
 def apply(living: LivingRevision, batch: ChangeBatch) -> int:
     (said,) = living.apply(living.offset + 1, [batch])
-    assert isinstance(said, Applied), said
+    assert isinstance(said, BatchEffect), said
     return batch.counts.items
 
 

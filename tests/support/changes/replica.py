@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gnnserve_worker.graph.change_batch import (
-    Applied,
+    BatchEffect,
     ChangeBatch,
     ChangeCounts,
     ChangeProblem,
@@ -76,15 +76,15 @@ class FakeReplica:
         with self._lock:
             return self._check(batch)
 
-    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[Applied | ChangeRefusal]:
-        said: list[Applied | ChangeRefusal] = []
+    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[BatchEffect | ChangeRefusal]:
+        said: list[BatchEffect | ChangeRefusal] = []
         for number, batch in enumerate(batches):
             said.append(self._apply_one(offset + number, batch))
             if self._offset < offset + number:
                 break
         return said
 
-    def _apply_one(self, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
+    def _apply_one(self, offset: int, batch: ChangeBatch) -> BatchEffect | ChangeRefusal:
         self.reached.set()
         assert self.gate.wait(60)
         if self.fault is not None:
@@ -116,7 +116,7 @@ class FakeReplica:
                 return _refusal(ChangeProblem.UNKNOWN_NODE, f"removedNodes[{place}]", f"there is no node {node}")
         return None
 
-    def _apply(self, batch: ChangeBatch) -> Applied:
+    def _apply(self, batch: ChangeBatch) -> BatchEffect:
         new, edges, removed_edges, removed = _read(batch)
         self.room -= batch.counts.items
         self.nodes.update(new)
@@ -126,7 +126,7 @@ class FakeReplica:
         self.edges.difference_update(removed_edges)
         self.nodes.difference_update(removed)
         self.edges = {edge for edge in self.edges if not set(edge) & set(removed)}
-        return Applied(unchanged)
+        return BatchEffect(unchanged)
 
 
 def _refusal(problem: ChangeProblem, field: str, message: str) -> ChangeRefusal:

@@ -30,7 +30,7 @@ from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows, places_of
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.table_nodes import Labelled
+from gnnserve_worker.graph.sources.table_nodes import LabelledNodes
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits
 from gnnserve_worker.opening.living_graphs import living_graphs
 from gnnserve_worker.sampling.batch_view import Part, view_of
@@ -141,7 +141,7 @@ def opened(data: GraphData) -> Toy:
 
 def assembled(kinds: list[tuple[str, int]], relations: list[GivenRelation], *, reverse: str) -> GraphData:
     splits = Splits(np.array([0]), np.array([1]), np.array([2]))
-    labelled = Labelled(np.arange(USERS) % 2, (0, 1), splits)
+    labelled = LabelledNodes(np.arange(USERS) % 2, (0, 1), splits)
     types = [
         GivenType(NodeType(name, nodes, np.ones((nodes, 1), np.float32)), None if place else labelled, "a test")
         for place, (name, nodes) in enumerate(kinds)

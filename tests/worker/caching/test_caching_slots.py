@@ -5,7 +5,7 @@ import pytest
 from tests.support.caching.cache_steps import Scene, all_scenes
 
 from gnnserve_worker.caching import slots as slots_module
-from gnnserve_worker.caching.policy import NO_ITEMS, Changes
+from gnnserve_worker.caching.policy import NO_ITEMS, ResidencyChanges
 from gnnserve_worker.caching.sharding import CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots, portions
 
@@ -53,7 +53,7 @@ def items(*numbers):
 def test_what_is_evicted_is_masked_before_anything_is_written_into_its_slot(slots, storage):
     slots.fill(items(3, 14))
     storage.calls.clear()
-    slots.change(Changes(evicted=items(14), admitted=items(25)))
+    slots.change(ResidencyChanges(evicted=items(14), admitted=items(25)))
     assert storage.calls == [("mask", [14]), ("wait",), ("write", [25]), ("unmask", [25])]
     assert slots.readable().tolist() == [3, 25]
 
@@ -66,7 +66,7 @@ def test_directory_and_ledger_agree_over_a_thousand_random_changes(slots, storag
         outside = [item for item in range(PLAN.items) if item not in inside]
         room = PLAN.capacity - len(inside) + len(evicted)
         admitted = rng.permutation(outside)[: rng.integers(0, min(4, room) + 1)].astype(np.int64)
-        slots.change(Changes(evicted, admitted))
+        slots.change(ResidencyChanges(evicted, admitted))
         if rng.random() < 0.3:
             slots.invalidate(rng.integers(0, PLAN.nodes, 2))
         inside = inside - set(evicted.tolist()) | set(admitted.tolist())
@@ -96,7 +96,7 @@ def test_a_row_that_changed_is_not_read_until_it_was_copied_again(slots, storage
 
 def test_a_row_that_changes_while_it_is_copied_is_copied_again_and_never_shown_before(slots, storage):
     storage.during_write = lambda: slots.invalidate(items(4))
-    slots.change(Changes(NO_ITEMS, items(4, 5)))
+    slots.change(ResidencyChanges(NO_ITEMS, items(4, 5)))
     assert ("unmask", [5]) in storage.calls
     assert storage.directory[4] == -1
     storage.during_write = lambda: None
@@ -107,7 +107,7 @@ def test_a_row_that_changes_while_it_is_copied_is_copied_again_and_never_shown_b
 def test_a_row_that_changed_and_was_evicted_is_forgotten(slots, storage):
     slots.fill(items(3))
     slots.invalidate(items(3))
-    slots.change(Changes(evicted=items(3), admitted=items(4)))
+    slots.change(ResidencyChanges(evicted=items(3), admitted=items(4)))
     assert slots.refresh(10) == 0
     assert slots.readable().tolist() == [4]
     assert not slots.has_outdated
@@ -116,8 +116,8 @@ def test_a_row_that_changed_and_was_evicted_is_forgotten(slots, storage):
 def test_a_row_that_was_admitted_again_since_it_changed_is_not_written_while_it_is_read(slots, storage):
     slots.fill(items(3))
     slots.invalidate(items(3))
-    slots.change(Changes(evicted=items(3), admitted=NO_ITEMS))
-    slots.change(Changes(evicted=NO_ITEMS, admitted=items(3)))
+    slots.change(ResidencyChanges(evicted=items(3), admitted=NO_ITEMS))
+    slots.change(ResidencyChanges(evicted=NO_ITEMS, admitted=items(3)))
     storage.calls.clear()
     assert slots.refresh(10) == 0
     assert storage.calls == []
@@ -128,7 +128,7 @@ def test_a_row_that_changed_twice_and_was_copied_in_between_is_copied_once_more_
     slots.invalidate(items(3, 4))
     assert slots.refresh(1) == 1
     slots.invalidate(items(3))
-    slots.change(Changes(evicted=items(4), admitted=items(5)))
+    slots.change(ResidencyChanges(evicted=items(4), admitted=items(5)))
     storage.calls.clear()
     while slots.has_outdated:
         slots.refresh(1)
@@ -152,7 +152,7 @@ def test_where_any_row_may_have_changed_all_are_masked_at_once_and_copied_again_
 
 def test_what_is_being_copied_while_any_row_may_have_changed_is_copied_again(slots, storage):
     storage.during_write = slots.invalidate_all
-    slots.change(Changes(NO_ITEMS, items(4)))
+    slots.change(ResidencyChanges(NO_ITEMS, items(4)))
     assert storage.directory[4] == -1
     storage.during_write = lambda: None
     assert slots.refresh(10) == 1
@@ -177,7 +177,7 @@ def test_rows_that_change_after_the_storage_failed_once_are_still_masked(slots, 
     with monkeypatch.context() as patched:
         patched.setattr(storage, failing, fail)
         with pytest.raises(MemoryError):
-            slots.change(Changes(evicted=items(3), admitted=items(5)))
+            slots.change(ResidencyChanges(evicted=items(3), admitted=items(5)))
     slots.invalidate(items(3, 4, 5))
     assert (storage.directory == -1).all()
 
@@ -190,10 +190,10 @@ def test_nodes_that_do_not_exist_cannot_be_invalidated(slots, node):
 
 def test_a_policy_that_contradicts_the_ledger_is_caught(slots):
     with pytest.raises(ValueError, match="item 5 is to be evicted and is not cached"):
-        slots.change(Changes(items(5), NO_ITEMS))
+        slots.change(ResidencyChanges(items(5), NO_ITEMS))
     slots.fill(items(5))
     with pytest.raises(ValueError, match="item 5 is to be admitted and is cached"):
-        slots.change(Changes(NO_ITEMS, items(4, 5)))
+        slots.change(ResidencyChanges(NO_ITEMS, items(4, 5)))
     with pytest.raises(ValueError, match="beyond the capacity"):
         slots.fill(items(*range(10, 17)))
 
@@ -202,7 +202,7 @@ def test_a_policy_that_contradicts_the_ledger_is_caught(slots):
     ("evicted", "admitted", "free"), [(7, 7, 0), (0, 5, 5), (9, 2, 0), (2, 9, 7), (10, 10, 1), (0, 0, 0)]
 )
 def test_portions_are_bounded_and_never_need_more_slots_than_are_free(evicted, admitted, free):
-    changes = Changes(np.arange(evicted), 100 + np.arange(admitted))
+    changes = ResidencyChanges(np.arange(evicted), 100 + np.arange(admitted))
     parts = list(portions(changes, 3, free))
     for part in parts:
         assert len(part.evicted) <= 3

@@ -24,7 +24,7 @@ from tests.support.overlays.typed_overlays import Given, made
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import (
-    Applied,
+    BatchEffect,
     ChangeBatch,
     ChangeCounts,
     ChangeProblem,
@@ -76,8 +76,8 @@ class Replay:
         written = Written(SourceChanges(np.zeros((NODES, FEATURES), np.float32), loaded.labels.classes))
         return Replay(LivingRevision(loaded, ROOM_BYTES, written.note), written)
 
-    def apply(self, groups: Sequence[Sequence[ChangeBatch]]) -> list[Applied | ChangeRefusal]:
-        said: list[Applied | ChangeRefusal] = []
+    def apply(self, groups: Sequence[Sequence[ChangeBatch]]) -> list[BatchEffect | ChangeRefusal]:
+        said: list[BatchEffect | ChangeRefusal] = []
         for group in groups:
             said += self.living.apply(self.living.offset + 1, group)
         return said

@@ -23,7 +23,7 @@ from tests.support.overlays.overlays import RULES, arrange_overlay
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
-    Applied,
+    BatchEffect,
     ChangeBatch,
     ChangeCounts,
     ChangeProblem,
@@ -56,7 +56,7 @@ def opened(
     return LivingRevision(loaded, max_delta_bytes)
 
 
-def apply_one(living: LivingRevision, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
+def apply_one(living: LivingRevision, offset: int, batch: ChangeBatch) -> BatchEffect | ChangeRefusal:
     (said,) = living.apply(offset, [batch])
     return said
 
@@ -91,7 +91,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
     plain, draw = PlainGraph(NODES, 3, rules), np.random.default_rng(4)
     living, fresh = opened(tmp_path, plain, architecture), [*range(10_000, 9_000, -1)]
     for offset in range(1, 13):
-        assert isinstance(apply_one(living, offset, plain.random_batch(draw, 12, fresh)), Applied)
+        assert isinstance(apply_one(living, offset, plain.random_batch(draw, 12, fresh)), BatchEffect)
     assert {"x1", "x2", "projected", "stored1"} <= {*living._loaded.variants}
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain, architecture)
     assert living.nodes == len(plain.lists)
@@ -123,7 +123,7 @@ def test_batches_together_are_as_one_after_the_other(tmp_path: Path, rules: Edge
     wrong = batch_of(np.zeros((0, FEATURES), np.float32), removed=[-7])
     batches = [plain.random_batch(draw, 8, fresh) for _ in range(30)]
     said = living.apply(1, [*batches[:20], wrong, *batches[20:]])
-    assert [isinstance(one, Applied) for one in said] == [number != 20 for number in range(31)]
+    assert [isinstance(one, BatchEffect) for one in said] == [number != 20 for number in range(31)]
     assert living.offset == 31
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
 
@@ -168,7 +168,7 @@ def test_a_number_beyond_all_others_is_followed_too(tmp_path: Path) -> None:
     for offset, size in enumerate((1.0, 1e6, 1.0, 1e30, 1.0), start=1):
         row = np.full((1, FEATURES), size, np.float32)
         plain.features[3] = row[0]
-        assert isinstance(apply_one(living, offset, batch_of(row, overrides=[3])), Applied)
+        assert isinstance(apply_one(living, offset, batch_of(row, overrides=[3])), BatchEffect)
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
 
 
@@ -179,7 +179,7 @@ def test_nodes_are_found_by_whatever_they_are_called(tmp_path: Path, kind: str) 
     fresh = [f"new {i}" for i in range(500)] if kind == "texts" else [*range(2_000_000, 1_999_000, -1)]
     living = opened(tmp_path, plain)
     for offset in range(1, 40):
-        assert isinstance(apply_one(living, offset, plain.random_batch(draw, 6, fresh)), Applied)
+        assert isinstance(apply_one(living, offset, plain.random_batch(draw, 6, fresh)), BatchEffect)
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
     shown = living.graph.ids.shown(0, living.graph.ids.count)
     assert shown == [*plain.lists]
@@ -195,7 +195,7 @@ def test_a_node_may_come_back_under_its_id(tmp_path: Path) -> None:
     plain.remove_node(3)
     assert living.graph.ids.find(ids_of([3])).tolist() == [-1]
     for offset in (2, 4):
-        assert isinstance(apply_one(living, offset, batch_of(row, [3], edges=[(3, 5)])), Applied)
+        assert isinstance(apply_one(living, offset, batch_of(row, [3], edges=[(3, 5)])), BatchEffect)
         assert living.graph.ids.find(ids_of([3])).tolist() == [NODES + offset // 2 - 1]
         apply_one(living, offset + 1, batch_of(row[:0], removed=[3]))
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
@@ -293,7 +293,7 @@ def test_a_node_that_all_others_read_can_leave(tmp_path: Path) -> None:
         plain.add_edge(*edge)
     plain.remove_node(5)
     said = living.apply(1, [batch_of(none, edges=edges), batch_of(none, removed=[5])])
-    assert all(isinstance(one, Applied) for one in said)
+    assert all(isinstance(one, BatchEffect) for one in said)
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
 
 
@@ -346,7 +346,7 @@ def test_changes_end_where_their_memory_does_and_predictions_go_on(tmp_path: Pat
     living, row = opened(tmp_path, plain, max_delta_bytes=100_000), np.ones((1, FEATURES), np.float32)
     offset = 0
     while isinstance(
-        said := apply_one(living, offset + 1, batch_of(row, [1000 + offset], edges=[(1000 + offset, 1)])), Applied
+        said := apply_one(living, offset + 1, batch_of(row, [1000 + offset], edges=[(1000 + offset, 1)])), BatchEffect
     ):
         offset += 1
         assert offset < 1000

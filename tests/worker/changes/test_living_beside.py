@@ -23,7 +23,7 @@ from tests.support.changes.living import (
 
 import gnnserve_worker.inference.living as living_module
 from gnnserve_api.files.edges import Direction, EdgeRules
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
+from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch
 from gnnserve_worker.inference.drafting import ChangeGroup
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -59,7 +59,7 @@ def groups_of(plain: PlainGraph, seed: int, count: int, size: int) -> list[list[
 
 def apply_all(living: LivingRevision, groups: list[list[ChangeBatch]]) -> None:
     for group in groups:
-        assert all(isinstance(said, Applied) for said in living.apply(living.offset + 1, group))
+        assert all(isinstance(said, BatchEffect) for said in living.apply(living.offset + 1, group))
 
 
 @pytest.mark.campaign

@@ -44,7 +44,7 @@ from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.folding import fold
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.change_batch import Applied, encode_batch
+from gnnserve_worker.graph.change_batch import BatchEffect, encode_batch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.models.folding import SHARES
@@ -97,7 +97,7 @@ def test_after_any_changes_and_once_they_are_folded_links_are_those_of_the_graph
     plain.add_edge(*known)
     log = SqliteLog(tmp_path / "log.sqlite", UID)
     log.append([Entry("tests", place, one.counts.items, encode_batch(one)) for place, one in enumerate(batches)])
-    assert all(isinstance(said, Applied) for said in living.apply(1, batches))
+    assert all(isinstance(said, BatchEffect) for said in living.apply(1, batches))
     version = replace(data_of(plain, "version"), made_of=ChangedSource("source", UID, 7, 7, 7))
     anew = hold_out_links(spec, settings, source, version)
     rebuilt = load_revision(repository, generated(repository, spec, anew).revision)
@@ -139,7 +139,7 @@ def test_links_over_types_are_those_of_the_graph_built_anew(tmp_path: Path, monk
         batch = batch_of_body(plain.random_batch(draw, 8), loaded.new_nodes.features)
         log.append([Entry("tests", place, batch.counts.items, encode_batch(batch))])
         (said,) = living.apply(place + 1, [batch])
-        assert isinstance(said, Applied), said
+        assert isinstance(said, BatchEffect), said
     built, inputs = plain.built()
     with embeddings_of(model, inputs), torch.no_grad():
         outputs = model.outputs(built)
@@ -180,7 +180,7 @@ def test_rows_of_light_gcn_are_the_sums_of_those_that_nodes_are_joined_to_now(
         batch = plain.random_batch(draw)
         log.append([Entry("tests", place, batch.counts.items, encode_batch(batch))])
         (said,) = living.apply(place + 1, [batch])
-        assert isinstance(said, Applied), said
+        assert isinstance(said, BatchEffect), said
     names, expected = [*plain.joined], np.stack([*plain.rows().values()])
     assert len(plain.touched) > 40
     np.testing.assert_allclose(rows_of(loaded, names), expected, atol=1e-5)

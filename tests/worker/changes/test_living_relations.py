@@ -42,7 +42,7 @@ from gnnserve_cli.changes.files import read_changes as read_rows
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
-    Applied,
+    BatchEffect,
     ChangeBatch,
     ChangeCounts,
     ChangeRefusal,
@@ -79,7 +79,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     for _ in range(4):
         for _ in range(3):
             said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served)])
-            assert all(isinstance(one, Applied) for one in said), said
+            assert all(isinstance(one, BatchEffect) for one in said), said
         assert_answers_are_those_of(living, plain)
     batches = [batch_of(plain.random_batch(draw, 5), served) for _ in range(6)]
     living.apply(living.offset + 1, batches)
@@ -109,7 +109,7 @@ def test_later_layers_follow_changes_over_as_many_hops(
     served = served_by(living)
     for _ in range(3):
         said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 6), served) for _ in range(2)])
-        assert all(isinstance(one, Applied) for one in said), said
+        assert all(isinstance(one, BatchEffect) for one in said), said
         expected, seeds = plain.scores(), numbers_of(served, plain.target_ids)
         for name in ("projected-float16", "stored2-float16", "stored3-float16"):
             found = served.compute.infer(name, seeds.copy(), 0).scores
@@ -171,7 +171,7 @@ def test_nodes_are_called_by_texts_and_integers_with_their_types(shops: Path) ->
     served = served_by(living)
     batch = batch_of(EVERYTHING, served)
     (said,) = living.apply(1, [batch])
-    assert isinstance(said, Applied)
+    assert isinstance(said, BatchEffect)
     shown = {kind.name: served.graph.ids.shown(kind, 0, 100) for kind in served.graph.described.types}
     assert shown["user"][-1] == "new"
     assert shown["tag"] == ["t0", "t1", "t3", "t4", "sale"]
@@ -249,7 +249,7 @@ def test_batches_together_are_as_one_after_the_other(shops: Path) -> None:
     batches = [batch_of(body, served) for body in bodies]
     said = [said for offset, batch in enumerate(batches, start=1) for said in one.apply(offset, [batch])]
     assert said == all_.apply(1, batches)
-    assert [isinstance(each, Applied) for each in said] == [True, True, False, True, True]
+    assert [isinstance(each, BatchEffect) for each in said] == [True, True, False, True, True]
     assert lists_of(one.graph) == lists_of(all_.graph) == lists_of(one.drafting.graph)
     seeds = numbers_of(served, ["u1", "new"])
     np.testing.assert_array_equal(
@@ -263,7 +263,7 @@ def test_an_edge_that_is_there_changes_nothing_where_it_counts_once(shops: Path)
     served = served_by(living)
     body = {"edges": [["user/u1", "knows", "user/u2"], ["user/u2", "knows", "user/u1"]]}
     living.apply(1, [batch_of(body, served)])
-    assert living.apply(2, [batch_of(body, served)]) == [Applied(2)]
+    assert living.apply(2, [batch_of(body, served)]) == [BatchEffect(2)]
 
 
 @pytest.mark.parametrize(

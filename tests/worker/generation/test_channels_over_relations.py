@@ -18,7 +18,7 @@ from tests.support.models.networks_of_types import data_of, generated, saved, sc
 from tests.support.overlays.typed_overlays import model_of, spec_of
 
 from gnnserve_api.files.repository import VariantManifest
-from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -89,7 +89,7 @@ def test_channels_that_the_next_layer_reads_are_kept_of_each_type_and_follow_cha
     served = served_by(living)
     for _ in range(4):
         said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served)])
-        assert all(isinstance(one, Applied) for one in said), said
+        assert all(isinstance(one, BatchEffect) for one in said), said
     assert_answers_are_those_of(living, plain)
 
 

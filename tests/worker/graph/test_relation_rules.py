@@ -15,7 +15,7 @@ from gnnserve_api.files.repository import ChangedSource
 from gnnserve_api.spec.heterogeneous import HeterogeneousSource
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.table_nodes import Labelled
+from gnnserve_worker.graph.sources.table_nodes import LabelledNodes
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits
 from gnnserve_worker.sampling.neighbours import Scratch
 
@@ -44,7 +44,7 @@ def imported(rules: EdgeRules) -> GraphData:
     ends = np.array(EDGES)
     splits = Splits(np.array([0]), np.array([1]), np.array([2]))
     users = NodeType("user", NODES, np.eye(NODES, dtype=np.float32))
-    labelled = Labelled(np.arange(NODES) % 2, (0, 1), splits)
+    labelled = LabelledNodes(np.arange(NODES) % 2, (0, 1), splits)
     follows = GivenRelation("user", "follows", "user", ends[:, 0], ends[:, 1], "a test", ("src", "dst"), rules)
     return assemble(SOURCE, "0123abcd", [GivenType(users, labelled, "a test")], [follows])
 

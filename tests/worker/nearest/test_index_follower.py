@@ -10,7 +10,7 @@ import pytest
 from tests.support.changes.living import ROOM_BYTES, PlainGraph, batch_of, generated
 
 from gnnserve_api.files.edges import Direction, EdgeRules
-from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.changed_nodes import ChangedNodes, TouchedSince
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
@@ -59,7 +59,7 @@ def test_every_embedding_that_a_change_alters_is_reached(
         batch = plain.random_batch(draw, 3, fresh)
         nodes = np.arange(replica.graph.ids.count)
         before = infer_batch(loaded, "x1", nodes, 0).embeddings
-        assert all(isinstance(said, Applied) for said in replica.apply(replica.offset + 1, [batch]))
+        assert all(isinstance(said, BatchEffect) for said in replica.apply(replica.offset + 1, [batch]))
         after = infer_batch(loaded, "x1", nodes, 0).embeddings
         assert before is not None and after is not None
         altered = {*np.flatnonzero(np.abs(before - after).max(axis=1) > 1e-6).tolist()}

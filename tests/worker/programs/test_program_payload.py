@@ -23,7 +23,7 @@ from gnnserve_api.files.repository import RowSource, VariantManifest, program_ne
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.overlay import EdgeRows, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import places_of
@@ -164,7 +164,7 @@ def test_changes_of_the_graph_reach_the_program(tmp_path: Path, exported: Path) 
     attr, time = RANDOM.normal(size=(2, 2)).astype(np.float32), np.array([50, 90])
     batch = batch_of(rows, [new], [read], [(read, new), (new, reader)], [(leaving, left)])
     (said,) = living.apply(1, [msgspec.structs.replace(batch, edge_features=attr, edge_times=time)])
-    assert isinstance(said, Applied)
+    assert isinstance(said, BatchEffect)
     found = infer_batch(loaded, "x1", np.array([NODES, reader, left, 9], np.int64), key=0)
     worth = attr * (time[:, None] / 100)
     features = X.copy()

@@ -27,7 +27,7 @@ from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.sources.load import LAYOUTS, source_digest
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
@@ -180,7 +180,7 @@ def test_a_change_that_the_release_took_is_read_alike_and_makes_the_same_scores(
     kept = (release.made / "change.bin").read_bytes()
     assert written == kept, "the log of a service goes on from one release to the next"
     (said,) = living.apply(1, [read_changes(kept, CHANGES_TYPE.encode(), served)[1]])
-    assert isinstance(said, Applied), said
+    assert isinstance(said, BatchEffect), said
     for name in living._loaded.variants:
         found = whole(living._loaded, name, release.scores["seeds"])
         np.testing.assert_allclose(found, release.scores[f"changed.{name}"], rtol=CLOSE, atol=CLOSE, err_msg=name)

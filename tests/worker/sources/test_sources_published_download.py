@@ -20,7 +20,7 @@ from tests.support.machine.waiting import WAIT_S
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_worker.graph.sources import download, download_folder
 from gnnserve_worker.graph.sources.download import DownloadPatience, fetch
-from gnnserve_worker.graph.sources.download_folder import Wanted
+from gnnserve_worker.graph.sources.download_folder import FileToFetch
 from gnnserve_worker.progress import Progress, silent
 
 CONTENT = b"PK\x03\x04" + bytes(range(256)) * 20_000
@@ -37,8 +37,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
         yield running
 
 
-def _wanted(server: FileServer, sha256: str | None = None, url: str = "") -> Wanted:
-    return Wanted("file.zip", url or f"{server.url}{PATH}", b"PK\x03\x04", sha256, "spec.graph.source.ogb")
+def _wanted(server: FileServer, sha256: str | None = None, url: str = "") -> FileToFetch:
+    return FileToFetch("file.zip", url or f"{server.url}{PATH}", b"PK\x03\x04", sha256, "spec.graph.source.ogb")
 
 
 def _fetch(server: FileServer, folder: Path, sha256: str | None = None) -> Path:
@@ -354,7 +354,7 @@ def test_no_network_is_told_without_further_attempts(tmp_path: Path) -> None:
         url = f"{gone.url}{PATH}"
 
     with pytest.raises(ResourceError, match=r"cannot connect: .*; check the network and HTTPS_PROXY"):
-        fetch(Wanted("file.zip", url), tmp_path, silent)  # with its usual patience, which would take a minute
+        fetch(FileToFetch("file.zip", url), tmp_path, silent)  # with its usual patience, which would take a minute
 
 
 def test_in_a_pod_a_network_that_comes_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from gnnserve_api.device import CachePolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ResidencyChanges:
     """Changes of residency since the last round. No item is in both arrays, and evicting first never exceeds the
     capacity."""
 
@@ -28,7 +28,7 @@ class Changes:
 
 
 NO_ITEMS = np.empty(0, dtype=np.int64)
-NO_CHANGES = Changes(NO_ITEMS, NO_ITEMS)
+NO_CHANGES = ResidencyChanges(NO_ITEMS, NO_ITEMS)
 
 
 class Policy(Protocol):
@@ -59,7 +59,7 @@ class Policy(Protocol):
         """
         ...
 
-    def end_round(self) -> Changes:
+    def end_round(self) -> ResidencyChanges:
         """End the round: decide, and return what changed in `resident` since the last call (or since `begin`)."""
         ...
 

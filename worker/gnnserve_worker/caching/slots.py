@@ -50,7 +50,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_worker.caching.policy import NO_ITEMS, Changes
+from gnnserve_worker.caching.policy import NO_ITEMS, ResidencyChanges
 from gnnserve_worker.caching.sharding import CachePlan, FreeSlots
 
 _MASKED_AT_ONCE = 1 << 20
@@ -79,7 +79,7 @@ class SlotStorage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SlotCounts:
     """Items written since the start."""
 
     admitted: int = 0
@@ -106,10 +106,10 @@ class MaskedSlots:
         """Whether the row of each item that is being copied has changed since."""
         self._outdated: list[np.ndarray] = []
         """Items that have a slot but are masked since their rows changed; those evicted since may still be listed."""
-        self._written = Written()
+        self._written = SlotCounts()
 
     @property
-    def written(self) -> Written:
+    def written(self) -> SlotCounts:
         return self._written
 
     @property
@@ -125,7 +125,7 @@ class MaskedSlots:
         with self._lock:
             return np.flatnonzero(self._readable)
 
-    def change(self, portion: Changes) -> None:
+    def change(self, portion: ResidencyChanges) -> None:
         """Evict, then admit. Every evicted item must have a slot, no admitted item may have one, and slots must
         suffice."""
         evicted, admitted = portion.evicted, portion.admitted
@@ -141,7 +141,7 @@ class MaskedSlots:
             self._slots[admitted] = self._free.take(admitted % self._plan.nodes)
             self._begin_copying(admitted)
             before = self._written
-            self._written = Written(
+            self._written = SlotCounts(
                 before.admitted + len(admitted), before.evicted + len(evicted), before.copied + len(admitted)
             )
         self._finish_copying()
@@ -153,14 +153,14 @@ class MaskedSlots:
             again = self._take_outdated(limit)
             self._begin_copying(again)
             before = self._written
-            self._written = Written(before.admitted, before.evicted, before.copied + len(again))
+            self._written = SlotCounts(before.admitted, before.evicted, before.copied + len(again))
         if len(again):
             self._finish_copying()
         return len(again)
 
     def fill(self, items: np.ndarray) -> None:
         """Admit items before the first batch, in portions as large as can be copied at once."""
-        for portion in portions(Changes(NO_ITEMS, items), self._plan.staged_items, self.free_slots):
+        for portion in portions(ResidencyChanges(NO_ITEMS, items), self._plan.staged_items, self.free_slots):
             self.change(portion)
 
     def invalidate(self, nodes: np.ndarray) -> None:
@@ -233,7 +233,7 @@ class MaskedSlots:
             self._begin_copying(NO_ITEMS)
 
 
-def portions(changes: Changes, items: int, free_slots: int) -> Iterator[Changes]:
+def portions(changes: ResidencyChanges, items: int, free_slots: int) -> Iterator[ResidencyChanges]:
     """`changes` in portions of at most `items` evicted and as many admitted, for which there are always slots.
 
     ValueError: more is admitted than the evicted leave room for.
@@ -244,6 +244,6 @@ def portions(changes: Changes, items: int, free_slots: int) -> Iterator[Changes]
         count = min(items, len(admitted), free_slots)
         if count == 0 and len(evicted) == 0:
             raise ValueError(f"{len(admitted):,} items are admitted beyond the capacity of the cache")
-        yield Changes(evicted[:items], admitted[:count])
+        yield ResidencyChanges(evicted[:items], admitted[:count])
         free_slots -= count
         evicted, admitted = evicted[items:], admitted[count:]

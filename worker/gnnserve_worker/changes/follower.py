@@ -20,7 +20,7 @@ from gnnserve_worker.changes.replica import Replica
 from gnnserve_worker.changes.rules import require_offset
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
-    Applied,
+    BatchEffect,
     ChangeBatch,
     ChangeProblem,
     ChangeRefusal,
@@ -75,7 +75,7 @@ class RecordOutcome(msgspec.Struct, frozen=True):
     """Outcome of a record, as the replica told it."""
 
     offset: int
-    said: Applied | ChangeRefusal
+    said: BatchEffect | ChangeRefusal
 
 
 class NoRoomError(LogError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeRefusal
+from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch, ChangeRefusal
 
 
 class Replica(Protocol):
@@ -55,7 +55,7 @@ class Replica(Protocol):
         """What `apply` would say now; None: it would apply the batch."""
         ...  # pragma: no cover
 
-    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[Applied | ChangeRefusal]:
+    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[BatchEffect | ChangeRefusal]:
         """Apply batches from that offset on, each as a whole or nothing of it: no batch of predictions sees a part.
         What is said of each depends on the graph that it began with and the batches before alone, so that all workers
         say the same; but for `OF_THIS_WORKER`, which is the last thing that is said, and leaves `offset` where it was.

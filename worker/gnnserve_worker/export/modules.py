@@ -27,7 +27,7 @@ from gnnserve_worker.programs.layered import (
     SCORES,
     TARGETS,
 )
-from gnnserve_worker.tables.table import Aggregator, Attending
+from gnnserve_worker.tables.table import Aggregator, AttentionVectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class _AttentionSum(nn.Module):
         return weights.chunk(self.heads, dim=1) if self.is_stored else (weights,)
 
 
-def _attention_of(layer: Layer) -> Attending:
+def _attention_of(layer: Layer) -> AttentionVectors:
     if layer.aggregation.attention is None:
         raise ValueError("a layer that attends, without heads")
     return layer.aggregation.attention

@@ -23,7 +23,7 @@ from gnnserve_worker.tables.formats import TableFormat
 from gnnserve_worker.tables.table import (
     Aggregation,
     Aggregator,
-    Attending,
+    AttentionVectors,
     Own,
     is_attention,
     is_mean,
@@ -323,7 +323,7 @@ class DeviceAttention:
     """float32 [2 · heads, columns] in GPU memory. None: rows end with the 2 · heads products."""
 
     @staticmethod
-    def of(attention: Attending, device: torch.device) -> DeviceAttention:
+    def of(attention: AttentionVectors, device: torch.device) -> DeviceAttention:
         vectors = None
         if not attention.stored:
             vectors = torch.tensor(attention.vectors.reshape(2 * attention.heads, -1), device=device)

@@ -128,7 +128,7 @@ class ChangeRefusal(msgspec.Struct, frozen=True):
     remedy: str
 
 
-class Applied(msgspec.Struct, frozen=True):
+class BatchEffect(msgspec.Struct, frozen=True):
     unchanged: int
     """Edges that changed nothing: they were there, or were not."""
 

@@ -83,8 +83,8 @@ class LabelFacts(msgspec.Struct, frozen=True, rename="camel"):
     test_nodes: int
 
 
-class Noted(msgspec.Struct, frozen=True, rename="camel"):
-    """What importing did: a `Finding` as JSON."""
+class FindingNote(msgspec.Struct, frozen=True, rename="camel"):
+    """Note of what importing did: a `Finding` as JSON."""
 
     what: str
     count: int
@@ -116,7 +116,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     feature_columns: tuple[TakenColumn, ...]
     """Columns by the source's names, in the order of the features; empty where the source has no names."""
     labels: LabelFacts
-    findings: tuple[Noted, ...]
+    findings: tuple[FindingNote, ...]
     notes: tuple[str, ...]
 
 
@@ -162,7 +162,7 @@ class InspectionByType(msgspec.Struct, frozen=True, rename="camel"):
     types: tuple[TypeFacts, ...]
     relations: tuple[RelationFacts, ...]
     labels: LabelFacts
-    findings: tuple[Noted, ...]
+    findings: tuple[FindingNote, ...]
     notes: tuple[str, ...]
 
 
@@ -260,8 +260,8 @@ def _count_classless(data: GraphData) -> int:
     return int((~has_class).sum())
 
 
-def _noted(data: GraphData) -> tuple[Noted, ...]:
-    return tuple(Noted(finding.what, finding.count, finding.example) for finding in data.findings)
+def _noted(data: GraphData) -> tuple[FindingNote, ...]:
+    return tuple(FindingNote(finding.what, finding.count, finding.example) for finding in data.findings)
 
 
 def _count_odd_edges(graph: Graph) -> tuple[int, int]:

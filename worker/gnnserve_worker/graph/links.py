@@ -48,7 +48,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LinkEnd:
     """The nodes that may stand at one end of a link: positions from `start` to `end` - 1."""
 
     type: str
@@ -67,8 +67,8 @@ class LinkSet:
 
     relation: str
     """Empty in a graph of one type."""
-    first: End
-    second: End
+    first: LinkEnd
+    second: LinkEnd
     nodes: int
     """Nodes of the whole graph."""
     direction: Direction
@@ -122,7 +122,7 @@ def are_known(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 class GraphOfLinks(StrEnum):
-    """What is kept of a source's graph where links are scored."""
+    """Edges that are kept of a source's graph where links are scored."""
 
     LISTS = "links"
     """One list of each node, without held-out links: types are in ids alone."""
@@ -209,7 +209,7 @@ def part_edges(
     listed = first < second if direction is Direction.UNDIRECTED else ~loops
     pairs = Pairs(first[listed], second[listed])
     pairs = _distinct(pairs, graph.nodes)
-    whole = End("", 0, graph.nodes)
+    whole = LinkEnd("", 0, graph.nodes)
     others = Pairs(first[loops], second[loops])
     pairs, codes = _coded(pairs, links, held_out, graph.nodes)
     parted = _part("", whole, whole, graph.nodes, direction, pairs, codes, others, links)
@@ -280,7 +280,7 @@ def part_relation(
     without features, whose nodes are called `user/17`."""
     data = _with_own_reverse(data, links)
     starts = np.cumsum([0, *(kind.nodes for kind in data.types)]).tolist()
-    ends = {kind.name: End(kind.name, starts[i], starts[i + 1]) for i, kind in enumerate(data.types)}
+    ends = {kind.name: LinkEnd(kind.name, starts[i], starts[i + 1]) for i, kind in enumerate(data.types)}
     relation = _relation_of(data, links)
     nodes = data.nodes
     first, second = ends[relation.source], ends[relation.target]
@@ -353,13 +353,13 @@ def _relation_of(data: GraphData, links: Links) -> Relation:
     return named[0]
 
 
-def _listed(relation: Relation, ends: dict[str, End]) -> Pairs:
+def _listed(relation: Relation, ends: dict[str, LinkEnd]) -> Pairs:
     sources = relation.lists.indices.astype(np.int64) + ends[relation.source].start
     return Pairs(sources, relation.lists.targets() + ends[relation.target].start)
 
 
 def _parted_by_source(
-    relation: Relation, split: EdgeSplits, first: End, second: End, nodes: int
+    relation: Relation, split: EdgeSplits, first: LinkEnd, second: LinkEnd, nodes: int
 ) -> tuple[Pairs, np.ndarray]:
     """Distinct links and the part of each. Raises InputError where the source puts one link into two parts."""
     _check_codes(relation, split.parts)
@@ -420,7 +420,7 @@ def _check_codes(relation: Relation, codes: np.ndarray) -> None:
 
 
 def _part(
-    relation: str, first: End, second: End, nodes: int, direction: Direction,
+    relation: str, first: LinkEnd, second: LinkEnd, nodes: int, direction: Direction,
     pairs: Pairs, codes: np.ndarray, others: Pairs, links: Links,
 ) -> LinkSet:  # fmt: skip
     parts = [pairs.at(np.flatnonzero(codes == code)) for code in (_TRAIN, _VALIDATION, _TEST)]

@@ -40,10 +40,10 @@ class NamesByType:
         return f'name nodes as "{self.schema.target.name}/…", and edges as source, relation, target'
 
     def find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
-        return _Finding(self.schema, graph, batch).find()
+        return _NodeLookup(self.schema, graph, batch).find()
 
     def name(self, graph: LivingGraph, batch: ChangeBatch) -> NamedIds:
-        return _Finding(self.schema, graph, batch).name()
+        return _NodeLookup(self.schema, graph, batch).name()
 
     def complete(self, graph: LivingGraph, run: ChangeRun, named: NamedIds, found: FoundNodes) -> FoundNodes:
         bounds, new = run.bounds, run.batch.counts.new_nodes
@@ -75,7 +75,7 @@ class _Wrong(NamedTuple):
     remedy: str
 
 
-class _Finding:
+class _NodeLookup:
     """The nodes of one batch: their types and numbers, looked up type by type."""
 
     def __init__(self, schema: GraphSchema, graph: LivingGraph, batch: ChangeBatch) -> None:

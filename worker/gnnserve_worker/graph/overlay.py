@@ -54,7 +54,7 @@ class OverlayPayload(msgspec.Struct, frozen=True):
 
 
 class Overlay(msgspec.Struct, frozen=True):
-    """What one request brings, checked and arranged. Overlay nodes are in this order: new ones, stored ones with other
+    """Overlay of one request, checked and arranged. Overlay nodes are in this order: new ones, stored ones with other
     features, stored ones that only gain neighbours."""
 
     new_nodes: int
@@ -189,7 +189,7 @@ def overlay_arranger(graph: Graph, places: TypePlaces) -> OverlayArranger:
     return OverlayArranger(graph, places, _pack_readings(places.rules, readings), int(places.layout[1]), most)
 
 
-class _Reading(msgspec.Struct, frozen=True):
+class _ReadEntry(msgspec.Struct, frozen=True):
     """An entry that an edge becomes: a node that reads another one."""
 
     slot: int
@@ -200,18 +200,18 @@ class _Reading(msgspec.Struct, frozen=True):
     """Whether it is the way back of another entry, which an edge of a node to itself does not have."""
 
 
-def _readings_of(places: TypePlaces, relation: int) -> list[_Reading]:
+def _readings_of(places: TypePlaces, relation: int) -> list[_ReadEntry]:
     slot, direction = int(places.slot_of[relation]), places.rules[relation].direction
-    readings = [_Reading(slot, direction is Direction.REVERSED, returns=False)]
+    readings = [_ReadEntry(slot, direction is Direction.REVERSED, returns=False)]
     if direction is Direction.UNDIRECTED:
-        readings.append(_Reading(slot, swaps=True, returns=True))
+        readings.append(_ReadEntry(slot, swaps=True, returns=True))
     return [
         *readings,
-        *(_Reading(int(places.slot_of[one]), swaps=True, returns=False) for one in places.reverses[relation]),
+        *(_ReadEntry(int(places.slot_of[one]), swaps=True, returns=False) for one in places.reverses[relation]),
     ]
 
 
-def _pack_readings(rules: Sequence[EdgeRules], readings: Sequence[Sequence[_Reading]]) -> np.ndarray:
+def _pack_readings(rules: Sequence[EdgeRules], readings: Sequence[Sequence[_ReadEntry]]) -> np.ndarray:
     """The rules of each relation as one array for the kernel, which `_unpack_readings` takes apart: int64."""
     return np.array(
         [

@@ -153,7 +153,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class GraphIds:
-    """What the source calls nodes of a graph."""
+    """Ids by which the source calls nodes of a graph."""
 
     by_type: Mapping[str, NodeIds | None]
     """Ids of each type, by its name, the first type first; None: they are numbered from 0."""

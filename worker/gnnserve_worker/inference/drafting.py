@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
+from gnnserve_worker.graph.change_batch import BatchEffect, ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes, distinct
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RenewedRows
@@ -137,7 +137,7 @@ class Drafting:
         partly = np.isnan(batch.features[len(found.new) :]).any(axis=1)
         return bool(partly.any()) and group.renews(found.overridden[partly])
 
-    def apply(self, batch: ChangeBatch, found: FoundNodes, group: ChangeGroup) -> list[Applied]:
+    def apply(self, batch: ChangeBatch, found: FoundNodes, group: ChangeGroup) -> list[BatchEffect]:
         """Apply a batch that was found right, or a run of them; what is said of each."""
         renewed = np.concatenate((found.new, found.overridden))
         self._give_way()
@@ -163,7 +163,7 @@ class Drafting:
         if self.later_sums:
             group.added.append(effect.added)
             group.removed.append(effect.removed)
-        return [Applied(unchanged) for unchanged in effect.unchanged.tolist()]
+        return [BatchEffect(unchanged) for unchanged in effect.unchanged.tolist()]
 
     def make_stored(
         self, nodes: np.ndarray, group: ChangeGroup, *, in_parallel: bool

@@ -21,7 +21,7 @@ import numpy as np
 from gnnserve_worker.graph.change_batch import (
     MOST_ITEMS,
     OF_THIS_WORKER,
-    Applied,
+    BatchEffect,
     ChangeBatch,
     ChangeProblem,
     ChangeRefusal,
@@ -187,13 +187,13 @@ class LivingRevision:
             found = self._find(self.graph, batch)
         return found if isinstance(found, ChangeRefusal) else None
 
-    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[Applied | ChangeRefusal]:
+    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[BatchEffect | ChangeRefusal]:
         """Apply batches from that offset on, each as a whole or nothing of it; what was said of each. One that there is
         no room for is the last that something is said of."""
         self._require_whole()
         if offset != self.offset + 1:
             raise ValueError(f"offset {offset} after {self.offset}")
-        said: list[Applied | ChangeRefusal] = []
+        said: list[BatchEffect | ChangeRefusal] = []
         with self.applying, self._whole_or_broken():
             group, longest = ChangeGroup(), len(batches)
             while len(said) < len(batches):

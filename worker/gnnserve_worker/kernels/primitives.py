@@ -1,5 +1,5 @@
-"""What kernels are written with: prefetching, bounds of neighbour lists, random numbers at a nanosecond each, slots of
-a hash table, distinct positions in a list, and scratch memory.
+"""Primitives that kernels are written with: prefetching, bounds of neighbour lists, random numbers at a nanosecond
+each, slots of a hash table, distinct positions in a list, and scratch memory.
 
 A graph that stays as it is has its lists one behind the other: `indptr` is int64 [lists + 1]. One that changes has them
 anywhere in `indices`: `indptr` is then int64 [lists, 2], begin and end of each. Kernels are compiled for either, and

@@ -1,4 +1,4 @@
-"""What the worker may ask of an architecture: an object for each kind of graph that it is for, in a file of its own
+"""Interface of an architecture to the worker: an object for each kind of graph that it is for, in a file of its own
 beside this one.
 
 An architecture says which tensors its layers have, how serving's layers are built from them, which part of the first
@@ -100,7 +100,7 @@ Size = TypeVar("Size")
 
 
 class Axis(Enum):
-    """What a dimension of a weight counts."""
+    """Axis of a weight: what its dimension counts."""
 
     INPUTS = "columns that the layer reads"
     INNER = "columns between the layer's two products"
@@ -329,7 +329,7 @@ def layer_of(number: int, tensors: NamedArrays, prefix: str = "") -> RelationalL
 
 @dataclass(frozen=True, slots=True)
 class RelationalShape:
-    """What the shapes of a network's tensors follow from."""
+    """Sizes that the shapes of a network's tensors follow from."""
 
     graph: GraphSchema
     hidden: int

@@ -1,4 +1,4 @@
-"""What makes a score of the embeddings of two nodes, in numpy: the last step of a link's prediction.
+"""Decoder that makes a score of the embeddings of two nodes, in numpy: the last step of a link's prediction.
 
 Weights are those of one file of the revision, which all of its variants share. The torch side, which learns them, is
 `tasks/score_links/decoders.py`.

@@ -143,7 +143,7 @@ made of all: scaling a row takes as long as a fifth of a product."""
 
 
 class RowsOfFeatures(Protocol):
-    """What makes rows of the features of nodes of a type."""
+    """Maker of rows of the features of nodes of a type."""
 
     @property
     def scaling(self) -> Scaling: ...  # pragma: no cover

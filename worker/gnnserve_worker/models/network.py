@@ -281,7 +281,7 @@ class Activations:
 
 
 class VariantNetwork(Protocol):
-    """What computes the scores of a sampled batch: `Network`, or a program (`program.py`)."""
+    """Network that computes the scores of a sampled batch: `Network`, or a program (`program.py`)."""
 
     @property
     def layers(self) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ type]: zeros behind those of a narrower one."""
 
 
 class MakesRows(Protocol):
-    """What answers about nodes that a table has no row for, or no longer the right one."""
+    """Maker of rows of nodes that a table has no row for, or no longer the right one."""
 
     @property
     def made_of(self) -> Sequence[RowsOfFeatures]:
@@ -61,7 +61,7 @@ class MakesRows(Protocol):
 
 
 class RenewsRows(Protocol):
-    """What makes the rows that a table has of nodes whose features have changed for good."""
+    """Maker of the rows that a table has of nodes whose features have changed for good."""
 
     @property
     def table(self) -> Table: ...  # pragma: no cover

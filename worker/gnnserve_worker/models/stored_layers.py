@@ -29,7 +29,7 @@ _MOST_WRITTEN = 512
 
 
 class MadeRows(NamedTuple):
-    """What some nodes have in a table that stores a layer."""
+    """Rows of some nodes in a table that stores a layer."""
 
     nodes: np.ndarray
     """int64"""

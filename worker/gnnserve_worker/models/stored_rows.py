@@ -154,7 +154,7 @@ def _given(rows: np.ndarray | None) -> np.ndarray:
     return rows
 
 
-class _Altered(NamedTuple):
+class _AlteredNodes(NamedTuple):
     """Nodes whose output of the layer is another one in their view."""
 
     ids: np.ndarray
@@ -165,7 +165,7 @@ class _Altered(NamedTuple):
     """So many of the first are rows of the sample; all others are neighbours alone."""
 
 
-def _find_altered(view: SampleView, sample: NeighbourSample, graph: Graph, *, weighted: bool) -> _Altered:
+def _find_altered(view: SampleView, sample: NeighbourSample, graph: Graph, *, weighted: bool) -> _AlteredNodes:
     """The altered nodes that the sample reads. In the sample N + i is put in place of the i-th of them. `weighted`: a
     node's output depends on the degrees of its neighbours, too."""
     if sample.views is None:
@@ -176,7 +176,7 @@ def _find_altered(view: SampleView, sample: NeighbourSample, graph: Graph, *, we
         graph.indptr, graph.indices, view.packed, sample.nodes, sample.starts, sample.neighbours, sample.views,
         HAS_OVERLAY if weighted else HAS_OVERRIDES, ids, views,
     )  # fmt: skip
-    return _Altered(ids[:found], views[:found], own)
+    return _AlteredNodes(ids[:found], views[:found], own)
 
 
 @kernel

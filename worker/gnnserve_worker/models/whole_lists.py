@@ -18,7 +18,7 @@ _WHOLE_LISTS = (-1,)
 
 
 class LayerScratch(threading.local):
-    """What a thread computes one layer in. Nothing in it outlives the thread's next sample."""
+    """Scratch memory in which a thread computes one layer. Nothing in it outlives the thread's next sample."""
 
     def __init__(self) -> None:
         self.activations = Activations()

@@ -17,7 +17,7 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample
 
 
 class TreeShares(msgspec.Struct, frozen=True):
-    """What rows weigh in their sums, float32."""
+    """Weights of rows in their sums, float32."""
 
     of_places: np.ndarray
     of_rows: np.ndarray
@@ -50,7 +50,7 @@ class TreeArrays(msgspec.Struct, frozen=True):
 
 
 class PadScratch:
-    """What one thread keeps the places of rows in. Grows to the largest sample it has seen."""
+    """Scratch memory in which one thread keeps the places of rows. Grows to the largest sample it has seen."""
 
     def __init__(self) -> None:
         self.places = np.empty(0, dtype=np.int32)

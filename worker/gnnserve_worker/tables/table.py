@@ -119,7 +119,7 @@ def map_array(path: Path) -> np.ndarray:
 
 
 class ArrayHeader(NamedTuple):
-    """What the header of a .npy file says."""
+    """Header of a .npy file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -234,7 +234,7 @@ class Own(Enum):
     """The output is neighbours + own_factor · own."""
 
 
-class Attending(Protocol):
+class AttentionVectors(Protocol):
     """Heads and score vectors of attention: `attention.Attention`."""
 
     @property
@@ -281,7 +281,7 @@ class Aggregation:
     """float32 [columns], added to the output; empty: there is none."""
     relu: bool
     """Whether negative numbers become 0, after the bias is added."""
-    attention: Attending | None = None
+    attention: AttentionVectors | None = None
     """Heads and score vectors of the aggregator ATTENTION; None with all others."""
     mean: bool = field(init=False)
     """Whether the sum is divided by the number of neighbours. This and the next three are the enums' choices as kernels

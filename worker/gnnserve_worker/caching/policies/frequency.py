@@ -26,7 +26,7 @@ import numpy as np
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.fifo import ONCE
 from gnnserve_worker.caching.policies.static import heaviest
-from gnnserve_worker.caching.policy import NO_CHANGES, NO_ITEMS, Changes
+from gnnserve_worker.caching.policy import NO_CHANGES, NO_ITEMS, ResidencyChanges
 from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import inlined, kernel
 
@@ -135,7 +135,7 @@ class FrequencyPolicy:
         self._hits += hits
         return int(hits)
 
-    def end_round(self) -> Changes:
+    def end_round(self) -> ResidencyChanges:
         if not self._reads:
             return NO_CHANGES
         touched = self._touched[: self._touched_count[0]]
@@ -182,7 +182,7 @@ class FrequencyPolicy:
             borders = scores.min(axis=1) / 2
         self._factors /= np.maximum(borders, np.finfo(np.float32).tiny)[:, None]
 
-    def _swap(self, touched: np.ndarray, most: int) -> Changes:
+    def _swap(self, touched: np.ndarray, most: int) -> ResidencyChanges:
         factors = self._factors[self.mixture]
         free = self.capacity - self._used
         # While there is room every missed item is admitted.
@@ -219,7 +219,7 @@ class FrequencyPolicy:
         admitted = np.concatenate([filling, candidates[:won]])
         self.resident[evicted] = False
         self.resident[admitted] = True
-        return Changes(evicted, admitted)
+        return ResidencyChanges(evicted, admitted)
 
 
 @inlined

@@ -12,7 +12,7 @@ import numpy as np
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.fifo import ONCE
 from gnnserve_worker.caching.policies.toggles import Toggles, toggle
-from gnnserve_worker.caching.policy import NO_ITEMS, Changes
+from gnnserve_worker.caching.policy import NO_ITEMS, ResidencyChanges
 from gnnserve_worker.kernel_cache import inlined, kernel
 
 _NONE = -1
@@ -51,7 +51,7 @@ class LfuPolicy:
             self._counts, self._free, self._state, toggles.odd, toggles.log, toggles.count,
         )  # fmt: skip
 
-    def end_round(self) -> Changes:
+    def end_round(self) -> ResidencyChanges:
         return self._toggles.take(self.resident)
 
 

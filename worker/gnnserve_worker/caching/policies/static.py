@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_api.device import CachePolicy
-from gnnserve_worker.caching.policy import NO_CHANGES, NO_ITEMS, Changes
+from gnnserve_worker.caching.policy import NO_CHANGES, NO_ITEMS, ResidencyChanges
 from gnnserve_worker.kernel_cache import kernel
 
 
@@ -26,7 +26,7 @@ class StaticPolicy:
     def access(self, items: np.ndarray, times: np.ndarray | None = None) -> int:
         return count_hits(self.resident, items, times)
 
-    def end_round(self) -> Changes:
+    def end_round(self) -> ResidencyChanges:
         return NO_CHANGES
 
 
@@ -45,7 +45,7 @@ class NonePolicy:
     def access(self, items: np.ndarray, times: np.ndarray | None = None) -> int:
         return 0
 
-    def end_round(self) -> Changes:
+    def end_round(self) -> ResidencyChanges:
         return NO_CHANGES
 
 

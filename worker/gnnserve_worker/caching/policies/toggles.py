@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_worker.caching.policy import NO_CHANGES, Changes
+from gnnserve_worker.caching.policy import NO_CHANGES, ResidencyChanges
 from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import inlined, kernel
 
@@ -20,13 +20,13 @@ class Toggles:
         wanted = int(self.count[0]) + 2 * accesses
         self.log = enlarged(self.log, int(self.count[0]), wanted)
 
-    def take(self, resident: np.ndarray) -> Changes:
+    def take(self, resident: np.ndarray) -> ResidencyChanges:
         if not self.count[0]:
             return NO_CHANGES
         kept = _keep_odd(self.log, self.count, self.odd)
         changed = self.log[:kept].copy()
         is_in = resident[changed]
-        return Changes(changed[~is_in], changed[is_in])
+        return ResidencyChanges(changed[~is_in], changed[is_in])
 
 
 @inlined

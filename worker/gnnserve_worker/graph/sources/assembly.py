@@ -20,7 +20,7 @@ from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import without_unused_payload
 from gnnserve_worker.graph.sources.checks import check_node_count, unread_edge_data
-from gnnserve_worker.graph.sources.table_nodes import Labelled
+from gnnserve_worker.graph.sources.table_nodes import LabelledNodes
 from gnnserve_worker.graph.store import EdgeSplits, Finding, Graph, GraphData, NodeType, Relation, Splits
 
 FIELD = "spec.graph.source.typed"
@@ -31,7 +31,7 @@ _REVERSE = "rev_"
 @dataclass(frozen=True, slots=True)
 class GivenType:
     kind: NodeType
-    labelled: Labelled | None
+    labelled: LabelledNodes | None
     """None: no node of it has a class."""
     place: str
     """Where the source has it, for messages."""
@@ -155,7 +155,7 @@ def _check_ends(where: str, positions: np.ndarray, kind: NodeType) -> None:
 
 def _target(
     source: HeterogeneousSource, types: Mapping[str, GivenType], findings: list[Finding]
-) -> tuple[str, Labelled]:
+) -> tuple[str, LabelledNodes]:
     """The type that is classified, and its labels."""
     with_labels = {name: given.labelled for name, given in types.items() if given.labelled is not None}
     field, there = f"{FIELD}.target", ", ".join(with_labels) or "none"
@@ -178,13 +178,13 @@ def _target(
     return name, labelled
 
 
-def _unlabelled(source: HeterogeneousSource, types: Sequence[GivenType]) -> tuple[str, Labelled]:
+def _unlabelled(source: HeterogeneousSource, types: Sequence[GivenType]) -> tuple[str, LabelledNodes]:
     """The type that comes first where none is classified."""
     if source.target is not None:
         raise InputError(f"{FIELD}.target", f"is {source.target!r}, and nothing is classified", "leave it out")
     first = types[0].kind
     nodes = np.arange(first.nodes, dtype=np.int64)
-    return first.name, Labelled(np.full(first.nodes, -1, np.int64), (), Splits(nodes, nodes[:0], nodes[:0]))
+    return first.name, LabelledNodes(np.full(first.nodes, -1, np.int64), (), Splits(nodes, nodes[:0], nodes[:0]))
 
 
 def _without_features(

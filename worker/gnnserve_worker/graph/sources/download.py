@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_worker.graph.sources.download_folder import (
     MIB,
-    Wanted,
+    FileToFetch,
     amount,
     is_kept,
     locked,
@@ -78,7 +78,9 @@ class _NotResumableError(_PassingError):
     """The download cannot be resumed from the part that has arrived."""
 
 
-def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: DownloadPatience | None = None) -> Path:
+def fetch(
+    wanted: FileToFetch, folder: Path, progress: ProgressListener, patience: DownloadPatience | None = None
+) -> Path:
     """Fetch the file into `folder`, unless the one there is still what was fetched. Returns its path.
 
     Raises ResourceError for failures of the network or the disk, InputError where another file than the expected one
@@ -96,7 +98,7 @@ def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Do
 class _Download:
     """The download of one file, in several attempts if needed."""
 
-    def __init__(self, wanted: Wanted, path: Path, progress: ProgressListener, patience: DownloadPatience) -> None:
+    def __init__(self, wanted: FileToFetch, path: Path, progress: ProgressListener, patience: DownloadPatience) -> None:
         self._wanted = wanted
         self._path = path
         self._part = path.with_name(f"{path.name}.part")

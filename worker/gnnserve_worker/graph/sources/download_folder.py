@@ -23,7 +23,7 @@ _HASHED_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FileToFetch:
     """A file to fetch, and how to recognise that it is the right one."""
 
     name: str
@@ -57,7 +57,7 @@ def sha256_of(name: str, path: Path, progress: ProgressListener) -> str:
     return digest.hexdigest()
 
 
-def is_kept(wanted: Wanted, path: Path, progress: ProgressListener) -> bool:
+def is_kept(wanted: FileToFetch, path: Path, progress: ProgressListener) -> bool:
     try:
         record = json.loads(record_of(path).read_bytes())
         expected, size = record["sha256"], record["bytes"]
@@ -74,7 +74,7 @@ def record_of(path: Path) -> Path:
 
 
 @contextmanager
-def locked(wanted: Wanted, folder: Path, progress: ProgressListener) -> Iterator[None]:
+def locked(wanted: FileToFetch, folder: Path, progress: ProgressListener) -> Iterator[None]:
     """Hold the folder's lock, which the kernel drops when its holder dies, however it dies."""
     path = folder / ".lock"
     with storing(wanted, path):
@@ -92,7 +92,7 @@ def locked(wanted: Wanted, folder: Path, progress: ProgressListener) -> Iterator
 
 
 @contextmanager
-def storing(wanted: Wanted, path: Path) -> Iterator[None]:
+def storing(wanted: FileToFetch, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

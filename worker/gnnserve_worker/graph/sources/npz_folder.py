@@ -19,7 +19,7 @@ from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, MASKS, NODE_ARRAYS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
-from gnnserve_worker.graph.sources.table_nodes import Labelled
+from gnnserve_worker.graph.sources.table_nodes import LabelledNodes
 from gnnserve_worker.graph.store import Features, Finding, GraphData, NodeType, random_splits
 from gnnserve_worker.progress import Progress, ProgressListener
 
@@ -119,13 +119,13 @@ def read_type(
         features = without_zeros(given) if isinstance(given, np.ndarray) else given
         found = sparse_finding(features) if isinstance(given, np.ndarray) else ()
         findings = [Finding(f"{one.what} ({name})", one.count, one.example) for one in found]
-    labelled: Labelled | None = None
+    labelled: LabelledNodes | None = None
     if nodes and "labels" in arrays.names:
         given_labels = arrays.labels(nodes, are_learnt=learns_labels)
         has_masks = any(mask in arrays.names for mask in MASKS)
         known = given_labels.known
         splits = arrays.splits(known) if has_masks else random_splits(known)
-        labelled = Labelled(given_labels.labels, given_labels.classes, splits)
+        labelled = LabelledNodes(given_labels.labels, given_labels.classes, splits)
         findings += given_labels.findings
     findings += arrays.unread_of_nodes(nodes, NODE_ARRAYS | {"num_nodes"}, name)
     return GivenType(NodeType(name, nodes, features), labelled, arrays.path), findings

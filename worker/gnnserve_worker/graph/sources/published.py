@@ -23,7 +23,7 @@ from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
 from gnnserve_worker.graph.sources.checks import check_classes, check_node_count
 from gnnserve_worker.graph.sources.download import fetch
-from gnnserve_worker.graph.sources.download_folder import Wanted, fetched_digest
+from gnnserve_worker.graph.sources.download_folder import FileToFetch, fetched_digest
 from gnnserve_worker.graph.sources.files import digest_of, require_file
 from gnnserve_worker.graph.sources.raw import RawGraph
 from gnnserve_worker.graph.store import GraphData, Splits, random_splits
@@ -133,7 +133,7 @@ def _fetched(
     files = {}
     for file in dataset.files:
         url = file.url if source.mirror is None else f"{str(source.mirror).rstrip('/')}/{quote(file.name)}"
-        wanted = Wanted(file.name, url, file.begins, source.sha256.get(file.name), _field_of(source))
+        wanted = FileToFetch(file.name, url, file.begins, source.sha256.get(file.name), _field_of(source))
         files[file.name] = fetch(wanted, folder, progress)
     return files
 

@@ -21,7 +21,7 @@ _BATCH_ROWS = 1 << 18
 
 
 class EdgeOptions(Protocol):
-    """What a manifest says of a table of edges."""
+    """Options of a table of edges, as a manifest has them."""
 
     @property
     def features(self) -> tuple[str, ...] | None: ...  # pragma: no cover
@@ -31,7 +31,7 @@ class EdgeOptions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EdgeEndColumn:
     """One end of the edges: its column, and the nodes that it refers to."""
 
     option: str
@@ -44,8 +44,8 @@ class End:
 
 def read_ends(
     table: SourceTable,
-    source: End,
-    target: End,
+    source: EdgeEndColumn,
+    target: EdgeEndColumn,
     dangling: DanglingEdge,
     add: Callable[[np.ndarray, np.ndarray], int],
     progress: ProgressListener,
@@ -87,7 +87,9 @@ def read_ends(
     return first
 
 
-def payload_columns(table: SourceTable, source: End, target: End, options: EdgeOptions) -> PayloadColumns:
+def payload_columns(
+    table: SourceTable, source: EdgeEndColumn, target: EdgeEndColumn, options: EdgeOptions
+) -> PayloadColumns:
     """The columns that are read beside those of the ends."""
     return PayloadColumns(table, (source.column, target.column), options.features or (), options.time)
 
@@ -120,7 +122,9 @@ class EndPairs:
         return np.concatenate([empty, *sources]), np.concatenate([empty, *targets])
 
 
-def unread_columns(table: SourceTable, source: End, target: End, payload: PayloadColumns) -> tuple[str, ...]:
+def unread_columns(
+    table: SourceTable, source: EdgeEndColumn, target: EdgeEndColumn, payload: PayloadColumns
+) -> tuple[str, ...]:
     """Names of the columns beside those of the ends that are not read."""
     read = {source.column, target.column, *payload.names}
     return tuple(name for name in table.columns if name not in read)
@@ -132,7 +136,7 @@ class _Place:
 
     path: Path
     row: int
-    end: End
+    end: EdgeEndColumn
     value: object
 
     @property

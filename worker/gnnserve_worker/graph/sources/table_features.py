@@ -27,7 +27,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     shortened,
 )
 from gnnserve_worker.graph.sources.table_csv import CsvTable
-from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, TableRows, listed_names
+from gnnserve_worker.graph.sources.table_files import RowFiles, SourceTable, TableRows, listed_names
 from gnnserve_worker.graph.store import FeatureColumn, Features, Finding
 from gnnserve_worker.progress import silent
 
@@ -119,13 +119,13 @@ class _Column:
 
 
 @dataclass(slots=True)
-class FeatureColumns:
+class FeatureCollector:
     """Collects features batch by batch. A column that the manifest does not name is left out if its first values are
     not numbers."""
 
     _table: SourceTable
     _nodes: NodeColumns
-    _places: RowPlaces
+    _places: RowFiles
     _columns: list[_Column]
     _never: dict[str, str]
     """Columns that cannot be features by their name or type, and why."""
@@ -320,7 +320,9 @@ class FeatureColumns:
         )  # fmt: skip
 
 
-def feature_columns(table: SourceTable, nodes: NodeColumns, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
+def feature_columns(
+    table: SourceTable, nodes: NodeColumns, chosen: ChosenColumns, places: RowFiles
+) -> FeatureCollector:
     """Prepare the columns that become features. The first list of a list column is read, to learn its length."""
     never: dict[str, str] = {}
     if chosen.asked_for:
@@ -348,7 +350,7 @@ def feature_columns(table: SourceTable, nodes: NodeColumns, chosen: ChosenColumn
             )
         else:
             never[name] = "no number"
-    return FeatureColumns(table, nodes, places, columns, never, chosen.asked_for)
+    return FeatureCollector(table, nodes, places, columns, never, chosen.asked_for)
 
 
 def _never_a_feature(table: SourceTable, name: str) -> str:

@@ -116,7 +116,7 @@ class SourceTable(ABC):
     def _read(self, names: Sequence[str], batch_rows: int, reporter: ReadingReporter) -> Iterator[TableRows]: ...
 
 
-class RowPlaces:
+class RowFiles:
     """Maps a row of the whole table to its file."""
 
     def __init__(self, table: SourceTable) -> None:

@@ -25,7 +25,7 @@ class TableOptions(Protocol):
     def uri(self) -> DataPath: ...  # pragma: no cover
 
 
-class TableFormat(Protocol):
+class SourceTableFormat(Protocol):
     @property
     def field(self) -> str:
         """Field of the source in the manifest, for messages."""
@@ -75,7 +75,7 @@ class _Csv:
         return delimiter
 
 
-def format_of(field: str, source: ParquetSource | CsvSource | ParquetByType | CsvByType) -> TableFormat:
+def format_of(field: str, source: ParquetSource | CsvSource | ParquetByType | CsvByType) -> SourceTableFormat:
     """`field`: of the source's kind, as `spec.graph.source`."""
     match source:
         case ParquetSource() | ParquetByType():
@@ -86,7 +86,7 @@ def format_of(field: str, source: ParquetSource | CsvSource | ParquetByType | Cs
             assert_never(source)
 
 
-def file_digests(given: TableFormat, tables: Sequence[tuple[str, TableOptions]]) -> list[str]:
+def file_digests(given: SourceTableFormat, tables: Sequence[tuple[str, TableOptions]]) -> list[str]:
     """Name and digest of each file of the tables, which come with what they are called in the source, as `nodes`."""
     files: list[tuple[str, str, Path]] = []
     for name, table in tables:

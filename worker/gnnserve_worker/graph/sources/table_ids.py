@@ -22,7 +22,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     texts_of,
 )
 from gnnserve_worker.graph.sources.table_csv import CsvTable
-from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, TableRows
+from gnnserve_worker.graph.sources.table_files import RowFiles, SourceTable, TableRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class NodeOrder:
 class IdColumn:
     """Collects ids batch by batch."""
 
-    def __init__(self, table: SourceTable, column: str, places: RowPlaces) -> None:
+    def __init__(self, table: SourceTable, column: str, places: RowFiles) -> None:
         self._table = table
         self._column = column
         self._places = places

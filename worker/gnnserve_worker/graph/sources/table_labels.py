@@ -25,7 +25,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     shortened,
 )
 from gnnserve_worker.graph.sources.table_csv import CsvTable
-from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, TableRows
+from gnnserve_worker.graph.sources.table_files import RowFiles, SourceTable, TableRows
 from gnnserve_worker.graph.store import Finding, Splits, random_splits
 
 _SPLITS = {"train": 0, "validation": 1, "val": 1, "valid": 1, "test": 2}
@@ -35,7 +35,7 @@ _IN_NO_SPLIT = 3
 class LabelColumn:
     """Collects a class per node, batch by batch: integers or texts; missing where the class is unknown."""
 
-    def __init__(self, table: SourceTable, column: str, places: RowPlaces, *, are_learnt: bool = True) -> None:
+    def __init__(self, table: SourceTable, column: str, places: RowFiles, *, are_learnt: bool = True) -> None:
         """`are_learnt`: as of `check_classes`."""
         self._are_learnt = are_learnt
         self._table = table
@@ -132,7 +132,7 @@ def _fractions(table: CsvTable, distinct: Sequence[str]) -> tuple[Finding, ...]:
 class LabelColumns:
     """Collects a matrix of 0 and 1, batch by batch, a column per class. A row without any value has unknown labels."""
 
-    def __init__(self, table: SourceTable, columns: Sequence[str], places: RowPlaces) -> None:
+    def __init__(self, table: SourceTable, columns: Sequence[str], places: RowFiles) -> None:
         self._table = table
         self._columns = columns
         self._places = places

@@ -11,7 +11,7 @@ from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.spec.tables import NodeColumns
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.table_features import chosen_columns, feature_columns, is_pattern
-from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable
+from gnnserve_worker.graph.sources.table_files import RowFiles, SourceTable
 from gnnserve_worker.graph.sources.table_ids import IdColumn, NodeOrder
 from gnnserve_worker.graph.sources.table_labels import LabelColumn, LabelColumns, SplitColumn
 from gnnserve_worker.graph.store import FeatureColumn, Features, Finding, Splits
@@ -23,7 +23,7 @@ _BATCH_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledNodes:
     """Labels and splits; fields as in `GraphData`."""
 
     labels: np.ndarray
@@ -33,12 +33,12 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class NodeData:
-    """What the node table gives; fields as in `GraphData`."""
+    """Data of the node table; fields as in `GraphData`."""
 
     features: Features | None
     """None: the table has no column of features, and need not have any."""
     feature_columns: tuple[FeatureColumn, ...]
-    labelled: Labelled | None
+    labelled: LabelledNodes | None
     """None: the manifest names no column of labels."""
     findings: list[Finding]
 
@@ -54,7 +54,7 @@ def read_nodes(
     """Read the table. Raises InputError that names the file, the row, the column and the value."""
     used = _check_columns(table, options)
     wanted = chosen_columns(table, options, used)
-    places = RowPlaces(table)
+    places = RowFiles(table)
     ids = IdColumn(table, options.id, places)
     labels: LabelColumn | LabelColumns | None = None
     if options.label is not None:
@@ -79,12 +79,12 @@ def read_nodes(
     findings: list[Finding] = []
     if order.positions is not None:
         findings.append(Finding("rows put in the order of their ids, which are 0 to nodes - 1", order.nodes))
-    labelled: Labelled | None = None
+    labelled: LabelledNodes | None = None
     unknown = 0
     if labels is not None:
         class_indices, classes, known, label_findings = labels.to_labels(order.positions)
         splits, split_findings = split.to_splits(known, order.positions)
-        labelled = Labelled(class_indices, classes, splits)
+        labelled = LabelledNodes(class_indices, classes, splits)
         findings += [*label_findings, *split_findings]
         unknown = int((~known).sum())
     matrix: Features | None = None

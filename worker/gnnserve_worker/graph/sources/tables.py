@@ -13,7 +13,7 @@ from gnnserve_api.spec.tables import CsvSource, EdgeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.payload import EdgePayload, without_unused_rows
 from gnnserve_worker.graph.sources.checks import unread_edge_data
-from gnnserve_worker.graph.sources.table_edges import End, payload_columns, read_ends, unread_columns
+from gnnserve_worker.graph.sources.table_edges import EdgeEndColumn, payload_columns, read_ends, unread_columns
 from gnnserve_worker.graph.sources.table_files import SourceTable
 from gnnserve_worker.graph.sources.table_formats import file_digests, format_of
 from gnnserve_worker.graph.sources.table_ids import NodeOrder
@@ -65,7 +65,7 @@ def load(
 def _read_edges(
     table: SourceTable, options: EdgeTable, order: NodeOrder, progress: ProgressListener
 ) -> tuple[Graph, EdgePayload | None, list[Finding]]:
-    source, target = End("source", options.source, order), End("target", options.target, order)
+    source, target = EdgeEndColumn("source", options.source, order), EdgeEndColumn("target", options.target, order)
     columns = payload_columns(table, source, target, options)
     rules = EdgeRules(options.direction, options.duplicates, options.self_loops)
     edges = EdgeList(order.nodes, rules.direction, rules.duplicates, rules.self_loops, has_payload=bool(columns.names))

@@ -10,7 +10,13 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.edges import Direction, EdgeRules
 from gnnserve_api.spec.heterogeneous import CsvByType, HeterogeneousSource, ParquetByType, RelationEdgeTable
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.table_edges import End, EndPairs, payload_columns, read_ends, unread_columns
+from gnnserve_worker.graph.sources.table_edges import (
+    EdgeEndColumn,
+    EndPairs,
+    payload_columns,
+    read_ends,
+    unread_columns,
+)
 from gnnserve_worker.graph.sources.table_files import SourceTable
 from gnnserve_worker.graph.sources.table_formats import TableOptions, file_digests, format_of
 from gnnserve_worker.graph.sources.table_ids import NodeOrder
@@ -71,8 +77,8 @@ def _read_relation(
                 f"{table.field}.{option}", f"is {name!r}, which no table of nodes has; types are {', '.join(orders)}",
                 "correct the name, or add the nodes of that type",
             )  # fmt: skip
-    source = End("source", options.source, orders[options.source_type], f"id of type {options.source_type!r}")
-    target = End("target", options.target, orders[options.target_type], f"id of type {options.target_type!r}")
+    source = EdgeEndColumn("source", options.source, orders[options.source_type], f"id of type {options.source_type!r}")
+    target = EdgeEndColumn("target", options.target, orders[options.target_type], f"id of type {options.target_type!r}")
     pairs = EndPairs(source.order.nodes, target.order.nodes)
     payload = payload_columns(table, source, target, options)
     dropped = read_ends(table, source, target, options.dangling, pairs.add, progress, payload)

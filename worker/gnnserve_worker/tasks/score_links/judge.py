@@ -15,7 +15,7 @@ from gnnserve_api.files.profile import Metric, VariantProfile
 from gnnserve_api.files.repository import TaskSection, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
-from gnnserve_worker.graph.links import End, LinkSet, Pairs
+from gnnserve_worker.graph.links import LinkEnd, LinkSet, Pairs
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder
 from gnnserve_worker.tasks.deciding import Decides
@@ -115,5 +115,5 @@ class LinkJudge:
         return {"links": section}
 
 
-def _described(end: End) -> EndManifest:
+def _described(end: LinkEnd) -> EndManifest:
     return EndManifest(type=end.type, start=end.start, end=end.end)
