@@ -91,7 +91,7 @@ FOUND = (
     Found("claim_deleted_at_the_first_generation", "where the next claim is refused once, the first one's name is "
           "free by then, and taken again", ""),
     Found("damaged_and_claim_deleted", "a Job that had generated into the next claim was deleted and made again, three "
-          "times over: the watch of the table still told of a repair in the deleted claim", "decide/repair.py"),
+          "times over: the watch of the table still told of a repair in the deleted claim", "decide/published.py"),
     Found("damaged_again_and_again", "a scene waits while the operator is down, and went on right before its restart: "
           "mended in the campaign", ""),
     Found("damaged_and_claim_deleted", "a repair is done and counted before the deletion of its claim is known", ""),

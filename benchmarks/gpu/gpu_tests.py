@@ -42,7 +42,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "requests": ("test_overlay.py",),
     "changes": ("test_living.py",),
     "programs": ("test_program_device.py",),
-    "training": ("../worker/test_training_gpu.py",),
+    "training": ("../worker/generation/test_training_gpu.py",),
     "compiled": ("test_kernels_compile.py",),
 }  # fmt: skip
 """Files of tests/gpu by part, in the order in which they are run."""

@@ -46,7 +46,7 @@ class Guard:
 
 
 GUARDS = (
-    Guard("somebody else's object is not touched", "apply.py", "    return Place.TAKEN", "    return Place.OURS",
+    Guard("somebody else's object is not touched", "apply.py", "    return NameOccupancy.TAKEN", "    return NameOccupancy.OURS",
           "test_apply.py::test_whose_place_it_is"),
     Guard("children of a deleted namesake are waited for", "apply.py",
           "    if (owner.kind, owner.name) != (kind, service):", "    if owner.is_bound:",
@@ -216,7 +216,7 @@ GUARDS = (
           "    if owner.is_bound:", "    if owner.is_bound and adoption is None:",
           "test_apply.py::test_whose_place_it_is"),
     Guard("what an earlier service left is taken over by one that a person allowed", "apply.py",
-          "return Place.OURS if adoption == owner.uid else Place.RETAINED", "return Place.OURS",
+          "return NameOccupancy.OURS if adoption == owner.uid else NameOccupancy.RETAINED", "return NameOccupancy.OURS",
           "test_apply.py::test_whose_place_it_is"),
     Guard("a claim that was retained once stays so", "decide/repository.py",
           "    return is_usual or (claim is not None and claim.is_retained)", "    return is_usual",

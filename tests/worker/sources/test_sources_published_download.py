@@ -468,8 +468,8 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from gnnserve_worker.graph.sources.download import fetch
-from gnnserve_worker.graph.sources.download_folder import Wanted
-fetch(Wanted("file.zip", sys.argv[1]), Path(sys.argv[2]), lambda progress: print(progress.stage, flush=True))
+from gnnserve_worker.graph.sources.download_folder import FileToFetch
+fetch(FileToFetch("file.zip", sys.argv[1]), Path(sys.argv[2]), lambda progress: print(progress.stage, flush=True))
 """
 
 
