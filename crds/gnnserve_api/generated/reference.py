@@ -50,21 +50,19 @@ A `{KIND}` says which graph is served, by which model, in which variants, and wh
 
 `examples/digits.yaml` is a fuller one, and [data.md](data.md) has one for a graph of your own. How a manifest is read:
 
-- One manifest a file, in YAML, in UTF-8. Everything wrong with it is listed at once, each problem with the field, the
-  value, what was expected and what to write instead; `gnnserve validate MANIFEST` does only that.
+- One manifest a file, in YAML and UTF-8. `gnnserve validate MANIFEST` lists everything wrong with it at once, each
+  problem with the field, the value, what was expected and what to write instead.
 - Unknown fields are refused, and so is a field that is given twice. A number in quotes is not a number.
 - An absent field takes its default. `null` is accepted only where the default is "none", and means the same.
-- A file or folder is named by a path, relative or absolute, or by a URI `file:///…` (absolute, percent-encoded). On a
-  laptop a relative path begins in the folder of the manifest, wherever `gnnserve` is started, and `~` is your home. In
-  a cluster it begins at the mount of the data volume, `spec.graph.volume`, which is needed then; there `~` and `..` are
-  refused ([operator.md](operator.md#graphs-of-your-own)).
+- A file or folder is named by a path, or by a URI `file:///…` (absolute, percent-encoded). On a laptop a relative path
+  begins in the folder of the manifest, and `~` is your home. In a cluster it begins at the mount of the data volume,
+  `spec.graph.volume`; there `~` and `..` are refused ([operator.md](operator.md#graphs-of-your-own)).
 
 Another value in `spec.graph`, `spec.model`, `spec.task` or `spec.variants` changes the *recipe*: a new revision is
-generated beside the one that is there ([repository.md](repository.md)). On one machine that is the next `run` or
-`generate`, and `spec.objective`, `spec.worker.batching`, `spec.endpoint.overlay` and `spec.model.program.limits`, of
-which no revision is made, take effect at the next start. In a
-cluster the operator does it while the old revision answers; what every other change causes there is in
-[operator.md](operator.md). How a latency and a tolerance act together is in [http.md](http.md).
+generated beside the one that is there ([repository.md](repository.md)), on one machine by the next `run` or
+`generate`, in a cluster while the old revision answers ([operator.md](operator.md)). On one machine `spec.objective`,
+`spec.worker.batching`, `spec.endpoint.overlay` and `spec.model.program.limits` take effect at the next start. How a
+latency and a tolerance act together is in [http.md](http.md).
 """
 
 
