@@ -46,7 +46,8 @@ class Guard:
 
 
 GUARDS = (
-    Guard("somebody else's object is not touched", "apply.py", "    return NameOccupancy.TAKEN", "    return NameOccupancy.OURS",
+    Guard("somebody else's object is not touched", "apply.py",
+          "    return NameOccupancy.TAKEN", "    return NameOccupancy.OURS",
           "test_apply.py::test_whose_place_it_is"),
     Guard("children of a deleted namesake are waited for", "apply.py",
           "    if (owner.kind, owner.name) != (kind, service):", "    if owner.is_bound:",
