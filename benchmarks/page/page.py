@@ -79,17 +79,17 @@ def render_page(results: Results, history: History) -> str:
             "<!-- Written by `make figures` from benchmarks/results and benchmarks/about. -->",
             introduction.text,
             _contents(),
-            "## Machines",
-            render_machines(results),
-            "## Ages",
-            "How many commits, since a part was measured, have touched what it depends on.",
-            render_ages(results, history),
             "## Misses",
             render_misses(results),
             *(
                 paragraphs(f"## {group}", *(render_section(name, results, history) for name in names))
                 for group, names in GROUPS.items()
             ),
+            "## Machines",
+            render_machines(results),
+            "## Ages",
+            "How many commits, since a part was measured, have touched what it depends on.",
+            render_ages(results, history),
         )
         + "\n"
     )
@@ -97,7 +97,7 @@ def render_page(results: Results, history: History) -> str:
 
 def _contents() -> str:
     lines = [f"- {group}: {', '.join(read_about(name).link for name in names)}" for group, names in GROUPS.items()]
-    return "\n".join(["- [Machines](#machines), [Ages](#ages), [Misses](#misses)", *lines])
+    return "\n".join(["- [Misses](#misses)", *lines, "- [Machines](#machines), [Ages](#ages)"])
 
 
 def render_section(name: str, results: Results, history: History) -> str:
@@ -217,11 +217,20 @@ def render_misses(results: Results) -> str:
         table(
             ("", "figure", "wanted", "measured", "why, as far as it is known"),
             (
-                (read_about(name).link, figure, shown(one["wanted"]), shown(one["measured"]), one.get("reason", ""))
-                for name, figure, one in missed
+                (read_about(name).link, figure, shown(one["wanted"]), shown(one["measured"]), reason)
+                for (name, figure, one), reason in zip(missed, _told_once(missed), strict=True)
             ),
         ),
     )
+
+
+def _told_once(missed: list[tuple[str, str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Reason of each miss; "as above" where it repeats the row before of the same benchmark."""
+    before = ("", "")
+    for name, _, one in missed:
+        told = (name, one.get("reason", ""))
+        yield "as above" if told[1] and told == before else told[1]
+        before = told
 
 
 def every_part(results: Results) -> Iterator[PartRead]:
