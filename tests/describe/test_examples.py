@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.support.pages.pages import ROOT
 
 from gnnserve_api.manifest import load_manifest
@@ -47,6 +49,27 @@ def test_an_example_is_described(
     assert sum(each.lists.edges for each in graph.relations) == sum(
         edges.shape[1] for edges in made.example.graph.edges.values()
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("papers", lambda graph: (graph, (graph.x, graph.edge_index))),
+        (
+            "payments",
+            lambda graph: (graph["account"], (graph.x_dict, graph.edge_index_dict, graph.edge_attr_dict)),
+        ),
+    ],
+    ids=["one type", "several types"],
+)  # fmt: skip
+def test_an_example_learns(name: str, taken: Callable[[Any], tuple[Any, tuple[Any, ...]]]) -> None:
+    example = load(name)
+    (nodes, arguments), module = taken(example.graph()), example.model().eval()
+    with torch.no_grad():
+        scores = module(*arguments)
+    labels = nodes.y[nodes.test_mask]
+    right, largest_class = (scores.argmax(dim=1)[nodes.test_mask] == labels).sum(), labels.bincount().max()
+    assert right > (len(labels) + largest_class) / 2  # nearer to all than to the share of one class
 
 
 def load(name: str) -> Any:
