@@ -227,7 +227,7 @@ def _fixed_sizes(text: str, fixings: _SeenFixings, loops: Sequence[CodeLine]) ->
 
 def _not_translated(error: Exception) -> InputError:
     text = _message(error)
-    found = re.search(r"(aten|prims|torch_sparse|torch_scatter|pyg)[.:]+[\w.]+", text)
+    found = re.search(r"(?<=OpOverload\(op=')[\w.]+|(aten|prims|torch_sparse|torch_scatter|pyg)[.:]+[\w.]+", text)
     name = found[0] if found else type(error).__name__
     return InputError(
         "forward", f"ONNX has no translation of {name} in this torch ({torch.__version__})",

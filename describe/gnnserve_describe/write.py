@@ -39,8 +39,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise _cannot_write(folder, error) from error
     try:
         yield made
-        # mkdtemp's own mode lets no other user read it.
-        made.chmod(0o777 & ~_umask())
+        # Modes of mkdtemp and of safetensors' save_file let no other user read what they make.
+        mask = _umask()
+        made.chmod(0o777 & ~mask)
+        for file in made.iterdir():
+            file.chmod(0o666 & ~mask)
         os.rename(made, folder)  # noqa: PTH104 - fails where the folder has come into being meanwhile
     except OSError as error:
         raise _cannot_write(folder, error) from error

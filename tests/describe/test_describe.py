@@ -59,6 +59,8 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Description:
 def test_the_folder_has_all_that_is_served(described: Description) -> None:
     assert {each.name for each in described.folder.iterdir()} == {PROGRAM, EXPECTED, WEIGHTS, MANIFEST, GRAPH_FILE}
     assert not [each for each in described.folder.parent.iterdir() if each != described.folder]
+    # Another user, as a pod's, reads all of them or none.
+    assert len({each.stat().st_mode for each in described.folder.iterdir()}) == 1
     assert contract_of(described) == described.program
     assert set(load_file(described.folder / WEIGHTS)) == set(gcn().state_dict())
 
@@ -348,6 +350,21 @@ class OfGraph(Net):
         return super().forward(x, edge_index).mean(dim=0, keepdim=True)
 
 
+@torch.library.custom_op("gnnserve_tests::twice", mutates_args=())
+def twice(rows: torch.Tensor) -> torch.Tensor:
+    return rows * 2
+
+
+@twice.register_fake
+def _(rows: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(rows)
+
+
+class OwnOperator(Net):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return super().forward(twice(x), edge_index)
+
+
 class Lonely(Net):
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weather: torch.Tensor) -> torch.Tensor:
         return super().forward(x, edge_index)
@@ -372,6 +389,9 @@ REFUSED = {
     "rows behind each other": (FlatTable, ["runs over its own graph alone", "as features"]),
     "scores edges": (lambda: OfEdges(pyg.SAGEConv), ["it scores edges", "not served yet"]),
     "scores graphs": (lambda: OfGraph(pyg.SAGEConv), ["the graph as a whole", "before the pooling"]),
+    "own operator": (
+        lambda: OwnOperator(pyg.SAGEConv), ["no translation of gnnserve_tests.twice", "operations of torch"]
+    ),
     "unknown argument": (lambda: Lonely(pyg.SAGEConv), ["forward: it takes 'weather'", "--inputs"]),
 }  # fmt: skip
 
