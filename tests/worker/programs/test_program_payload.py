@@ -30,6 +30,7 @@ from gnnserve_worker.graph.relation_lists import places_of
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
@@ -175,4 +176,7 @@ def test_changes_of_the_graph_reach_the_program(tmp_path: Path, exported: Path) 
         features[left, :2],
         score(9, features),
     ]
+    # Influences ask about the node without an edge, and what the others have is kept for stored nodes alone.
+    told = served_revision(loaded, living).compute.overlays.stand_in(9)
+    assert isinstance(told, str) and "columns of edges" in told
     np.testing.assert_allclose(found.scores, expected, rtol=1e-4, atol=1e-5)

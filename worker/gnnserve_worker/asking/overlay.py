@@ -152,7 +152,7 @@ class GraphOverlays:
         ids: OverlayIds,
         types: Sequence[TypeFeatures],
         support: OverlaySupport,
-        stand_in: Callable[[int], StandIn],
+        stand_in: Callable[[int], StandIn | str],
         schemas: OverlaySchemas = overlay_schemas.PLAIN,
         hint: str = BRING_IT,
     ) -> None:

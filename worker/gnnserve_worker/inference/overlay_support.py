@@ -74,7 +74,11 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     asked = loaded.new_nodes.types[0].columns or _NO_COLUMNS
     support = OverlaySupport(asked, arranger.arrange, _narrowed(features_of, asked), payloads)
 
-    def stand_in(node: int) -> StandIn:
+    reads_payload = any(one.network.reads_payload for one in loaded.variants.values())
+
+    def stand_in(node: int) -> StandIn | str:
+        if reads_payload:
+            return "no edge can be left out: the program reads columns of edges, which are kept for stored nodes alone"
         return partial(arranger.stand_in, node, loaded.new_nodes.width)
 
     return GraphOverlays(form.ids(graph), types, support, stand_in, form.schemas, graph.described.hint)
