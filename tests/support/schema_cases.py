@@ -82,7 +82,7 @@ BREAKS_RULE = {
         "task": {"links": {}},
     },
     "model.program.decoder must be given for task.links.decoder DistMult and MLP, whose weights it names, or be in the "
-    "folder of gnnserve-describe; without them it must be left out": {
+    "folder of gnnserve-describe or gnnserve export; without them it must be left out": {
         **MINIMAL,
         "model": {**PROGRAM, "program": CONTRACT},
         "task": {"links": {"decoder": "MLP", "dimensions": 10}},

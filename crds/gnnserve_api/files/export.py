@@ -79,6 +79,15 @@ class ExportCheck(msgspec.Struct, frozen=True, rename="camel"):
     """Largest difference of a score, relative to the largest score, or to 1 where all are smaller."""
 
 
+class ExportedDecoder(msgspec.Struct, frozen=True, rename="camel"):
+    """Decoder that scores pairs of nodes by rows that the program gives."""
+
+    kind: str
+    """`Dot`, `DistMult` or `MLP`, as `spec.task.links.decoder` names it."""
+    file: str | None
+    """File of its weights beside the program, as `spec.model.program.decoder` takes it; None: it has none."""
+
+
 class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     schema_version: int
     written_by: str
@@ -114,3 +123,15 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
     contract: ProgramManifest | UnsetType = UNSET
     """Contract by which gnnserve serves the program again, where its network is over several types. Absent: `inputs`
     tell it."""
+    decoder: ExportedDecoder | UnsetType = UNSET
+    """Decoder that scores pairs by the program's scores, which are rows of nodes then. Absent: they are of classes."""
+
+    @property
+    def takes_features(self) -> bool:
+        """Whether rows of the inputs are features."""
+        return self.rows is None or (self.rows.kind == "features" and self.rows.stored_layer is None)
+
+    @property
+    def can_be_served(self) -> bool:
+        """Whether gnnserve serves the program again."""
+        return self.takes_features and ExportFormat.ONNX in self.programs

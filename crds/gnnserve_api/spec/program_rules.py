@@ -54,7 +54,7 @@ def programs_give_rows_of_other_types(spec: _Spec, program: Program) -> bool:
     "(has(self.task.links) && self.task.links.decoder != 'Dot' ? has(self.model.program.decoder) || "
     "!has(self.model.program.inputs) || size(self.model.program.inputs) == 0 : !has(self.model.program.decoder))",
     "model.program.decoder must be given for task.links.decoder DistMult and MLP, whose weights it names, or be in the "
-    "folder of gnnserve-describe; without them it must be left out",
+    "folder of gnnserve-describe or gnnserve export; without them it must be left out",
 )
 def programs_bring_the_decoder(spec: _Spec, program: Program) -> bool | str:
     has_weights = spec.task.asked().decoder_has_weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportFormat, ExportManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.export.check import LARGE_BATCHES
-from gnnserve_worker.export.write import MANIFEST, build_exact, check_variant, export_variant
+from gnnserve_worker.export.write import EXPECTED, MANIFEST, build_exact, check_variant, export_variant
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -75,11 +74,8 @@ def test_exports_over_types_are_served_again(
         "x_user", "x_item", "edges_user_knows_user", "edges_item_rev_buys_user", "edges_user_buys_item",
     }  # fmt: skip
 
-    variant = replace(loaded.variants["projected"], fanouts=(-1, -1))
-    whole = replace(loaded, variants={"projected": variant})
-    wanted = infer_batch(whole, "projected", np.arange(USERS), 0)
-    np.savez(tmp_path / "expected.npz", nodes=np.arange(USERS), scores=wanted.scores)
-    model = {"program": {"uri": folder.as_uri()}, "expected": {"uri": (tmp_path / "expected.npz").as_uri()}}
+    wanted = infer_batch(loaded.over_whole_lists("projected"), "projected", np.arange(USERS), 0)
+    model = {"program": {"uri": folder.as_uri()}, "expected": {"uri": (folder / EXPECTED).as_uri()}}
     again = Repository(tmp_path / "again", "default", "shop")
     revision = generate(service_of(tmp_path / "source", parts, model), again)
     served = load_revision(again, revision.revision)

@@ -21,7 +21,7 @@ from gnnserve_worker.export.contract import inputs_of, outputs_of
 from gnnserve_worker.export.inputs import draw_inputs
 from gnnserve_worker.export.modules import VariantModule
 from gnnserve_worker.export.programs import FORMATS, trace
-from gnnserve_worker.export.write import MANIFEST, build_exact, export_variant
+from gnnserve_worker.export.write import EXPECTED, MANIFEST, README, build_exact, export_variant
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.models.network import Activations
@@ -94,6 +94,27 @@ def test_inputs_are_those_that_exporting_draws(kind: str) -> None:
     assert found.keys() == expected.keys()
     for each, array in expected.items():
         np.testing.assert_array_equal(found[each], array, strict=True)
+
+
+def test_a_folder_is_served_again_by_the_scores_that_are_in_it(tmp_path: Path) -> None:
+    uri = write_npz(tmp_path / "graph.npz", npz_arrays(planted_graph([1, 4, 7], nodes=150))).as_uri()
+    model = {"hidden": 16, "fanouts": [4, 3], "training": {"epochs": 1}}
+    first, second = (Repository(tmp_path / name, "default", "tiny") for name in ("first", "second"))
+    service = service_of(uri, model=model, normalization="Standardize")
+    loaded = load_revision(first, generate(service, first).revision, build=build_exact)
+    folder = tmp_path / "made"
+    export_variant(loaded, "default/tiny", "x1", [ExportFormat.ONNX], folder, "a test")
+    page = (folder / README).read_text(encoding="utf-8")
+    assert "expected: {uri: FOLDER/expected.npz}" in page
+    assert "graph: {normalization: Standardize, …}" in page
+    model = {"program": {"uri": folder.as_uri()}, "expected": {"uri": (folder / EXPECTED).as_uri()}}
+    again = service_of(uri, model=model, normalization="Standardize")
+    served = load_revision(second, generate(again, second).revision)
+    nodes = np.arange(150)
+    found, wanted = (infer_batch(one, "x1", nodes, 0).scores for one in (served, loaded.over_whole_lists("x1")))
+    for one in served.programs:
+        one.close()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_what_is_written_is_read_as_a_contract(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import UNSET
+
 from gnnserve_api.files.export import ExportedArray, ExportFormat, ExportManifest
 
 _PROGRAMS: Mapping[ExportFormat, str] = {
@@ -39,8 +41,7 @@ def readme(manifest: ExportManifest, advice: Sequence[str]) -> str:
     parts = [
         f"# {manifest.variant} of {manifest.service}\n",
         f"A {manifest.architecture} ({manifest.family}), revision {manifest.revision}, written by "
-        f"{manifest.written_by}. `export.json` has for programs what this page says, and the classes of the score "
-        "columns.\n",
+        f"{manifest.written_by}. `export.json` has for programs what this page says.\n",
         "## Run it\n",
         *(_how_to_run(chosen, manifest) for chosen in manifest.programs),
         "`example.safetensors` has inputs for a few nodes (`nodes`: their positions in the graph), and what gnnserve "
@@ -77,8 +78,7 @@ def _layout(manifest: ExportManifest) -> list[str]:
         return [
             f"Put the nodes that are asked about first among those of their type, each node once, then the nodes that "
             f"they read, hop by hop up to {len(manifest.fanouts)}, and all edges by which those before the last hop "
-            "read. Rows of scores behind the nodes that are asked about mean nothing. gnnserve serves the folder "
-            "again: `model: {program: {uri: FOLDER}}` in a manifest.\n"
+            "read. Rows of scores behind the nodes that are asked about mean nothing.\n"
         ]
     layers = sum(each.name.startswith("targets_") for each in manifest.inputs)
     if not layers:
@@ -130,8 +130,24 @@ def _rows(manifest: ExportManifest) -> list[str]:
     return told
 
 
+def _served_again(manifest: ExportManifest) -> str:
+    """How a manifest names the folder."""
+    parts = ["model: {program: {uri: FOLDER}, expected: {uri: FOLDER/expected.npz}}"]
+    if manifest.rows is not None and manifest.rows.normalization not in {None, "Disabled"}:
+        parts.append(f"graph: {{normalization: {manifest.rows.normalization}, …}}")
+    if manifest.decoder is not UNSET:
+        columns = manifest.outputs[0].shape[1]
+        parts.append(f"task: {{links: {{decoder: {manifest.decoder.kind}, dimensions: {columns}, …}}}}")
+    held_out = "" if manifest.decoder is UNSET else ", which lacks the links that were held out"
+    return (
+        f"gnnserve serves the folder again: {' and '.join(f'`{part}`' for part in parts)} in a manifest. "
+        f"`expected.npz` has scores over all neighbours in the revision's graph{held_out}; another graph needs others."
+    )
+
+
 def _more(manifest: ExportManifest, advice: Sequence[str]) -> list[str]:
-    told = [f"- {sentence}" for sentence in advice]
+    sentences = [*advice, *([_served_again(manifest)] if manifest.can_be_served else [])]
+    told = [f"- {sentence}" for sentence in sentences]
     if manifest.served_compute != manifest.compute:
         told.append(
             f"- The program computes in {manifest.compute}. gnnserve multiplies this variant's matrices in "

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 import safetensors.numpy
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 from torch import nn
 
 from gnnserve_api.errors import InputError
@@ -23,6 +23,7 @@ from gnnserve_api.files.export import (
     EXPORT_SCHEMA_VERSION,
     ExportCheck,
     ExportedArray,
+    ExportedDecoder,
     ExportedRows,
     ExportFormat,
     ExportManifest,
@@ -31,6 +32,7 @@ from gnnserve_api.files.profile import Compute
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import TOLERANCE
+from gnnserve_worker.export.expected import expected_scores, pair_scores
 from gnnserve_worker.export.one_type import LayeredExport
 from gnnserve_worker.export.programs import FORMATS, Program, trace
 from gnnserve_worker.export.readme import readme
@@ -38,9 +40,13 @@ from gnnserve_worker.export.several_types import check_exportable, relational_ex
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.tasks.published import PairScoring
 from gnnserve_worker.tasks.serving import published_task
 
-MANIFEST, EXAMPLE, ROW_RECIPE, README = "export.json", "example.safetensors", "rows.safetensors", "README.md"
+MANIFEST, README = "export.json", "README.md"
+EXAMPLE, ROW_RECIPE, DECODER, EXPECTED = (
+    "example.safetensors", "rows.safetensors", "decoder.safetensors", "expected.npz",
+)  # fmt: skip
 
 
 def build_exact(
@@ -150,7 +156,9 @@ def _write(
 ) -> ExportManifest:  # fmt: skip
     variant, described = revision.variants[name], _variant_of(manifest, name)
     told = published_task(manifest).exported_scores(described)
-    gives_embeddings = variant.network.hidden > 0 and point_of(described).capabilities.embeddings
+    pairs = None if told.open_pairs is None else told.open_pairs(_folder_of(revision))
+    # Rows that pairs are scored by are the embeddings.
+    gives_embeddings = pairs is None and variant.network.hidden > 0 and point_of(described).capabilities.embeddings
     exported = _kind_of(manifest, described).export(revision, described, gives_embeddings)
     inputs, outputs = exported.inputs, exported.outputs(told.meaning)
     program = trace(exported.module(), inputs)
@@ -159,7 +167,8 @@ def _write(
         path = folder / FORMATS[chosen].file
         FORMATS[chosen].write(program, inputs, outputs, path)
         checks += exported.checks(chosen, FORMATS[chosen].load(path))
-    _save(exported.example(), folder / EXAMPLE)
+    example = exported.example()
+    _save(example | pair_scores(pairs, example["nodes"], example["scores"]), folder / EXAMPLE)
     if recipe := exported.row_recipe():
         _save(recipe, folder / ROW_RECIPE)
     written = ExportManifest(
@@ -185,10 +194,25 @@ def _write(
         tolerance=TOLERANCE,
         checks=tuple(checks),
         contract=exported.contract,
+        decoder=UNSET if pairs is None else _write_decoder(pairs, folder),
     )
+    if written.can_be_served:
+        np.savez(folder / EXPECTED, allow_pickle=False, **expected_scores(revision, name, pairs))
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=2))
     (folder / README).write_text(readme(written, told.advice), encoding="utf-8")
     return written
+
+
+def _folder_of(revision: LoadedRevision) -> Path:
+    assert revision.origin.folder is not None  # noqa: S101 - only what is published is exported
+    return revision.origin.folder
+
+
+def _write_decoder(pairs: PairScoring, folder: Path) -> ExportedDecoder:
+    if not pairs.weights:
+        return ExportedDecoder(pairs.kind, None)
+    _save(pairs.weights, folder / DECODER)
+    return ExportedDecoder(pairs.kind, DECODER)
 
 
 def _save(arrays: Mapping[str, np.ndarray], path: Path) -> None:

@@ -188,12 +188,21 @@ def _exported(path: Path) -> _Contract:
     except (OSError, msgspec.MsgspecError) as error:
         problem = f"{path} is no export.json of this version: {error}"
         raise InputError(f"{FIELD}.uri", problem, "export the variant again") from error
-    if made.rows is not None and (made.rows.kind != "features" or made.rows.stored_layer is not None):
+    if made.rows is not None and not made.takes_features:
         raise InputError(
             f"{FIELD}.uri", f"{path} is of {made.variant}, whose rows are {made.rows.kind} and no features",
             "export a variant that reads features, as x1",
         )  # fmt: skip
-    return _Contract(contract_of_export(made, ""), None if made.rows is None else made.rows.columns or None)
+    columns = None if made.rows is None else made.rows.columns or None
+    return _Contract(contract_of_export(made, ""), columns, _decoder_of(made, path.parent))
+
+
+def _decoder_of(made: ExportManifest, folder: Path) -> DecoderWeights | None:
+    if made.decoder is UNSET or made.decoder.file is None:
+        return None
+    return DecoderWeights.model_validate(
+        {"uri": made.decoder.file}, context={BASE_CONTEXT: ManifestFolder(folder, None)}
+    )
 
 
 _CONTRACTS: Mapping[str, Callable[[Path], _Contract]] = {DESCRIBED: _described, EXPORTED: _exported}

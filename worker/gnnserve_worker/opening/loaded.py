@@ -16,6 +16,7 @@ import numpy as np
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.profile import Compute
 from gnnserve_api.files.repository import ChangedSource, NetworkManifest, RevisionManifest
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_payload import LivingPayload
@@ -195,6 +196,13 @@ class LoadedRevision:
     def over(self, graph: Graph) -> LoadedRevision:
         """The revision as it answers over other lists of the same nodes."""
         return replace(self, graph=graph, reading=self.reading.over(graph))
+
+    def over_whole_lists(self, name: str) -> LoadedRevision:
+        """The revision with a variant that draws no neighbours, and reads all of those that it would draw from."""
+        variant = self.variants[name]
+        fanouts = tuple(FULL_NEIGHBOURHOOD if fanout else fanout for fanout in variant.fanouts)
+        whole = replace(variant, fanouts=fanouts, relation_fanouts=())
+        return replace(self, variants={**self.variants, name: whole})
 
     @property
     def answered_nodes(self) -> int:

@@ -5,11 +5,18 @@ Which embeddings it has is `embedded.py`'s.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
 
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.nearest.parts import IndexPart
+
+if TYPE_CHECKING:
+    from gnnserve_worker.models.decoder import LinkDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +28,27 @@ class NodeRange:
     end: int
 
 
+class PairScoring(NamedTuple):
+    """How pairs of rows of a program are scored."""
+
+    kind: str
+    """Name of the decoder, as `spec.task.links.decoder` has it."""
+    weights: Mapping[str, np.ndarray]
+    """Weights as a file that `spec.model.program.decoder` names has them; empty: there are none."""
+    decoder: LinkDecoder
+
+
 @dataclass(frozen=True, slots=True)
 class ExportedScores:
-    """Scores of a variant that is written as a program, in words."""
+    """Scores of a variant that is written as a program."""
 
     meaning: str
     """A sentence."""
     advice: tuple[str, ...]
     """Sentences about how answers are made of scores."""
+    open_pairs: Callable[[Path], PairScoring] | None = None
+    """Read from the revision's folder how pairs of scores, which are rows of nodes then, are scored. None: scores are
+    answers themselves."""
 
 
 class PublishedTask(Protocol):
@@ -40,4 +60,4 @@ class PublishedTask(Protocol):
         """Types of the nodes that are answered for, where these are of several; empty: they are of one."""
 
     def exported_scores(self, variant: VariantManifest) -> ExportedScores:
-        """Raises InputError where no variant can be written as a program."""
+        """Raises InputError where no such variant can be written as a program."""

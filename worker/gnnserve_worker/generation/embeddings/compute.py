@@ -8,7 +8,7 @@ variant answers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,6 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
-from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
@@ -106,7 +105,7 @@ class _ByBlock:
     def over_all(
         self, revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray | None, seed: int, scratch: Path
     ) -> Iterator[np.ndarray]:
-        return _served_blocks(_reading_all(revision, variant), variant.name, nodes, seed)
+        return _served_blocks(revision.over_whole_lists(variant.name), variant.name, nodes, seed)
 
 
 _WAYS: Mapping[type, _Way] = {
@@ -139,12 +138,6 @@ def _task_of(revision: LoadedRevision) -> EmbeddedTask:
     if revision.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
     return embedded_task(revision.manifest)
-
-
-def _reading_all(revision: LoadedRevision, variant: LoadedVariant) -> LoadedRevision:
-    """The revision with a variant that draws no neighbours, and reads all of them."""
-    whole = replace(variant, fanouts=(FULL_NEIGHBOURHOOD,) * len(variant.fanouts), relation_fanouts=())
-    return replace(revision, variants={**revision.variants, variant.name: whole})
 
 
 def _whole_blocks(

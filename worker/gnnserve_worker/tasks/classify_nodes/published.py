@@ -20,7 +20,10 @@ class PublishedClasses:
         return ()
 
     def exported_scores(self, variant: VariantManifest) -> ExportedScores:
-        advice = ["Scores are those before softmax, or before sigmoid where nodes may have several labels."]
+        advice = [
+            "Scores are those before softmax, or before sigmoid where nodes may have several labels. `classes` of "
+            "`export.json` are those of their columns."
+        ]
         if variant.thresholds is not None:
             advice.append("Before labels are decided, `thresholds` of `export.json` are taken from the scores.")
         return ExportedScores("Scores, before softmax or sigmoid.", tuple(advice))

@@ -57,10 +57,15 @@ def served_links(manifest: RevisionManifest, folder: Path | None) -> ServedLinks
 
 def open_decoder(folder: Path, links: LinksManifest) -> LinkDecoder:
     """What scores pairs. `folder`: the revision's, whose files were verified. Raises DamagedError."""
+    return open_weights(folder, links)[1]
+
+
+def open_weights(folder: Path, links: LinksManifest) -> tuple[Mapping[str, np.ndarray], LinkDecoder]:
+    """As `open_decoder`, with the weights that it is made of."""
     path = folder / (links.weights or paths.REVISION_COMMIT)
     try:
         weights = {} if links.weights is None else safetensors.numpy.load(path.read_bytes())
-        return _covering(build_decoder(links.decoder, weights, links.dimensions), links)
+        return weights, _covering(build_decoder(links.decoder, weights, links.dimensions), links)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold the weights of the decoder: {error}"
         raise DamagedError(path, problem, checks.remedy(folder)) from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import IndexMetric
 from gnnserve_api.files.links import EndManifest, LinksManifest
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
+from gnnserve_worker.tasks.score_links.exported import exported_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,7 @@ class PublishedLinks:
         return tuple(NodeRange(end.type, end.start, end.end) for end in ends.values())
 
     def exported_scores(self, variant: VariantManifest) -> ExportedScores:
-        raise InputError(
-            "VARIANT", f"revision {self.manifest.revision} scores links, and a program has no decoder of pairs",
-            "export its embeddings (gnnserve embeddings export)",
-        )  # fmt: skip
+        return exported_rows(self.links, variant)
 
 
 def link_parts(links: LinksManifest) -> tuple[IndexPart, ...]:

@@ -1,0 +1,112 @@
+"""Networks that score links are exported with their decoder, and served again as programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnxruntime
+import pytest
+import safetensors.numpy
+import torch
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.graphs.link_folders import light_gcn, typed_folder
+from tests.support.graphs.several_types import shop
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.files.export import ExportedDecoder, ExportFormat, ExportManifest
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.export.write import (
+    DECODER,
+    EXAMPLE,
+    EXPECTED,
+    MANIFEST,
+    README,
+    build_exact,
+    check_variant,
+    export_variant,
+)
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.score_links.links import served_links
+
+GRAPH = planted_graph([2, 5, 9], nodes=200, columns=12)
+COLUMNS = 16
+MODEL = {"hidden": 16, "fanouts": [4, 3], "training": {"epochs": 1}}
+
+
+def links_service(folder: Path, graph: dict[str, np.ndarray], decoder: str, **spec: Any) -> GNNService:
+    folder.mkdir()
+    task = {"links": {"dimensions": COLUMNS, "decoder": decoder}}
+    uri = write_npz(folder / "graph.npz", graph).as_uri()
+    return service_of(uri, task=task, normalization="Disabled", **spec)
+
+
+def trained(folder: Path, decoder: str) -> LoadedRevision:
+    service = links_service(folder / "source", npz_arrays(GRAPH), decoder, model=MODEL)
+    repository = Repository(folder / "first", "default", "tiny")
+    return load_revision(repository, generate(service, repository).revision, build=build_exact)
+
+
+def exported(loaded: LoadedRevision, folder: Path) -> ExportManifest:
+    export_variant(loaded, "default/tiny", "x1", [ExportFormat.ONNX], folder, "a test")
+    return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ExportManifest)
+
+
+def graph_of_revision(loaded: LoadedRevision) -> dict[str, np.ndarray]:
+    """Arrays of a source with the lists of the revision, which lack held-out links."""
+    return {**npz_arrays(GRAPH), "indptr": loaded.graph.indptr, "indices": loaded.graph.indices}
+
+
+@pytest.mark.parametrize("decoder", ["Dot", "DistMult", "MLP"])
+def test_rows_and_their_decoder_are_served_again_with_equal_scores(decoder: str, tmp_path: Path) -> None:
+    loaded, folder = trained(tmp_path, decoder), tmp_path / "made"
+    made = exported(loaded, folder)
+    assert made.decoder == ExportedDecoder(decoder, None if decoder == "Dot" else DECODER)
+    assert (folder / DECODER).exists() == (decoder != "Dot")
+    assert [(each.name, each.shape[1]) for each in made.outputs] == [("scores", COLUMNS)]
+
+    model = {"program": {"uri": folder.as_uri()}, "expected": {"uri": (folder / EXPECTED).as_uri()}}
+    again = links_service(tmp_path / "again", graph_of_revision(loaded), decoder, model=model)
+    repository = Repository(tmp_path / "second", "default", "tiny")
+    served = load_revision(repository, generate(again, repository).revision)
+    ends, nodes = np.random.default_rng(3).integers(0, 200, (2, 40)), np.arange(200)
+    scores = []
+    for revision in (loaded.over_whole_lists("x1"), served):
+        assert revision.manifest is not None
+        rows = infer_batch(revision, "x1", nodes, 0).scores
+        scores.append(served_links(revision.manifest, revision.origin.folder).score(rows, *ends))
+    for one in served.programs:
+        one.close()
+    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=1e-5 * np.abs(scores[0]).max())
+
+
+def test_pairs_are_scored_without_gnnserve_as_the_page_says(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    exported(trained(tmp_path, "MLP"), folder)
+    example = safetensors.numpy.load_file(folder / EXAMPLE)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    (rows,) = session.run(["scores"], {each.name: example[each.name] for each in session.get_inputs()})
+    module = torch.nn.Sequential(torch.nn.Linear(2 * COLUMNS, COLUMNS), torch.nn.ReLU(), torch.nn.Linear(COLUMNS, 1))
+    weights = safetensors.numpy.load_file(folder / DECODER)
+    module.load_state_dict({name: torch.tensor(tensor) for name, tensor in weights.items()})
+    places = np.searchsorted(example["nodes"], example["pairs"])
+    with torch.no_grad():
+        found = module(torch.tensor(rows[places].reshape(len(places), -1)))[:, 0].numpy()
+    np.testing.assert_allclose(found, example["pair_scores"], rtol=0, atol=1e-4)
+    page = (folder / README).read_text(encoding="utf-8")
+    assert "`Linear`, `ReLU` and `Linear`" in page
+    assert "The probability of a link is 1 / (1 + exp(" in page
+    assert "task: {links: {decoder: MLP, dimensions: 16, …}}" in page
+
+
+def test_links_between_types_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository", "default", "shop")
+    manifest = generate(light_gcn(typed_folder(shop(), tmp_path / "source")), repository)
+    with pytest.raises(InputError, match=r"take rows of every type .*gnnserve embeddings export"):
+        check_variant(manifest, manifest.variants[0].name)
