@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -265,6 +266,12 @@ def _scorer(module: torch.nn.Module, example: Example, probe: Probe, wishes: Wis
     return Scorer(module, example.call, outputs, example.target)
 
 
+_OTHER_FORMATS = (
+    "weights and features are float32 here: convert to the format of weights (x.to(self.lin.weight.dtype)) in place of "
+    "one that is named (.half(), .double())"
+)
+
+
 def _not_called(error: Exception, module: torch.nn.Module, example: Example, words: str) -> InputError:
     """Whether it fails over any graph, or over another one than the user's alone."""
     try:
@@ -274,7 +281,7 @@ def _not_called(error: Exception, module: torch.nn.Module, example: Example, wor
         return InputError(
             str(blame_of(error)) or "forward",
             f"the module cannot be called with {words}: {type(error).__name__}: {error}",
-            _how_to_call(module, example),
+            _OTHER_FORMATS if re.search("dtype|scalar type", str(error)) else _how_to_call(module, example),
         )
     return InputError(
         str(blame_of(error)) or "forward",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,7 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
             "module", f"{unknown[0]} has no width yet, since the module was not called before",
             "call it once over the graph before its weights are loaded",
         )  # fmt: skip
+    _check_weights(module)
     try:
         made = copy.deepcopy(module, _kept_of_training(module))
     except Exception as error:
@@ -67,6 +69,24 @@ def in_evaluation(module: torch.nn.Module, findings: Findings) -> torch.nn.Modul
     for parameter in made.parameters():
         parameter.requires_grad_(False)
     return made
+
+
+def _check_weights(module: torch.nn.Module) -> None:
+    """InputError: there are none, or they are integers that ONNX does not have."""
+    empty = [name for name, each in _state(module) if each.is_meta]
+    if empty:
+        raise InputError(
+            "module", f"{empty[0]} has no numbers (it is on the device 'meta')",
+            "load its weights: module.to_empty(device='cpu'), then load_state_dict",
+        )  # fmt: skip
+    quantised = [
+        type(each).__name__ for each in module.modules() if re.match(r"torch\..*\bquantized\b", type(each).__module__)
+    ]
+    if quantised:
+        raise InputError(
+            "module", f"it was quantised ({quantised[0]}), and programs compute in float32",
+            "describe the module as it was before; variants.storage serves its rows as int8",
+        )  # fmt: skip
 
 
 _WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel"})

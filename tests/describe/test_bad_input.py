@@ -152,6 +152,16 @@ class Silent(Net):
         return None
 
 
+class Halving(Net):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.half(), edge_index)
+
+
+def without_numbers() -> Net:
+    with torch.device("meta"):
+        return net()
+
+
 def diverged() -> Net:
     module = net()
     module.head.weight.data[0, 0] = float("nan")
@@ -160,6 +170,12 @@ def diverged() -> Net:
 
 MODULES: dict[str, tuple[Callable[[], torch.nn.Module], list[str]]] = {
     "weights that are no numbers": (diverged, ["weights are not finite: head.weight", "before training diverged"]),
+    "no numbers": (without_numbers, ["has no numbers", "load_state_dict"]),
+    "quantised": (
+        lambda: torch.ao.quantization.quantize_dynamic(net(), {torch.nn.Linear}),
+        ["it was quantised (Linear)", "as it was before"],
+    ),
+    "another format": (lambda: Halving(pyg.SAGEConv).half(), ["same dtype", "in place of one that is named"]),
     "keeps outside of itself": (
         lambda: KeepingOutside(pyg.SAGEConv), ["KEPT.setdefault", "over another graph", "outside of forward"]
     ),
