@@ -19,9 +19,3 @@ def parse_quantity(value: object) -> Decimal | None:
     if match is None or match[2] not in _SUFFIXES:
         return None
     return Decimal(match[1]) * _SUFFIXES[match[2]]
-
-
-def is_more(one: str, other: str, times: int = 1) -> bool:
-    """Whether the first quantity is larger than so many times the second; False where one of them is none."""
-    first, second = parse_quantity(one), parse_quantity(other)
-    return first is not None and second is not None and first > times * second

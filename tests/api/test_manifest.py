@@ -292,14 +292,15 @@ def case(name: str, text: str, *expected: str):
         case(
             "pods that ask for more than they may have",
             spec("worker: {resources: {requests: {cpu: 2}, limits: {cpu: 1500m}}}"),
-            "spec.worker.resources: requests.cpu 2 must not be more than limits.cpu 1500m: lower the request, or raise "
+            "spec.worker.resources: requests must not be more than limits, and 2 of cpu is more than 1500m: lower the "
+            "request, or raise "
             'the limit (value {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}})',
         ),
         case(
             "a resource that Kubernetes does not know",
             spec("generation: {resources: {limits: {mem: 1Gi}}}"),
-            "spec.generation.resources: limits.mem is no resource: the name must be cpu, memory, ephemeral-storage, "
-            'hugepages-<size>, or have a domain, as in nvidia.com/gpu (value {"limits": {"mem": "1Gi"}})',
+            "spec.generation.resources: the names of limits must be cpu, memory, ephemeral-storage, hugepages-<size>, "
+            'or have a domain, as in nvidia.com/gpu; found mem (value {"limits": {"mem": "1Gi"}})',
         ),
         case(
             "nodes that no label selects",

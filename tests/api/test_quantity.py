@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from gnnserve_api.quantity import is_more, parse_quantity
+from gnnserve_api.quantity import parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,3 @@ def test_quantities_are_numbers(text: object, number: object) -> None:
 @pytest.mark.parametrize("text", ["", "Gi", "1Zi", "1.2.3", "one", None])
 def test_what_is_no_quantity_is_none(text: object) -> None:
     assert parse_quantity(text) is None
-
-
-def test_quantities_are_compared_across_units() -> None:
-    assert is_more("4Gi", "4000M")
-    assert not is_more("1", "1000m")
-    assert not is_more("much", "1")

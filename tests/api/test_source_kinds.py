@@ -33,12 +33,12 @@ def test_every_source_says_its_kind() -> None:
 def test_a_rule_of_a_further_kind_is_asked_of_its_specs_alone() -> None:
     further = GraphSourceKind("!has(self.graph.source.stream)", lambda model: False)
 
-    @further.rule("size(self.variants.stored) == 0", "variants.stored must be left out with graph.source.stream")
-    def nothing_is_stored(spec: Any) -> bool:
-        return not spec.variants.stored
+    nothing_is_stored = further.rule(
+        "size(self.variants.stored) == 0", "variants.stored must be left out with graph.source.stream"
+    )
 
     def problem(kind: GraphSourceKind, *stored: int) -> str | None:
-        source = SimpleNamespace(kind=kind)
+        source = SimpleNamespace(stream={} if kind is further else None)
         spec = SimpleNamespace(graph=SimpleNamespace(source=source), variants=SimpleNamespace(stored=stored))
         return nothing_is_stored.problem(spec)
 

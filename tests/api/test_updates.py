@@ -80,7 +80,7 @@ REFUSED = {
     "compaction without end": ({**SQLITE, "compaction": {"changes": 999}}, {}, "greater than or equal to 1000"),
     "one Secret for log and tokens": (
         POSTGRES, {"endpoint": {"tokens": {"secretName": "log"}}},
-        "updates.log.postgres and endpoint.tokens both name the Secret 'log'",
+        "updates.log.postgres must name a Secret of its own, and log is one of endpoint's",
     ),
 }  # fmt: skip
 

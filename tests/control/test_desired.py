@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.support.kubernetes.pod_security import violations
 from tests.support.operator.desired_children import build, environment, of_kind, pod_of
 from tests.support.operator.observed import UID, make_result, make_service
@@ -14,7 +15,7 @@ from tests.support.operator.observed import UID, make_result, make_service
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods.generation import decode_result
 from gnnserve_api.pods.routing import decode_routing
-from gnnserve_api.spec.labels import ANNOTATION_PREFIXES, LABEL_PREFIXES, RESERVED_LABELS, reserved_in
+from gnnserve_api.spec.pods import PodSettings
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.desired.deployment import digest_of_pods
 from gnnserve_worker.serving.tracing.options import TracingOptions, read_tracing
@@ -490,10 +491,10 @@ def test_no_label_or_annotation_of_ours_can_be_set_by_a_spec() -> None:
     children = build(make_service(endpoint={"tls": {"secretName": "a"}}))
     for kind in ("Deployment", "Job"):
         metadata = of_kind(children, kind)["spec"]["template"]["metadata"]
-        for key in metadata["labels"]:
-            assert reserved_in([key], LABEL_PREFIXES, RESERVED_LABELS) == key
-        for key in metadata.get("annotations", {}):
-            assert reserved_in([key], ANNOTATION_PREFIXES) == key
+        for field, names in (("podLabels", metadata["labels"]), ("podAnnotations", metadata.get("annotations", {}))):
+            for name in names:
+                with pytest.raises(ValidationError, match=f"{field} must not have .*: remove {re.escape(name)}"):
+                    PodSettings.model_validate({field: {name: "a"}})
 
 
 def test_workers_are_spread_as_the_spec_says_in_place_of_our_default() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import Field
 
 from gnnserve_api.pods.routing import Canary
-from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, RevisionName
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_api.spec.worker import Worker
 
 
 class CanarySpec(ApiModel):
@@ -29,46 +26,21 @@ class CanarySpec(ApiModel):
         return None if self.revision == revision else Canary(self.revision, self.percent)
 
 
-class _Routing(Protocol):
-    canary: CanarySpec | None
-
-
-class _Spec(Protocol):
-    """The parts of a GNNServiceSpec that these rules read."""
-
-    @property
-    def routing(self) -> _Routing: ...
-
-    updates: UpdatesSpec | None
-    worker: Worker
-
-
 _LIMITS = "self.worker.resources.limits"
 _DELTA = "quantity(self.updates.maxDelta)"
 
 
-@rule(
+changes_of_both_fit_memory = rule(
     f"!has(self.routing.canary) || !has(self.updates) || !has({_LIMITS}) || !('memory' in {_LIMITS}) || "
     f"!isQuantity(string({_LIMITS}['memory'])) || "
     f"{_DELTA}.add({_DELTA}).compareTo(quantity(string({_LIMITS}['memory']))) < 0",
-    "updates.maxDelta must be less than half of worker.resources.limits.memory with routing.canary, whose revision "
-    "keeps the changes too: lower the one, or raise the other",
+    "updates.maxDelta {self.updates.maxDelta} must be less than half of worker.resources.limits.memory "
+    "{self.worker.resources.limits['memory']} with routing.canary, whose revision keeps the changes too: lower the "
+    "one, or raise the other",
 )
-def changes_of_both_fit_memory(spec: _Spec) -> bool | str:
-    limit = spec.worker.resources.limits.get("memory")
-    if spec.routing.canary is None or spec.updates is None or limit is None:
-        return True
-    if is_more(limit, spec.updates.max_delta, times=2):
-        return True
-    return (
-        f"updates.maxDelta {spec.updates.max_delta} must be less than half of worker.resources.limits.memory {limit} "
-        "with routing.canary, whose revision keeps the changes too: lower the one, or raise the other"
-    )
 
 
-@rule(
+canaries_are_not_in_pools = rule(
     "!has(self.routing.canary) || !has(self.worker.poolRef)",
     "routing.canary must not be given with worker.poolRef: a pool's memory is counted by one revision for each service",
 )
-def canaries_are_not_in_pools(spec: _Spec) -> bool:
-    return spec.routing.canary is None or spec.worker.pool_ref is None

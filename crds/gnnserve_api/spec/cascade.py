@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.rules import rule
@@ -32,15 +32,7 @@ class Cascade(ApiModel):
     """Percent of the validation nodes, or pairs, that the first variant passes on, the least confident ones: a variant
     for each, as mlp2-int8-then-x1-p5."""
 
-    @rule("self.first != self.then", "first and then must be two variants")
-    def _stages_differ(self) -> bool | str:
-        return self.first != self.then or f"first and then must be two variants, and both are {self.first}"
-
-    @model_validator(mode="after")
-    def _percents_differ(self) -> Cascade:
-        if len(set(self.pass_on_percents)) != len(self.pass_on_percents):
-            raise ValueError(f"passOnPercents {list(self.pass_on_percents)} must not repeat")
-        return self
+    _stages_differ = rule("self.first != self.then", "first and then must be two variants[, and both are {self.first}]")
 
     def names(self) -> tuple[str, ...]:
         return tuple(cascade_name(self.first, self.then, percent) for percent in sorted(self.pass_on_percents))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import Field
 
 from gnnserve_api.spec.fields import ApiModel
-from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.rules import rule, rule_of_each
 from gnnserve_api.variants import channels_name, projected_name, stored_layer_name
 
 
@@ -43,17 +42,11 @@ class Channels(ApiModel):
         """Name of the variant, without storage and fan-outs."""
         return name_over(self.network_name, self.table)
 
-    @rule(
+    _columns_are_of_features = rule(
         "self.columnFactor == 1 || self.table == 'Features'",
-        "columnFactor must be 1 with a table other than Features, whose rows are as wide for any number of columns",
+        "columnFactor {self.columnFactor} must be 1 with a table other than Features, whose rows are as wide for any "
+        "number of columns[: leave it out, or use table Features]",
     )
-    def _columns_are_of_features(self) -> bool | str:
-        if self.column_factor == 1 or self.table is ChannelsTable.FEATURES:
-            return True
-        return (
-            f"columnFactor {self.column_factor} must be 1 with table {self.table}, whose rows are as wide for any "
-            "number of columns: leave it out, or use table Features"
-        )
 
 
 def name_over(network: str, table: ChannelsTable) -> str:
@@ -74,49 +67,23 @@ def in_order(channels: Iterable[Channels]) -> tuple[Channels, ...]:
     return tuple(sorted(channels, key=lambda each: (tables.index(each.table), each.column_factor, each.factor)))
 
 
-class _Variants(Protocol):
-    """The part of `spec.variants` that rules about channels read."""
-
-    channels: tuple[Channels, ...]
-
-
-class _Spec(Protocol):
-    """The parts of a GNNServiceSpec that rules about channels read."""
-
-    @property
-    def variants(self) -> _Variants: ...  # pragma: no cover
-
-    @property
-    def model(self) -> Model: ...  # pragma: no cover
-
-
-@rule(
+channels_are_of_hidden_layers = rule(
     "!has(self.variants.channels) || size(self.variants.channels) == 0 || "
     "(size(self.model.fanouts) > 1 && self.model.fanouts[0] != 0)",
     "variants.channels must not be given with a model of one layer, which has no hidden channels, nor with SGC and "
-    "SIGN",
+    "SIGN[; model.fanouts are {self.model.fanouts} of {self.model.architecture}]",
 )
-def channels_are_of_hidden_layers(spec: _Spec) -> bool | str:
-    if not spec.variants.channels or (len(spec.model.fanouts) > 1 and not spec.model.reads_one_row):
-        return True
-    fanouts = list(spec.model.fanouts)
-    return (
-        f"variants.channels must not be given with model.fanouts {fanouts} of {spec.model.architecture}: a model "
-        "of one layer has no hidden channels, and SGC and SIGN read one row; leave channels out"
-    )
 
 
-@rule(
-    "!has(self.variants.channels) || self.variants.channels.all(one, one.factor <= self.model.hidden / "
-    "(has(self.model.heads) ? self.model.heads : 1) && "
-    "(!has(self.model.mlpHidden) || one.factor <= self.model.mlpHidden))",
-    "factor of variants.channels must be at most model.hidden, divided by heads, and at most model.mlpHidden: it "
-    "leaves no channel otherwise",
+_PER_HEAD = "self.model.hidden / (has(self.model.heads) ? self.model.heads : 1)"
+"""CEL: hidden channels, of each attention head where there are any."""
+
+channels_are_left = rule_of_each(
+    "self.variants.channels",
+    "one",
+    f"one.factor <= {_PER_HEAD} && (!has(self.model.mlpHidden) || one.factor <= self.model.mlpHidden)",
+    "factor {one.factor} of variants.channels must be at most model.hidden, divided by heads, and at most "
+    "model.mlpHidden: it leaves no channel otherwise"
+    f"[; use at most {{!has(self.model.mlpHidden) || {_PER_HEAD} < self.model.mlpHidden ? {_PER_HEAD} : "
+    "self.model.mlpHidden}]",
 )
-def channels_are_left(spec: _Spec) -> bool | str:
-    most = spec.model.most_channel_factor
-    beyond = [one.factor for one in spec.variants.channels if one.factor > most]
-    return not beyond or (
-        f"factor {beyond[0]} of variants.channels must be at most {most}: it leaves no channel of model.hidden "
-        "divided by heads, or of model.mlpHidden; use a smaller one"
-    )

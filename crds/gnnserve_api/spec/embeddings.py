@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import Field
 
 from gnnserve_api.spec.audience import Audience
-from gnnserve_api.spec.endpoint import EndpointSpec
+from gnnserve_api.spec.endpoint import is_no_secret_of_endpoint
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.rules import rule, rule_of_each
 
 MOST_SINKS = 4
 
@@ -35,9 +35,7 @@ class EmbeddingSink(ApiModel):
     postgres: PostgresSinkSpec | None = None
     """A PostgreSQL with pgvector. With `gnnserve run` and `generate`, `--embeddings-uri-file` names the address."""
 
-    @rule("has(self.postgres)", "a sink must be one: postgres must be set")
-    def _exactly_one(self) -> bool:
-        return self.postgres is not None
+    _exactly_one = rule("has(self.postgres)", "a sink must be one: postgres must be set")
 
 
 class EmbeddingsSpec(ApiModel):
@@ -52,12 +50,10 @@ class EmbeddingsSpec(ApiModel):
     """Databases that embeddings are written to. A sink has all of one revision at any time, never a part of another.
     Empty: none."""
 
-    @rule(
+    _something_is_wanted = rule(
         "!has(self.index) || self.index || (has(self.sinks) && size(self.sinks) > 0)",
         "index must be true where there are no sinks: there would be nothing to do",
     )
-    def _something_is_wanted(self) -> bool:
-        return self.index or bool(self.sinks)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -65,32 +61,11 @@ class EmbeddingsSpec(ApiModel):
         return tuple(sink.postgres.secret_name for sink in self.sinks if sink.postgres is not None)
 
 
-class _Spec(Protocol):
-    endpoint: EndpointSpec
-    embeddings: EmbeddingsSpec | None
-
-
-_OTHERS = ("tls", "tokens", "writeTokens")
-
-
-@rule(
-    "!has(self.embeddings) || !has(self.embeddings.sinks) || self.embeddings.sinks.all(sink, "
-    + " && ".join(
-        f"(!has(self.endpoint.{other}) || self.endpoint.{other}.secretName != sink.postgres.secretName)"
-        for other in _OTHERS
-    ) + ")",
-    "embeddings.sinks must name Secrets of their own: each value of those of endpoint is a token or a key",
-)  # fmt: skip
-def sinks_have_secrets_of_their_own(spec: _Spec) -> bool | str:
-    if spec.embeddings is None:
-        return True
-    endpoint = spec.endpoint
-    others = {"tls": endpoint.tls, "tokens": endpoint.tokens, "writeTokens": endpoint.write_tokens}
-    for index, name in enumerate(spec.embeddings.secrets):
-        for field, other in others.items():
-            if other is not None and other.secret_name == name:
-                return (
-                    f"embeddings.sinks[{index}] and endpoint.{field} both name the Secret {name!r}, and must name "
-                    "two: each value of those of endpoint is a token or a key"
-                )
-    return True
+sinks_have_secrets_of_their_own = rule_of_each(
+    "self.embeddings.sinks",
+    "sink",
+    is_no_secret_of_endpoint("sink.postgres.secretName"),
+    "embeddings.sinks must name Secrets of their own[, and {sink.postgres.secretName} is one of endpoint's]: each "
+    "value of those of endpoint is a token or a key",
+    unless="!has(self.embeddings) || !has(self.embeddings.sinks)",
+)

@@ -10,7 +10,7 @@ from pydantic import Field
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, with_defaults
-from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, OWN_PREFIX, Annotations, none_is_reserved, reserved_in
+from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, OWN_PREFIX, Annotations, none_is_reserved
 from gnnserve_api.spec.rules import rule
 
 
@@ -51,10 +51,7 @@ class EndpointService(ApiModel):
     annotations: Annotations = {}  # noqa: RUF012 - pydantic copies it
     """Annotations of the Service, for load balancers, meshes and DNS controllers. Absent: none."""
 
-    @rule(none_is_reserved("annotations", [OWN_PREFIX]), ANNOTATIONS_ARE_RESERVED)
-    def _annotations_are_free(self) -> bool | str:
-        key = reserved_in(self.annotations, (OWN_PREFIX,))
-        return key is None or f"{ANNOTATIONS_ARE_RESERVED}: remove {key}"
+    _annotations_are_free = none_is_reserved("annotations", ANNOTATIONS_ARE_RESERVED, [OWN_PREFIX])
 
 
 class EndpointOverlay(ApiModel):
@@ -90,33 +87,23 @@ class EndpointSpec(ApiModel):
     overlay: Annotated[EndpointOverlay, Audience.WORKERS] = with_defaults(EndpointOverlay)
     """Limits of what a request may bring that the graph does not have: new nodes, edges and features."""
 
-    @rule(
+    _secrets_differ = rule(
         "!has(self.tls) || !has(self.tokens) || self.tls.secretName != self.tokens.secretName",
-        "tls and tokens must name two Secrets: every value of the second is an accepted token",
+        "tls and tokens must name two Secrets[, and both name {self.tls.secretName}]: every value of the second is an "
+        "accepted token",
     )
-    def _secrets_differ(self) -> bool | str:
-        if self.tls is None or self.tokens is None or self.tls.secret_name != self.tokens.secret_name:
-            return True
-        return (
-            f"tls and tokens both name the Secret {self.tls.secret_name!r}, and must name two: every value of the "
-            "second is an accepted token"
-        )
 
-    @rule(
+    _write_tokens_are_apart = rule(
         "!has(self.writeTokens) || ((!has(self.tls) || self.tls.secretName != self.writeTokens.secretName) && "
         "(!has(self.tokens) || self.tokens.secretName != self.writeTokens.secretName))",
-        "writeTokens must name a Secret of its own: every value of it is a token that may write",
+        "writeTokens must name a Secret of its own[, and {self.writeTokens.secretName} is that of tls or tokens]: "
+        "every value of it is a token that may write",
     )
-    def _write_tokens_are_apart(self) -> bool | str:
-        if self.write_tokens is None:
-            return True
-        name = self.write_tokens.secret_name
-        same = [field for field, other in (("tls", self.tls), ("tokens", self.tokens)) if _names(other, name)]
-        return not same or (
-            f"writeTokens and {same[0]} both name the Secret {name!r}, and writeTokens must name one of its own: every "
-            "value of it is a token that may write"
-        )
 
 
-def _names(section: EndpointTls | EndpointTokens | None, secret: str) -> bool:
-    return section is not None and section.secret_name == secret
+def is_no_secret_of_endpoint(name: str) -> str:
+    """CEL over a GNNServiceSpec: the Secret of that name, CEL too, is none that clients' connections are secured by."""
+    return " && ".join(
+        f"(!has(self.endpoint.{other}) || self.endpoint.{other}.secretName != {name})"
+        for other in ("tls", "tokens", "writeTokens")
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -12,6 +13,15 @@ from pydantic_core import CoreSchema
 from gnnserve_api.docstrings import attribute_docstrings
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.rules import Rule, RuleTable, rules_of, validations
+
+_IS_SET = {"x-kubernetes-list-type": "set"}
+
+
+@cache
+def _sets_of(model: type[BaseModel]) -> tuple[tuple[str, str], ...]:
+    """Fields that are lists of type set, each with its name in a manifest."""
+    fields = model.model_fields.items()
+    return tuple((name, field.alias or name) for name, field in fields if field.json_schema_extra == _IS_SET)
 
 
 class ApiModel(BaseModel):
@@ -34,6 +44,11 @@ class ApiModel(BaseModel):
             problem = rule.problem(self)
             if problem is not None:
                 raise ValueError(problem)
+        for name, alias in _sets_of(type(self)):
+            members = getattr(self, name)
+            if len({*members}) != len(members):
+                shown = [str(one) if isinstance(one, str) else one for one in members]
+                raise ValueError(f"{alias} {shown} must not repeat")
         return self
 
     @classmethod

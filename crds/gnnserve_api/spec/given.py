@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -59,14 +58,8 @@ class GivenNetwork(ApiModel):
     ) = None
     """Name of the given variant. Absent: given- and its place in the list, as in given-1."""
 
-    @rule(
+    _name_is_free = rule(
         f"!has(self.name) || !self.name.matches('{_GENERATED_NAME}')",
-        "name must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and a-f15x5 are",
+        "name {self.name} must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and "
+        "a-f15x5 are[: use another, or leave it out]",
     )
-    def _name_is_free(self) -> bool | str:
-        if self.name is None or re.search(_GENERATED_NAME, self.name) is None:
-            return True
-        return (
-            f"name {self.name} must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and "
-            "a-f15x5 are: use another, or leave it out"
-        )

@@ -79,13 +79,11 @@ class GraphSource(ApiModel):
     typed: HeterogeneousSource | None = None
     """A graph of several types of nodes and relations."""
 
-    @rule(
+    _exactly_one = rule(
         "[has(self.builtin), has(self.npz), has(self.ogb), has(self.pyg), has(self.parquet), has(self.csv), "
         "has(self.typed)].filter(given, given).size() == 1",
         "exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set",
     )
-    def _exactly_one(self) -> bool:
-        return len(self._members()) == 1
 
     def given(self) -> GivenSource:
         """The member that is set."""

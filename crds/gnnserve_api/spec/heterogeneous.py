@@ -58,11 +58,9 @@ class TypeNodeTable(NodeColumns):
     type: TypeName
     """Name of the nodes' type, which stands before a slash in requests: `user/17`."""
 
-    @rule(
+    _one_kind_of_label = rule(
         "!has(self.label) || !has(self.labels) || size(self.labels) == 0", "only one of label and labels may be given"
     )
-    def _one_kind_of_label(self) -> bool:
-        return self.label is None or not self.labels
 
 
 class RelationEdgeTable(ApiModel):
@@ -159,12 +157,10 @@ class HeterogeneousSource(ApiModel):
     reverse: ReverseRelations = ReverseRelations.ADD
     """Whether relations of the opposite direction are added."""
 
-    @rule(
+    _exactly_one = rule(
         "[has(self.npz), has(self.heteroData), has(self.parquet), has(self.csv)].filter(given, given).size() == 1",
         "exactly one of npz, heteroData, parquet and csv must be set",
     )
-    def _exactly_one(self) -> bool:
-        return len(self._members()) == 1
 
     def given(self) -> HeterogeneousFiles:
         """The member that is set."""

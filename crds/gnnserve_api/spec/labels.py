@@ -13,6 +13,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from gnnserve_api.spec.rules import Rule, rule_of_each
+
 LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
 _LABEL_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
@@ -76,14 +78,9 @@ POD_ANNOTATIONS_ARE_RESERVED = f"podAnnotations must not have names under {' or 
 ANNOTATIONS_ARE_RESERVED = f"annotations must not have names under {OWN_PREFIX}"
 
 
-def none_is_reserved(field: str, prefixes: Iterable[str], names: Iterable[str] = ()) -> str:
-    """CEL that is true where no name in the map `field` is one of `names` or begins with one of `prefixes`."""
+def none_is_reserved(field: str, message: str, prefixes: Iterable[str], names: Iterable[str] = ()) -> Rule:
+    """The rule that no name in the map `field` is one of `names` or begins with one of `prefixes`."""
     begins = [f"!key.startsWith('{prefix}')" for prefix in prefixes]
     listed = ", ".join(f"'{name}'" for name in names)
-    each = " && ".join([*begins, *([f"!(key in [{listed}])"] if listed else [])])
-    return f"!has(self.{field}) || self.{field}.all(key, {each})"
-
-
-def reserved_in(found: Iterable[str], prefixes: tuple[str, ...], names: Iterable[str] = ()) -> str | None:
-    """The first reserved name; None: there is none."""
-    return next((key for key in found if key.startswith(prefixes) or key in names), None)
+    condition = " && ".join([*begins, *([f"!(key in [{listed}])"] if listed else [])])
+    return rule_of_each(f"self.{field}", "key", condition, f"{message}[: remove {{key}}]")

@@ -249,28 +249,22 @@ class Model(ApiModel):
     """Scores that the given model gave, compared before anything is published. Absent: what a file of weights does not
     tell is assumed. A program must have them."""
 
-    @rule(
+    _expected_scores_are_of_a_given_model = rule(
         "!has(self.expected) || has(self.checkpoint) || has(self.program)",
         "expected may be given with a checkpoint or a program only: scores of a network that is trained here are not "
         "known before",
     )
-    def _expected_scores_are_of_a_given_model(self) -> bool:
-        return self.expected is None or self.is_given
 
-    @rule(
+    _programs_have_expected_scores = rule(
         "!has(self.program) || has(self.expected)",
         "expected must be given with a program: only scores that the model gave tell that it is computed right. "
         "gnnserve-describe writes them, and docs/models.md has the lines that do",
     )
-    def _programs_have_expected_scores(self) -> bool:
-        return self.program is None or self.expected is not None
 
-    @rule(
+    _programs_have_their_weights = rule(
         "!has(self.program) || !has(self.checkpoint)",
         "checkpoint must be left out with a program, which has its weights in it",
     )
-    def _programs_have_their_weights(self) -> bool:
-        return self.program is None or self.checkpoint is None
 
     @rule(
         "!has(self.program) || (self.architecture == 'GraphSAGE' && self.hidden == 128 && self.fanouts == [25, 10] && "
@@ -280,137 +274,75 @@ class Model(ApiModel):
         "must be left out with a program, whose layers are in its file: program.fanouts says how many neighbours are "
         "sampled",
     )
-    def _programs_have_their_layers(self) -> bool | str:
+    def _programs_have_their_layers(self) -> str:
         fields = type(self).model_fields
-        found = [fields[name].alias or name for name in _OF_LAYERS if getattr(self, name) != fields[name].get_default()]
-        if self.program is None or not found:
-            return True
-        sampled = ": program.fanouts says how many neighbours are sampled" if found[0] == "fanouts" else ""
-        return f"{found[0]} must be left out with a program, whose layers are in its file{sampled}"
+        found = next(name for name in _OF_LAYERS if getattr(self, name) != fields[name].get_default())
+        sampled = ": program.fanouts says how many neighbours are sampled" if found == "fanouts" else ""
+        return f"{fields[found].alias} must be left out with a program, whose layers are in its file{sampled}"
 
-    @rule(
+    _fanouts_agree = rule(
         "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1) || self.fanouts.all(f, f == 0)",
-        "fanouts must be all positive, or all -1 for the full neighbourhood",
+        "fanouts {self.fanouts} must be all positive, or all -1 for the full neighbourhood",
     )
-    def _fanouts_agree(self) -> bool | str:
-        if self._is_full_neighbourhood or min(self.fanouts) > 0 or self.reads_one_row:
-            return True
-        return f"fanouts {list(self.fanouts)} must be all positive, or all -1 for the full neighbourhood"
 
-    @rule(
+    _fanouts_are_affordable = rule(
         f"{_sampled_nodes()} < {MAX_TREE_NODES}.0",
-        f"fanouts would sample over {MAX_TREE_NODES:,} nodes for one seed: use smaller ones, or -1 for all neighbours",
+        f"fanouts {{self.fanouts}} would sample over {MAX_TREE_NODES:,} nodes for one seed: use smaller ones, or -1 "
+        "for all neighbours",
     )
-    def _fanouts_are_affordable(self) -> bool | str:
-        if self._is_full_neighbourhood:
-            return True
-        tree_nodes, width = 1, 1
-        for fanout in self.fanouts:
-            width *= fanout
-            tree_nodes += width
-        return tree_nodes <= MAX_TREE_NODES or (
-            f"fanouts {list(self.fanouts)} would sample up to {tree_nodes:,} nodes for one seed; "
-            f"the limit is {MAX_TREE_NODES:,}: use smaller fanouts, or -1 for the full neighbourhood"
-        )
 
     _relations_sample_fewer = relations_sample_fewer
 
-    @rule("self.architecture == 'GIN' || !has(self.mlpHidden)", "mlpHidden may be given with architecture GIN only")
-    def _mlp_hidden_is_of_gin(self) -> bool | str:
-        if self.mlp_hidden is None or self.architecture is Architecture.GIN:
-            return True
-        return f"mlpHidden {self.mlp_hidden} may be given with architecture GIN only: leave it out, or use GIN"
+    _mlp_hidden_is_of_gin = rule(
+        "self.architecture == 'GIN' || !has(self.mlpHidden)",
+        "mlpHidden {self.mlpHidden} may be given with architecture GIN only[: leave it out, or use GIN]",
+    )
 
-    @rule("self.architecture == 'RGCN' || !has(self.bases)", "bases may be given with architecture RGCN only")
-    def _bases_are_of_rgcn(self) -> bool | str:
-        if self.bases is None or self.architecture is Architecture.RGCN:
-            return True
-        return f"bases {self.bases} may be given with architecture RGCN only: leave it out, or use RGCN"
+    _bases_are_of_rgcn = rule(
+        "self.architecture == 'RGCN' || !has(self.bases)",
+        "bases {self.bases} may be given with architecture RGCN only[: leave it out, or use RGCN]",
+    )
 
-    @rule(
+    _attention_is_of_gat = rule(
         "self.architecture == 'GAT' || !(has(self.heads) || has(self.outputHeads) || has(self.negativeSlope))",
-        "heads, outputHeads and negativeSlope may be given with architecture GAT only",
+        "heads, outputHeads and negativeSlope may be given with architecture GAT only[: leave them out, or use GAT]",
     )
-    def _attention_is_of_gat(self) -> bool | str:
-        given = {"heads": self.heads, "outputHeads": self.output_heads, "negativeSlope": self.negative_slope}
-        found = [f"{name} {value}" for name, value in given.items() if value is not None]
-        if not found or self.architecture is Architecture.GAT:
-            return True
-        return f"{found[0]} may be given with architecture GAT only: leave it out, or use GAT"
 
-    @rule(
+    _heads_divide_hidden = rule(
         "!has(self.heads) || size(self.fanouts) == 1 || self.hidden % self.heads == 0",
-        "hidden must be a multiple of heads: each head has hidden / heads columns",
+        "hidden {self.hidden} must be a multiple of heads {self.heads}: each head has hidden / heads columns[; use "
+        "hidden {(self.hidden + self.heads - 1) / self.heads * self.heads}, or other heads]",
     )
-    def _heads_divide_hidden(self) -> bool | str:
-        heads = self.heads or 1
-        if len(self.fanouts) == 1 or self.hidden % heads == 0:
-            return True
-        nearby = max(1, round(self.hidden / heads)) * heads
-        return (
-            f"hidden {self.hidden} must be a multiple of heads {heads}, whose outputs stand beside each other: "
-            f"use hidden {nearby}, or other heads"
-        )
 
-    @rule(
+    _batches_are_sampled = rule(
         "!(self.architecture in ['SGC', 'SIGN', 'LightGCN']) || !has(self.training.batches) || "
         "self.training.batches == 'Auto'",
-        "training.batches must be left out with architectures SGC, SIGN and LightGCN, which sample no neighbours",
+        "training.batches {self.training.batches} must be left out with architectures SGC, SIGN and LightGCN, which "
+        "sample no neighbours",
     )
-    def _batches_are_sampled(self) -> bool | str:
-        if self.architecture not in _PROPAGATING or self.training.batches is Batches.AUTO:
-            return True
-        return (
-            f"training.batches {self.training.batches} must be left out with architecture {self.architecture}, which "
-            "samples no neighbours"
-        )
 
-    @rule(
+    _rows_need_no_neighbours = rule(
         "(self.architecture in ['SGC', 'SIGN', 'LightGCN']) == self.fanouts.all(f, f == 0)",
-        "fanouts must be 0 with architectures SGC, SIGN and LightGCN, whose neighbours are in their tables, and with "
-        "no other",
+        "fanouts {self.fanouts} must be 0 with architectures SGC, SIGN and LightGCN, whose neighbours are in their "
+        "tables, and with no other[: architecture is {self.architecture}]",
     )
-    def _rows_need_no_neighbours(self) -> bool | str:
-        if (self.architecture in _PROPAGATING) == self.reads_one_row:
-            return True
-        fanouts, name = list(self.fanouts), self.architecture
-        if name in _PROPAGATING:
-            return f"fanouts {fanouts} must be 0 with architecture {name}, whose neighbours are in its table"
-        return (
-            f"fanouts {fanouts} may be given with architectures SGC, SIGN and LightGCN only: {name} samples neighbours"
-        )
 
-    @rule(
+    _sgc_has_one_layer = rule(
         "!(self.architecture in ['SGC', 'LightGCN']) || size(self.fanouts) == 1",
-        "fanouts must be [0] with architectures SGC and LightGCN, which have one layer",
+        "fanouts {self.fanouts} must be [0] with architectures SGC and LightGCN, which have one layer[: hops says how "
+        "far they propagate, and SIGN has more layers]",
     )
-    def _sgc_has_one_layer(self) -> bool | str:
-        if self.architecture not in {Architecture.SGC, Architecture.LIGHT_GCN} or len(self.fanouts) == 1:
-            return True
-        name = self.architecture
-        more = "use SIGN for more" if name is Architecture.SGC else "model.hops says how far it propagates"
-        return f"fanouts {list(self.fanouts)} must be [0] with architecture {name}, which has one layer: {more}"
 
-    @rule(
+    _hops_are_propagated = rule(
         "self.architecture in ['SGC', 'SIGN', 'LightGCN'] || !has(self.hops)",
-        "hops may be given with architectures SGC, SIGN and LightGCN only",
+        "hops {self.hops} may be given with architectures SGC, SIGN and LightGCN only[: leave it out, or use one of "
+        "them]",
     )
-    def _hops_are_propagated(self) -> bool | str:
-        if self.hops is None or self.architecture in _PROPAGATING:
-            return True
-        return (
-            f"hops {self.hops} may be given with architectures SGC, SIGN and LightGCN only: leave it out, or use one "
-            "of them"
-        )
 
-    @rule(
+    _sgc_propagates = rule(
         "self.architecture != 'SGC' || !has(self.hops) || self.hops > 0",
-        "hops must be at least 1 with architecture SGC",
+        "hops {self.hops} must be at least 1 with architecture SGC[: use SIGN for a network on the features alone]",
     )
-    def _sgc_propagates(self) -> bool | str:
-        if self.architecture is not Architecture.SGC or self.hops != 0:
-            return True
-        return "hops 0 must be at least 1 with architecture SGC: use SIGN for a network on the features alone"
 
     @property
     def is_given(self) -> bool:
@@ -442,10 +374,6 @@ class Model(ApiModel):
         """Columns that a network of this model reads of a node, for so many features of the source."""
         return features * column_blocks(self.architecture, self._propagated_hops())
 
-    @property
-    def _is_full_neighbourhood(self) -> bool:
-        return all(fanout == FULL_NEIGHBOURHOOD for fanout in self.fanouts)
-
     def network(self, classes: int) -> NetworkManifest:
         """The network that the model is, for a graph of so many classes."""
         return NetworkManifest(
@@ -472,11 +400,6 @@ class Model(ApiModel):
         if self.mlp_hidden is not None:
             changes["mlp_hidden"] = self.mlp_hidden // factor
         return self.model_copy(update=changes)
-
-    @property
-    def most_channel_factor(self) -> int:
-        """The largest factor that leaves each hidden layer, or head of one, a channel."""
-        return min(self.hidden // self._heads, self.mlp_hidden or self.hidden)
 
     @property
     def _heads(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -39,19 +38,14 @@ class Toleration(ApiModel):
     effect: TaintEffect | None = None
     """Effect of the taint that is tolerated. Absent: every effect."""
 
-    @rule(
-        "self.operator == 'Exists' || (has(self.key) && self.key != '')",
-        "key may be absent with operator Exists only",
+    _key_is_given_where_values_are_compared = rule(
+        "self.operator == 'Exists' || (has(self.key) && self.key != '')", "key may be absent with operator Exists only"
     )
-    def _key_is_given_where_values_are_compared(self) -> bool:
-        return self.operator is TolerationOperator.EXISTS or bool(self.key)
 
-    @rule(
+    _value_is_of_use = rule(
         "self.operator != 'Exists' || !has(self.value) || self.value == ''",
         "value must not be set with operator Exists, which takes any value",
     )
-    def _value_is_of_use(self) -> bool:
-        return self.operator is not TolerationOperator.EXISTS or not self.value
 
 
 class LabelOperator(StrEnum):
@@ -91,12 +85,10 @@ class LabelRequirement(ApiModel):
     values: _LabelValues = ()
     """Values that the label is compared with. Empty: the operator takes none."""
 
-    @rule(
+    _values_are_compared = rule(
         "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
         "values must be given with operators In and NotIn, and only there",
     )
-    def _values_are_compared(self) -> bool:
-        return (self.operator in {LabelOperator.IN, LabelOperator.NOT_IN}) == bool(self.values)
 
 
 class NodeRequirement(ApiModel):
@@ -107,22 +99,16 @@ class NodeRequirement(ApiModel):
     values: _LabelValues = ()
     """Values that the label is compared with. Empty: the operator takes none."""
 
-    @rule(
+    _values_are_compared = rule(
         "(self.operator in ['Exists', 'DoesNotExist']) != (has(self.values) && size(self.values) > 0)",
         "values must be given, but for operators Exists and DoesNotExist",
     )
-    def _values_are_compared(self) -> bool:
-        return (self.operator in {NodeOperator.EXISTS, NodeOperator.DOES_NOT_EXIST}) != bool(self.values)
 
-    @rule(
+    _bounds_are_integers = rule(
         "!(self.operator in ['Gt', 'Lt']) || !has(self.values) || "
         "(size(self.values) == 1 && self.values[0].matches('^-?[0-9]+$'))",
         "values must be one integer with operators Gt and Lt",
     )
-    def _bounds_are_integers(self) -> bool:
-        if self.operator not in {NodeOperator.GREATER, NodeOperator.LESS}:
-            return True
-        return len(self.values) == 1 and re.fullmatch(r"-?[0-9]+", self.values[0]) is not None
 
 
 class LabelSelector(ApiModel):
@@ -239,12 +225,10 @@ class TopologySpreadConstraint(ApiModel):
     node_taints_policy: SpreadNodes | None = None
     """Whether nodes count whose taints are not tolerated. Absent: Ignore."""
 
-    @rule(
+    _missing_places_count_where_pods_wait = rule(
         "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
         "minDomains may be given with whenUnsatisfiable DoNotSchedule only",
     )
-    def _missing_places_count_where_pods_wait(self) -> bool:
-        return self.min_domains is None or self.when_unsatisfiable is WhenUnsatisfiable.DO_NOT_SCHEDULE
 
 
 def _check_once(constraints: tuple[TopologySpreadConstraint, ...]) -> tuple[TopologySpreadConstraint, ...]:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.labels import (
     ANNOTATION_PREFIXES,
@@ -22,10 +21,9 @@ from gnnserve_api.spec.labels import (
     Annotations,
     Labels,
     none_is_reserved,
-    reserved_in,
 )
 from gnnserve_api.spec.placement import Affinity, Toleration
-from gnnserve_api.spec.rules import rule, validations
+from gnnserve_api.spec.rules import Rule, rule_of_each, validations
 
 _QUANTITY = 'a quantity: a whole number, or a string as in "500m" or "4Gi"'
 QUANTITY = r"^[0-9]+(m|(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)|(\.[0-9]{1,3})?)$"
@@ -58,19 +56,14 @@ _HUGE_PAGES = "hugepages-"
 RESOURCE_NAMES = "cpu, memory, ephemeral-storage, hugepages-<size>, or have a domain, as in nvidia.com/gpu"
 
 
-def _are_known(field: str) -> str:
+def _names_are_known(field: str) -> Rule:
     names = ", ".join(f"'{name}'" for name in _PLAIN_RESOURCES)
-    return (
-        f"!has(self.{field}) || self.{field}.all(name, name in [{names}] || name.startsWith('{_HUGE_PAGES}') || "
-        "name.contains('/'))"
+    return rule_of_each(
+        f"self.{field}",
+        "name",
+        f"name in [{names}] || name.startsWith('{_HUGE_PAGES}') || name.contains('/')",
+        f"the names of {field} must be {RESOURCE_NAMES}[; found {{name}}]",
     )
-
-
-def _unknown_resource(field: str, quantities: dict[str, str]) -> bool | str:
-    for name in quantities:
-        if name not in _PLAIN_RESOURCES and not name.startswith(_HUGE_PAGES) and "/" not in name:
-            return f"{field}.{name} is no resource: the name must be {RESOURCE_NAMES}"
-    return True
 
 
 class Resources(ApiModel):
@@ -81,31 +74,21 @@ class Resources(ApiModel):
     """Quantities that a pod may use at most, in cores and bytes; `cpu` also is the number of threads that compute.
     Absent: no limit."""
 
-    @rule(_are_known("requests"), f"the names of requests must be {RESOURCE_NAMES}")
-    def _requests_are_known(self) -> bool | str:
-        return _unknown_resource("requests", self.requests)
+    _requests_are_known = _names_are_known("requests")
 
-    @rule(_are_known("limits"), f"the names of limits must be {RESOURCE_NAMES}")
-    def _limits_are_known(self) -> bool | str:
-        return _unknown_resource("limits", self.limits)
+    _limits_are_known = _names_are_known("limits")
 
-    @rule(
-        "!has(self.requests) || !has(self.limits) || "
-        f"[{', '.join(repr(name) for name in _PLAIN_RESOURCES)}].all(name, "
+    _requests_fit_limits = rule_of_each(
+        f"[{', '.join(repr(name) for name in _PLAIN_RESOURCES)}]",
+        "name",
         "!(name in self.requests) || !(name in self.limits) || "
         "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
-        "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
-        "requests must not be more than limits: lower the request, or raise the limit",
+        "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0",
+        "requests must not be more than limits[, and {self.requests[name]} of {name} is more than "
+        "{self.limits[name]}]: lower "
+        "the request, or raise the limit",
+        unless="!has(self.requests) || !has(self.limits)",
     )
-    def _requests_fit_limits(self) -> bool | str:
-        for name in _PLAIN_RESOURCES:
-            request, limit = self.requests.get(name), self.limits.get(name)
-            if request is not None and limit is not None and is_more(request, limit):
-                return (
-                    f"requests.{name} {request} must not be more than limits.{name} {limit}: lower the request, or "
-                    "raise the limit"
-                )
-        return True
 
 
 class PodSettings(ApiModel):
@@ -130,15 +113,9 @@ class PodSettings(ApiModel):
     pod_annotations: Annotations = {}  # noqa: RUF012 - pydantic copies it
     """Further annotations of the pods, for service meshes and log collectors. Absent: none."""
 
-    @rule(none_is_reserved("podLabels", LABEL_PREFIXES, RESERVED_LABELS), LABELS_ARE_RESERVED)
-    def _labels_are_free(self) -> bool | str:
-        key = reserved_in(self.pod_labels, LABEL_PREFIXES, RESERVED_LABELS)
-        return key is None or f"{LABELS_ARE_RESERVED}: remove {key}"
+    _labels_are_free = none_is_reserved("podLabels", LABELS_ARE_RESERVED, LABEL_PREFIXES, RESERVED_LABELS)
 
-    @rule(none_is_reserved("podAnnotations", ANNOTATION_PREFIXES), POD_ANNOTATIONS_ARE_RESERVED)
-    def _annotations_are_free(self) -> bool | str:
-        key = reserved_in(self.pod_annotations, ANNOTATION_PREFIXES)
-        return key is None or f"{POD_ANNOTATIONS_ARE_RESERVED}: remove {key}"
+    _annotations_are_free = none_is_reserved("podAnnotations", POD_ANNOTATIONS_ARE_RESERVED, ANNOTATION_PREFIXES)
 
 
 class Gpu(ApiModel):

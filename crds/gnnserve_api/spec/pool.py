@@ -41,15 +41,13 @@ class GNNWorkerPoolSpec(PodSettings):
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
     """Names of the Secrets to pull the image with, in the namespace of the pool. Absent: none."""
 
-    @rule(
+    _workers_may_spread = rule(
         "!has(self.topologySpreadConstraints) || size(self.topologySpreadConstraints) == 0 || "
         "has(self.repository.claimName) || "
         "(has(self.repository.claim) && self.repository.claim.accessMode == 'ReadWriteMany')",
         "topologySpreadConstraints may be given with a repository that pods of several nodes may mount only: "
         "repository.claimName, or repository.claim.accessMode ReadWriteMany",
     )
-    def _workers_may_spread(self) -> bool:
-        return not self.topology_spread_constraints or self.repository.may_be_on_several_nodes
 
     @rule(
         "!has(self.resources) || ("
@@ -60,12 +58,10 @@ class GNNWorkerPoolSpec(PodSettings):
         + ")",
         _NO_DEVICES,
     )
-    def _workers_have_no_device(self) -> bool | str:
-        for field, named in (("requests", self.resources.requests), ("limits", self.resources.limits)):
-            for name in named:
-                if "/" in name:
-                    return f"{_NO_DEVICES}; found resources.{field}.{name}"
-        return True
+    def _workers_have_no_device(self) -> str:
+        asked = {"requests": self.resources.requests, "limits": self.resources.limits}
+        found = next(f"{field}.{name}" for field, named in asked.items() for name in named if "/" in name)
+        return f"{_NO_DEVICES}; found resources.{found}"
 
     def lend(self, spec: GNNServiceSpec, claim: str) -> GNNServiceSpec:
         """The spec of a service of this pool as if the pool's pods were its own. `claim`: name of the pool's claim."""

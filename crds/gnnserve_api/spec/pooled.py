@@ -33,9 +33,7 @@ _OWNED = (
     "!has(self.repository.deletionPolicy))",
     _OWNED,
 )
-def pods_are_the_pools(spec: _Spec) -> bool | str:
-    if spec.worker.pool_ref is None:
-        return True
+def pods_are_the_pools(spec: _Spec) -> str:
     given = {
         "image": spec.image is not None,
         "imagePullSecrets": bool(spec.image_pull_secrets),
@@ -43,14 +41,11 @@ def pods_are_the_pools(spec: _Spec) -> bool | str:
         "repository.claim": spec.repository.claim is not None,
         "repository.deletionPolicy": spec.repository.deletion_policy is not None,
     }
-    found = [field for field, is_given in given.items() if is_given]
-    return not found or f"{_OWNED}; found {', '.join(found)}"
+    return f"{_OWNED}; found {', '.join(field for field, is_given in given.items() if is_given)}"
 
 
-@rule(
+log_is_not_in_the_pool = rule(
     "!has(self.worker.poolRef) || !has(self.updates) || !has(self.updates.log.sqlite)",
     "updates.log.sqlite must not be given with worker.poolRef: the workers of a pool write no volume; use "
     "updates.log.postgres",
 )
-def log_is_not_in_the_pool(spec: _Spec) -> bool:
-    return spec.worker.pool_ref is None or spec.updates is None or spec.updates.log.sqlite is None

@@ -138,34 +138,23 @@ class Program(ApiModel):
     """Limits of the process that runs the program. Workers follow other ones without a restart, and no revision is made
     of them; generation refuses a program that needs more."""
 
-    @rule(
+    _contract_is_whole = rule(
         f"({_HAS_CONTRACT}) ? has(self.hops) && has(self.scores) : "
         "!has(self.hops) && !has(self.scores) && !has(self.embeddings) && !self.readsDegrees && "
         "(!has(self.otherScores) || size(self.otherScores) == 0)",
         "hops, inputs and scores must be given together, and embeddings, otherScores and readsDegrees beside them "
         "only; all are left out where uri is a folder that gnnserve-describe or gnnserve export wrote",
     )
-    def _contract_is_whole(self) -> bool:
-        if self.inputs:
-            return self.hops is not None and self.scores is not None
-        has_outputs = self.scores is not None or self.embeddings is not None or self.other_scores
-        return self.hops is None and not has_outputs and not self.reads_degrees
 
-    @rule(
+    _counted_lists_are_whole = rule(
         "!has(self.fanouts) || !self.readsDegrees",
         "fanouts must be left out with readsDegrees: the layers count edges, which are right over whole lists alone",
     )
-    def _counted_lists_are_whole(self) -> bool:
-        return self.fanouts is None or not self.reads_degrees
 
-    @rule(
+    _each_hop_has_a_fanout = rule(
         "!has(self.fanouts) || !has(self.hops) || size(self.fanouts) == self.hops",
-        "fanouts must be one number for each of hops",
+        "fanouts {self.fanouts} must be one number for each of hops[, which is {self.hops}]",
     )
-    def _each_hop_has_a_fanout(self) -> bool | str:
-        if self.fanouts is None or self.hops is None or len(self.fanouts) == self.hops:
-            return True
-        return f"fanouts {list(self.fanouts)} must be one number for each of hops, which is {self.hops}"
 
     @property
     def has_contract(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gnnserve_api.spec.fields import ApiModel, with_defaults
 from gnnserve_api.spec.rules import rule
@@ -76,27 +76,15 @@ class Pruning(ApiModel):
     """Number of further masters that are trained and ranked, each with a seed of its own, to tell in the report how far
     the ranking depends on the seed. They are not served."""
 
-    @model_validator(mode="after")
-    def _factors_differ(self) -> Pruning:
-        if len(set(self.factors)) != len(self.factors):
-            raise ValueError(f"factors {list(self.factors)} must not repeat")
-        return self
-
-    @rule(
+    _stability_is_of_a_method_that_looks = rule(
         "self.method != 'Random' || self.stabilitySeeds == 0",
-        "stabilitySeeds must be 0 with method Random, which depends on its seed alone",
+        "stabilitySeeds {self.stabilitySeeds} must be 0 with method Random, which depends on its seed alone",
     )
-    def _stability_is_of_a_method_that_looks(self) -> bool | str:
-        if self.method is not RankingMethod.RANDOM or self.stability_seeds == 0:
-            return True
-        return f"stabilitySeeds {self.stability_seeds} must be 0 with method Random, which depends on its seed alone"
 
-    @rule(
+    _stability_is_of_a_ranking_that_is_used = rule(
         "size(self.factors) > 0 || self.stabilitySeeds == 0",
         "stabilitySeeds must be 0 without factors, for which columns are ranked",
     )
-    def _stability_is_of_a_ranking_that_is_used(self) -> bool:
-        return bool(self.factors) or self.stability_seeds == 0
 
     def canonical(self) -> Pruning:
         """The same where the same is generated: neither the order of factors nor settings of another method do

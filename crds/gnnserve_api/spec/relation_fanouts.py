@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import Field
 
 from gnnserve_api.spec.fields import ApiModel, text
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.rules import rule_of_each
 from gnnserve_api.variants import MAX_LAYERS
 
 
@@ -22,27 +22,11 @@ class RelationFanouts(ApiModel):
     there."""
 
 
-class _Model(Protocol):
-    """The parts of a `Model` that the rule reads."""
-
-    fanouts: tuple[int, ...]
-    relation_fanouts: tuple[RelationFanouts, ...]
-
-
-@rule(
-    "!has(self.relationFanouts) || self.relationFanouts.all(one, size(one.fanouts) == size(self.fanouts) && "
-    "[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one.fanouts) || i >= size(self.fanouts) || "
-    "one.fanouts[i] <= self.fanouts[i]))",
-    "each of relationFanouts must be smaller than fanouts: as many numbers, none above it",
+relations_sample_fewer = rule_of_each(
+    "self.relationFanouts",
+    "one",
+    "size(one.fanouts) == size(self.fanouts) && [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one.fanouts) || "
+    "i >= size(self.fanouts) || one.fanouts[i] <= self.fanouts[i])",
+    "each of relationFanouts must be smaller than fanouts {self.fanouts}[, and {one.fanouts} of {one.relation} is "
+    "not]: as many numbers, none above it",
 )
-def relations_sample_fewer(model: _Model) -> bool | str:
-    for one in model.relation_fanouts:
-        is_smaller = len(one.fanouts) == len(model.fanouts) and all(
-            fanout <= most for fanout, most in zip(one.fanouts, model.fanouts, strict=True)
-        )
-        if not is_smaller:
-            return (
-                f"relationFanouts {list(one.fanouts)} of {one.relation} must be smaller than fanouts "
-                f"{list(model.fanouts)}: as many numbers, none above it"
-            )
-    return True

@@ -70,17 +70,13 @@ class RepositoryPlace(ApiModel):
         claim = self.claim or RepositoryClaim()
         return self.claim_name is not None or claim.access_mode is AccessMode.READ_WRITE_MANY
 
-    @rule("!has(self.claimName) || !has(self.claim)", "at most one of claimName and claim may be set")
-    def _at_most_one(self) -> bool:
-        return self.claim_name is None or self.claim is None
+    _at_most_one = rule("!has(self.claimName) || !has(self.claim)", "at most one of claimName and claim may be set")
 
-    @rule(
+    _users_claim_has_no_policy = rule(
         "!has(self.claimName) || !has(self.deletionPolicy)",
         "deletionPolicy must not be given with claimName: a claim of yours is never deleted by the operator; leave "
         "deletionPolicy out",
     )
-    def _users_claim_has_no_policy(self) -> bool:
-        return self.claim_name is None or self.deletion_policy is None
 
     _claim_name_is_fixed = server_rule(
         "has(self.claimName) == has(oldSelf.claimName) && "

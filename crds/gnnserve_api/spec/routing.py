@@ -61,23 +61,17 @@ class RoutingSpec(ApiModel):
     def named_variants(self) -> tuple[str, ...]:
         return tuple(self.weights or ()) if self.variant is None else (self.variant,)
 
-    @rule("(self.mode == 'Static') == has(self.variant)", "variant must be given in mode Static, and only there")
-    def _variant_is_of_mode_static(self) -> bool | str:
-        return (self.mode is RoutingMode.STATIC) == (self.variant is not None) or (
-            f"mode {self.mode}: variant must be given in mode Static, and only there"
-        )
-
-    @rule("(self.mode == 'Weights') == has(self.weights)", "weights must be given in mode Weights, and only there")
-    def _weights_are_of_mode_weights(self) -> bool | str:
-        return (self.mode is RoutingMode.WEIGHTS) == (self.weights is not None) or (
-            f"mode {self.mode}: weights must be given in mode Weights, and only there"
-        )
-
-    @rule(
-        "!has(self.weights) || self.weights.exists(name, self.weights[name] > 0)",
-        "one of the weights must be above 0",
+    _variant_is_of_mode_static = rule(
+        "(self.mode == 'Static') == has(self.variant)",
+        "variant must be given in mode Static, and only there[; mode is {self.mode}]",
     )
-    def _a_weight_counts(self) -> bool | str:
-        if self.weights is None or any(self.weights.values()):
-            return True
-        return f"weights {self.weights} are all 0: one of them must be above 0"
+
+    _weights_are_of_mode_weights = rule(
+        "(self.mode == 'Weights') == has(self.weights)",
+        "weights must be given in mode Weights, and only there[; mode is {self.mode}]",
+    )
+
+    _a_weight_counts = rule(
+        "!has(self.weights) || self.weights.exists(name, self.weights[name] > 0)",
+        "one of the weights must be above 0[, and {self.weights} are all 0]",
+    )

@@ -1,44 +1,81 @@
-"""Rules over several fields of an object, declared once for the API server and for pydantic.
+"""Rules over several fields of an object, each written once, for the API server and for pydantic.
 
-A rule is a method of the type that it is about. Its decorator `@rule` holds the same condition in CEL: `schema.py`
-writes that into the CRD, and `ApiModel` calls the method for every object that it validates. Rules are inherited.
+A rule is an attribute of the type that it is about: a condition in CEL and the sentence for what breaks it. `schema.py`
+writes both into the CRD; `ApiModel` computes the condition for every object that it validates (`cel.py`), and its
+sentence has the values. Rules are inherited.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-Check = Callable[[Any], bool | str]
-"""True where the rule holds, False where it does not; or a text, which says with the values that it does not."""
+from gnnserve_api.spec.cel import compiled
+
+Sentence = Callable[[Any], str]
+"""Sentence about an object that breaks a rule, with the values in it."""
+_HERE_ALONE = re.compile(r"\[(?=[ ,;:])((?:[^\[\]{}]|\{[^{}]+\})*)\]")
+_VALUE = re.compile(r"( ?)\{([^{}]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Members of a list, or names in a map, for each of which a condition holds."""
+
+    of: str
+    """CEL: the list."""
+    name: str
+    """Name of a member in the condition, and in the sentence's values."""
+    condition: str
+
+    def first_wrong(self, subject: object) -> object:
+        holds = compiled(self.condition, self.name)
+        return next(one for one in compiled(self.of)(subject) if not holds(subject, one))
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     cel: str
     message: str
-    check: Check | None = None
-    """The condition in Python; None: only the API server checks it."""
+    """Sentence about what breaks the rule: `name {self.name} must be free[: use another]`. The API server says it
+    without values, which are CEL in braces, and without parts in brackets."""
+    sentence: Sentence | None = None
+    """What is said here in place of `message`."""
+    members: Members | None = None
+    """Members of which values in the message may be: of the first that breaks the rule."""
+    is_for_server_alone: bool = False
     message_expression: str | None = None
-    """CEL whose text takes the place of `message`, with the values in it."""
+    """CEL whose text takes the place of `message` at the API server, with the values in it."""
+
+    def __call__(self, sentence: Sentence) -> Rule:
+        """As the decorator of a method: the rule with the sentence that the method makes."""
+        return replace(self, sentence=sentence)
 
     def problem(self, subject: object) -> str | None:
         """Why `subject` breaks the rule; None: it does not."""
-        found = True if self.check is None else self.check(subject)
-        if isinstance(found, str):
-            return found
-        return None if found else self.message
+        if self.is_for_server_alone or compiled(self.cel)(subject):
+            return None
+        if self.sentence is not None:
+            return self.sentence(subject)
+        named = {} if self.members is None else {self.members.name: self.members.first_wrong(subject)}
+
+        def told(value: re.Match[str]) -> str:
+            return f"{value[1]}{_in_lists(compiled(value[2], *named)(subject, *named.values()))}"
+
+        return _VALUE.sub(told, _HERE_ALONE.sub(r"\1", self.message))
 
     def as_validation(self) -> dict[str, str]:
         """The rule in the form that a CRD has."""
-        validation = {"rule": self.cel, "message": self.message}
-        return (
-            validation
-            if self.message_expression is None
-            else {**validation, "messageExpression": self.message_expression}
-        )
+        expression = {} if self.message_expression is None else {"messageExpression": self.message_expression}
+        return {"rule": self.cel, "message": _VALUE.sub("", _HERE_ALONE.sub("", self.message)), **expression}
+
+
+def _in_lists(value: Any) -> Any:
+    """The value as a manifest has it, with lists in place of tuples."""
+    return [_in_lists(each) for each in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +85,21 @@ class RuleTable:
     rules: tuple[Rule, ...]
 
 
-def rule(cel: str, message: str) -> Callable[[Check], Rule]:
-    """Decorator of a method of an `ApiModel` that is the same condition in Python."""
-    return lambda check: Rule(cel, message, check)
+def rule(cel: str, message: str, members: Members | None = None) -> Rule:
+    """A rule; as the decorator of a method, one whose sentence the method makes."""
+    return Rule(cel, message, members=members)
+
+
+def rule_of_each(of: str, name: str, condition: str, message: str, unless: str | None = None) -> Rule:
+    """A rule of each member of a list, or name in a map. `unless`: CEL of objects that it is not about, which are those
+    without the list where nothing is given."""
+    unless = f"!has({of})" if unless is None else unless
+    return rule(f"{unless} || {of}.all({name}, {condition})", message, Members(of, name, condition))
 
 
 def server_rule(cel: str, message: str, message_expression: str | None = None) -> Rule:
     """A rule for the API server alone: it compares with the stored object (`oldSelf`), or pydantic has its pattern."""
-    return Rule(cel, message, message_expression=message_expression)
+    return Rule(cel, message, is_for_server_alone=True, message_expression=message_expression)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -38,8 +37,7 @@ from gnnserve_api.spec.paths import RECIPE_CONTEXT, relative_paths_have_a_volume
 from gnnserve_api.spec.recipe import digest_of_recipe
 from gnnserve_api.spec.repository import RepositorySpec, declared_storage
 from gnnserve_api.spec.routing import RoutingSpec
-from gnnserve_api.spec.rules import rule, server_rule
-from gnnserve_api.spec.scoring import Thresholds
+from gnnserve_api.spec.rules import Members, rule, rule_of_each, server_rule
 from gnnserve_api.spec.updates import (
     UpdatesSpec,
     changes_fit_memory,
@@ -56,15 +54,15 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "GNNService"
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_CASCADE_NAMES = "(^|-)then(-|$)"
+_IS_NAMED_AS_CASCADES = "has(one.name) && one.name.matches('(^|-)then(-|$)')"
 """What separates the two names in a cascade's: with it in a given name, two cascades could have one name."""
 _HAS_CASCADES = "has(self.variants.cascades) && size(self.variants.cascades) > 0"
-_COUNT_OF_OTHERS = (
+_WITH_CASCADES = (
     f"(({LISTED.replace('self.', 'self.variants.')} + 1) * (1 + (has(self.variants.fanouts) ? "
     "size(self.variants.fanouts) : 0)) + (has(self.variants.oneRow) ? size(self.variants.oneRow) : 0)) * "
-    "size(self.variants.storage)"
+    f"size(self.variants.storage) + {MAX_PERCENTS} * size(self.variants.cascades)"
 )
-"""CEL: variants beside cascades, at most."""
+"""CEL: variants, at most, where cascades are given."""
 
 
 class GNNServiceSpec(ApiModel):
@@ -104,161 +102,93 @@ class GNNServiceSpec(ApiModel):
     suspend: Annotated[bool, Audience.OPERATOR] = False
     """Stop generation and every worker, and keep the data."""
 
-    @rule(
+    _stability_is_of_trained_masters = rule(
         f"!{MODEL_IS_GIVEN} || self.variants.pruning.stabilitySeeds == 0",
-        "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint or model.program, beside which nothing is "
-        "trained",
+        "variants.pruning.stabilitySeeds {self.variants.pruning.stabilitySeeds} must be 0 with a model.checkpoint or "
+        "model.program, beside which nothing is trained",
     )
-    def _stability_is_of_trained_masters(self) -> bool | str:
-        seeds = self.variants.pruning.stability_seeds
-        if not self.model.is_given or seeds == 0:
-            return True
-        field = "variants.pruning.stabilitySeeds"
-        return f"{field} {seeds} must be 0 with a model.checkpoint or model.program, beside which nothing is trained"
 
-    @rule(
+    _workers_may_spread = rule(
         "!has(self.worker.topologySpreadConstraints) || size(self.worker.topologySpreadConstraints) == 0 || "
         "has(self.repository.claimName) || "
         "(has(self.repository.claim) && self.repository.claim.accessMode == 'ReadWriteMany')",
         "worker.topologySpreadConstraints may be given with a repository that pods of several nodes may mount only: "
         "repository.claimName, or repository.claim.accessMode ReadWriteMany",
     )
-    def _workers_may_spread(self) -> bool:
-        return not self.worker.topology_spread_constraints or self.repository.may_be_on_several_nodes
 
-    @rule(
-        "has(self.model.program) || !has(self.variants.fanouts) || "
-        "self.variants.fanouts.all(one, size(one) == size(self.model.fanouts) && "
-        "one != self.model.fanouts && [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one) || i >= size(self.model.fanouts) "
-        "|| self.model.fanouts[i] < 0 || one[i] <= self.model.fanouts[i]))",
-        "each of variants.fanouts must be smaller than model.fanouts: as many numbers, none above it, one below it",
+    _variants_sample_fewer = rule_of_each(
+        "self.variants.fanouts",
+        "one",
+        "size(one) == size(self.model.fanouts) && one != self.model.fanouts && [0, 1, 2, 3, 4, 5, 6, 7].all(i, "
+        "i >= size(one) || i >= size(self.model.fanouts) || self.model.fanouts[i] < 0 || one[i] <= "
+        "self.model.fanouts[i])",
+        "each of variants.fanouts must be smaller than model.fanouts {self.model.fanouts}[, and {one} is not]: as "
+        "many numbers, none above it, one below it",
+        unless="has(self.model.program) || !has(self.variants.fanouts)",
     )
-    def _variants_sample_fewer(self) -> bool | str:
-        if self.model.program is not None:
-            return True
-        most = self.model.fanouts
-        for fanouts in self.variants.fanouts:
-            is_smaller = len(fanouts) == len(most) and all(
-                limit < 0 or fanout <= limit for fanout, limit in zip(fanouts, most, strict=True)
-            )
-            if not is_smaller or fanouts == most:
-                return (
-                    f"variants.fanouts {list(fanouts)} must be smaller than model.fanouts {list(most)}: as many "
-                    "numbers, none above it, one below it"
-                )
-        return True
 
-    @rule(
+    _checkpoint_is_used = rule(
         f"!has(self.model.checkpoint) || {SOME_ARE_MADE.replace('self.', 'self.variants.')}",
         "model.checkpoint must not be given where variants.given are all there is: none is made of it",
     )
-    def _checkpoint_is_used(self) -> bool:
-        return self.model.checkpoint is None or not self.variants.are_all_given
 
-    @rule(
+    _given_variants_sample = rule(
         "!(self.model.architecture in ['SGC', 'SIGN']) || !has(self.variants.given) || size(self.variants.given) == 0",
-        "variants.given must not be given with model.architecture SGC or SIGN",
+        "variants.given must not be given with model.architecture SGC or SIGN[, whose features are propagated: leave "
+        "it out, or use model.checkpoint]",
     )
-    def _given_variants_sample(self) -> bool | str:
-        return (
-            not self.model.reads_one_row
-            or self.model.learns_embeddings
-            or not self.variants.given
-            or (
-                f"variants.given must not be given with model.architecture {self.model.architecture}, whose features "
-                "are propagated: leave it out, or use model.checkpoint"
-            )
-        )
 
-    @rule(
+    _stored_layers_aggregate = rule(
         "self.model.fanouts[0] != 0 || !has(self.variants.stored) || size(self.variants.stored) == 0",
         "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated",
     )
-    def _stored_layers_aggregate(self) -> bool:
-        return self.model.fanouts[0] != 0 or not self.variants.stored
 
-    @rule(
-        "!has(self.variants.stored) || self.variants.stored.all(layer, layer <= size(self.model.fanouts))",
-        "each of variants.stored must be a layer of the model, which has one for each of model.fanouts",
+    _stored_layers_exist = rule_of_each(
+        "self.variants.stored",
+        "layer",
+        "layer <= size(self.model.fanouts)",
+        "each of variants.stored must be a layer of the model, which has one for each of model.fanouts "
+        "{self.model.fanouts}[; {layer} is none]",
     )
-    def _stored_layers_exist(self) -> bool | str:
-        layers = len(self.model.fanouts)
-        beyond = [layer for layer in self.variants.stored if layer > layers]
-        return not beyond or (
-            f"variants.stored {beyond[0]} must be a layer of the model, which has {layers}, one for each of "
-            "model.fanouts"
-        )
 
-    @rule(
+    _deeper_layers_follow = rule(
         "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges || (has(self.variants.stored) "
         "&& self.variants.stored.exists(layer, layer > 1 || size(self.model.fanouts) == 1))",
         "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored: stored1 "
         "follows changes anyway",
     )
-    def _deeper_layers_follow(self) -> bool:
-        is_one_layer = len(self.model.fanouts) == 1
-        return not self.variants.stored_follow_changes or any(
-            layer > 1 or is_one_layer for layer in self.variants.stored
-        )
 
-    @rule(
+    _cascades_are_of_listed_variants = rule(
         f"!({_HAS_CASCADES}) || !has(self.variants.search) || self.variants.search != 'Auto'",
         "variants.cascades must be left out with variants.search Auto: their stages are variants that are listed",
     )
-    def _cascades_are_of_listed_variants(self) -> bool:
-        return not self.variants.is_searched or not self.variants.cascades
 
-    @rule(
-        f"!({_HAS_CASCADES}) || self.variants.cascades.all(one, self.variants.cascades.exists_one(other, "
-        "other.first == one.first && other.then == one.then))",
-        "two of variants.cascades must not have the same stages: list their passOnPercents together",
+    _cascades_differ = rule_of_each(
+        "self.variants.cascades",
+        "one",
+        "self.variants.cascades.exists_one(other, other.first == one.first && other.then == one.then)",
+        "two of variants.cascades must not have the same stages[, {one.first} and {one.then}]: list their "
+        "passOnPercents together",
+        unless=f"!({_HAS_CASCADES})",
     )
-    def _cascades_differ(self) -> bool | str:
-        stages = [f"{one.first} and {one.then}" for one in self.variants.cascades]
-        repeated = sorted({each for each in stages if stages.count(each) > 1})
-        return not repeated or (
-            f"two of variants.cascades must not have the same stages, {repeated[0]}: list their passOnPercents together"
-        )
 
-    @rule(
-        f"!({_HAS_CASCADES}) || {_COUNT_OF_OTHERS} + {MAX_PERCENTS} * size(self.variants.cascades) <= {MAX_VARIANTS}",
+    _cascades_leave_few_variants = rule(
+        f"!({_HAS_CASCADES}) || {_WITH_CASCADES} <= {MAX_VARIANTS}",
         f"with variants.cascades, the other variants and {MAX_PERCENTS} for each cascade must be at most "
-        f"{MAX_VARIANTS}: list fewer factors, storages, fanouts or cascades",
+        f"{MAX_VARIANTS}[, and are {{{_WITH_CASCADES}}}]: list fewer factors, storages, fanouts or cascades",
     )
-    def _cascades_leave_few_variants(self) -> bool | str:
-        variants = self.variants
-        others = ((variants.listed_count + 1) * (1 + len(variants.fanouts)) + len(variants.one_row)) * len(
-            variants.storage
-        )
-        count = others + MAX_PERCENTS * len(variants.cascades)
-        return (
-            not variants.cascades
-            or count <= MAX_VARIANTS
-            or (
-                f"{len(variants.cascades)} of variants.cascades, counted as {MAX_PERCENTS} variants each, and {others} "
-                f"others must be at most {MAX_VARIANTS}: list fewer factors, storages, fanouts or cascades"
-            )
-        )
 
-    @rule(
+    _cascades_go_by_the_highest_score = rule(
         f"self.variants.thresholds != 'PerClass' || !({_HAS_CASCADES})",
         "variants.cascades must not be given with variants.thresholds PerClass: they go by the highest score",
     )
-    def _cascades_go_by_the_highest_score(self) -> bool:
-        return self.variants.thresholds is not Thresholds.PER_CLASS or not self.variants.cascades
 
-    @rule(
-        f"!({_HAS_CASCADES}) || !has(self.variants.given) || "
-        f"!self.variants.given.exists(one, has(one.name) && one.name.matches('{_CASCADE_NAMES}'))",
-        "names of given variants must not have the part then, which those of cascades have, where there are any",
+    _given_names_are_not_of_cascades = rule(
+        f"!({_HAS_CASCADES}) || !has(self.variants.given) || !self.variants.given.exists(one, {_IS_NAMED_AS_CASCADES})",
+        "names of given variants must not have the part then, which those of cascades have, where there are any[: "
+        "{one.name}]",
+        Members("self.variants.given", "one", f"!({_IS_NAMED_AS_CASCADES})"),
     )
-    def _given_names_are_not_of_cascades(self) -> bool | str:
-        taken = [name for name in self.variants.given_names() if re.search(_CASCADE_NAMES, name)]
-        return (
-            not self.variants.cascades
-            or not taken
-            or f"names of given variants must not have the part then, which those of cascades have: {', '.join(taken)}"
-        )
 
     _channels_are_of_hidden_layers, _channels_are_left = channels_are_of_hidden_layers, channels_are_left
     _sqlite_has_one_worker = sqlite_has_one_worker

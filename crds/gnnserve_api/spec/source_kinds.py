@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gnnserve_api.spec.rules import Check, Rule
+from gnnserve_api.spec.rules import Rule, rule
 
 
 class _Model(Protocol):
@@ -32,16 +32,9 @@ class GraphSourceKind:
     why_not_modelled: str = ""
     """Why latencies over such a graph are not modelled before training; empty: they are."""
 
-    def rule(self, cel: str, message: str) -> Callable[[Check], Rule]:
-        """Decorator of a function that is the same condition in Python, for specs whose graph is of this kind."""
-
-        def declare(check: Check) -> Rule:
-            def holds(spec: Any) -> bool | str:
-                return spec.graph.source.kind is not self or check(spec)
-
-            return Rule(f"{self.others} || {cel}", message, holds)
-
-        return declare
+    def rule(self, cel: str, message: str) -> Rule:
+        """A rule of specs whose graph is of this kind."""
+        return rule(f"{self.others} || {cel}", message)
 
 
 def _of_layers_over_relations(model: _Model) -> bool:

@@ -51,12 +51,10 @@ class NodeColumns(ApiModel):
 
 
 class NodeTable(NodeColumns):
-    @rule(
+    _one_kind_of_label = rule(
         "has(self.label) != (has(self.labels) && size(self.labels) > 0)",
         "exactly one of label and labels must be given",
     )
-    def _one_kind_of_label(self) -> bool:
-        return (self.label is None) != (not self.labels)
 
 
 class DanglingEdge(StrEnum):

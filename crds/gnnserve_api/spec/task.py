@@ -1,41 +1,28 @@
 """Task of the service, what it answers: classes of nodes, or scores of links between two nodes.
 
-`Task.asked` hands out the one that a spec asks for. Each says for itself what follows from it, and rules about links
-ask it to check them.
+`Task.asked` hands out the one that a spec asks for. Each says for itself what follows from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
-from gnnserve_api.spec.graph import GraphSpec
-from gnnserve_api.spec.heterogeneous import ReverseRelations
-from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model, ScoreKind
-from gnnserve_api.spec.rules import Rule, rule
-from gnnserve_api.spec.scoring import MetricChoice, Thresholds
-from gnnserve_api.spec.source_kinds import SEVERAL_TYPES, GraphSourceKind
-from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_api.spec.variants import SOME_ARE_MADE, ProjectionMode, Variants
+from gnnserve_api.spec.model import MODEL_IS_GIVEN
+from gnnserve_api.spec.rules import rule, rule_of_each
+from gnnserve_api.spec.variants import SOME_ARE_MADE
 
 _HAS_LINKS = "has(self.task.links)"
 _PROGRAM_OF_LINKS = f"has(self.model.program) && {_HAS_LINKS}"
-LINK_METRICS = (
-    MetricChoice.AUTO,
-    MetricChoice.ROC_AUC,
-    MetricChoice.AVERAGE_PRECISION,
-    MetricChoice.MRR,
-    MetricChoice.RECALL_AT_K,
+_ROW_COLUMNS = (
+    "(has(self.model.program.embeddings) ? self.model.program.embeddings.columns : self.model.program.scores.columns)"
 )
-"""Metrics that pairs are judged by; the others need classes."""
-_FOR_LINKS_ALONE = (MetricChoice.MRR, MetricChoice.RECALL_AT_K)
 
 
 class Decoder(StrEnum):
@@ -114,30 +101,6 @@ class Links(ApiModel):
         links, which rows of propagated features would hold."""
         return tuple(hops for hops in tried if not (hops and is_given))
 
-    def keeps(self, check: _Check, spec: _Spec) -> bool | str:
-        """Whether the spec keeps a rule about links."""
-        return check(spec, self)
-
-    def metric_fits(self, metric: MetricChoice) -> bool | str:
-        return metric in LINK_METRICS or (
-            f"variants.metric {metric} must not be given with task.links, which has no classes: use "
-            f"{', '.join(LINK_METRICS)}"
-        )
-
-    @property
-    def is_told_by_rows(self) -> bool:
-        """Whether rows that are learnt for each node, as LightGCN's, answer by themselves."""
-        return self.decoder is Decoder.DOT
-
-    @property
-    def decoder_has_weights(self) -> bool:
-        """Whether what makes a score of rows has weights."""
-        return self.decoder is not Decoder.DOT
-
-    def reads_other_types(self, kind: GraphSourceKind) -> bool:
-        """Whether rows of nodes of several types are asked for, over a graph of that kind."""
-        return kind is SEVERAL_TYPES
-
 
 @dataclass(frozen=True, slots=True)
 class NodeClasses:
@@ -161,25 +124,6 @@ class NodeClasses:
     def one_row_hops(self, tried: tuple[int, ...], *, is_given: bool) -> tuple[int, ...]:
         return tried
 
-    def keeps(self, check: _Check, spec: _Spec) -> bool | str:
-        return True
-
-    def metric_fits(self, metric: MetricChoice) -> bool | str:
-        return metric not in _FOR_LINKS_ALONE or (
-            f"variants.metric {metric} must not be given without task.links: use another, or give task.links"
-        )
-
-    @property
-    def is_told_by_rows(self) -> bool:
-        return False
-
-    @property
-    def decoder_has_weights(self) -> bool:
-        return False
-
-    def reads_other_types(self, kind: GraphSourceKind) -> bool:
-        return False
-
 
 class Task(ApiModel):
     links: Links | None = None
@@ -191,72 +135,31 @@ class Task(ApiModel):
         return next((member for member in members if member is not None), NodeClasses())
 
 
-class _Spec(Protocol):
-    """The parts of a GNNServiceSpec that rules about links read."""
-
-    graph: GraphSpec
-    task: Task
-    updates: UpdatesSpec | None
-
-    @property
-    def variants(self) -> Variants: ...  # pragma: no cover
-
-    @property
-    def model(self) -> Model: ...  # pragma: no cover
-
-
-_Check = Callable[[_Spec, Links], bool | str]
-
-
-def _rule_of_links(cel: str, message: str) -> Callable[[_Check], Rule]:
-    """Decorator of a rule's check of the links of a spec that scores some; others keep the rule."""
-    return lambda check: Rule(cel, message, lambda spec: spec.task.asked().keeps(check, spec))
-
-
-@_rule_of_links(
+links_are_not_propagated = rule(
     f"!{_HAS_LINKS} || !(self.model.architecture in ['SGC', 'SIGN'])",
     "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
-    "edges that training learns from",
+    "edges that training learns from[; use GraphSAGE, GIN, GCN or GAT]",
 )
-def links_are_not_propagated(spec: _Spec, links: Links) -> bool | str:
-    if not spec.model.reads_one_row or spec.model.learns_embeddings:
-        return True
-    return (
-        f"task.links must not be given with model.architecture {spec.model.architecture}, whose features are "
-        "propagated along the very edges that training learns from: use GraphSAGE, GIN, GCN or GAT"
-    )
 
 
-@rule(
+light_gcn_scores_links = rule(
     "self.model.architecture != 'LightGCN' || "
     f"({_HAS_LINKS} && self.task.links.decoder == 'Dot' && self.variants.pruning.factors == [1] && "
     "self.variants.projection == 'Auto' && (!has(self.variants.stored) || size(self.variants.stored) == 0))",
     "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
     "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of",
 )
-def light_gcn_scores_links(spec: _Spec) -> bool:
-    variants = spec.variants
-    return not spec.model.learns_embeddings or (
-        spec.task.asked().is_told_by_rows
-        and variants.pruning.factors == (1,)
-        and variants.projection is ProjectionMode.AUTO
-        and not variants.stored
-    )
 
 
-@_rule_of_links(
+light_gcn_compares = rule(
     f"!{_HAS_LINKS} || self.task.links.comparedWith == 'Drawn' || "
     "(self.model.architecture == 'LightGCN' && self.task.links.negatives == 1)",
     "task.links.comparedWith All and Nothing must not be given but for model.architecture LightGCN and without "
     "task.links.negatives: no nodes are drawn",
 )
-def light_gcn_compares(spec: _Spec, links: Links) -> bool:
-    if links.compared_with is ComparedWith.DRAWN:
-        return True
-    return spec.model.learns_embeddings and links.negatives == 1
 
 
-@rule(
+light_gcn_serves_rows = rule(
     "self.model.architecture != 'LightGCN' || ((!has(self.variants.fanouts) || size(self.variants.fanouts) == 0) && "
     "(!has(self.variants.channels) || size(self.variants.channels) == 0) && "
     "(!has(self.variants.oneRow) || size(self.variants.oneRow) == 0) && "
@@ -266,123 +169,79 @@ def light_gcn_compares(spec: _Spec, links: Links) -> bool:
     "model.relationFanouts: what is served are embeddings that were learnt of the nodes, one row for each, and no "
     "features are read that a cheaper network could answer from",
 )
-def light_gcn_serves_rows(spec: _Spec) -> bool:
-    variants = spec.variants
-    return not spec.model.learns_embeddings or not (
-        variants.fanouts or variants.channels or variants.one_row or variants.cascades or spec.model.relation_fanouts
-    )
 
 
-@rule(
+decoders_have_weights = rule(
     f"({_HAS_LINKS} && self.task.links.decoder != 'Dot') || "
     "((!has(self.model.checkpoint) || !has(self.model.checkpoint.decoder)) && "
     "(!has(self.variants.given) || !self.variants.given.exists(one, has(one.checkpoint.decoder))))",
     "checkpoint.decoder, of model and of variants.given, must be left out without task.links.decoder DistMult or MLP, "
     "whose weights it names",
 )
-def decoders_have_weights(spec: _Spec) -> bool:
-    checkpoints = (spec.model.checkpoint, *(one.checkpoint for one in spec.variants.given))
-    names_none = all(one is None or one.decoder is None for one in checkpoints)
-    return names_none or spec.task.asked().decoder_has_weights
 
 
-@rule(
+light_gcn_is_learnt = rule(
     "self.model.architecture != 'LightGCN' || "
     "(!has(self.model.checkpoint) && (!has(self.variants.given) || size(self.variants.given) == 0))",
     "model.checkpoint and variants.given must not be given with model.architecture LightGCN, whose weights are a row "
     "for each node: bring the model as a program, model.program, with these rows as features of the nodes",
 )
-def light_gcn_is_learnt(spec: _Spec) -> bool:
-    return not spec.model.learns_embeddings or (spec.model.checkpoint is None and not spec.variants.given)
 
 
-@_rule_of_links(
+one_decoder_reads_all = rule(
     f"!{_HAS_LINKS} || self.task.links.decoder == 'Dot' || !has(self.variants.given) || size(self.variants.given) == 0 "
     f"|| has(self.model.checkpoint) || !({SOME_ARE_MADE.replace('self.', 'self.variants.')})",
     "variants.given must not be given with task.links.decoder DistMult and MLP beside a model that is trained: one "
     "decoder reads all variants, and that one is learnt with the model; give model.checkpoint, whose decoder they were "
     "trained with, or use Dot",
 )
-def one_decoder_reads_all(spec: _Spec, links: Links) -> bool:
-    is_learnt = spec.model.checkpoint is None and not spec.variants.are_all_given
-    return links.decoder is Decoder.DOT or not spec.variants.given or not is_learnt
 
 
-@_rule_of_links(
+links_have_no_classes = rule(
     f"!{_HAS_LINKS} || !(self.variants.thresholds == 'PerClass' || self.variants.pruning.stabilitySeeds > 0)",
-    "variants.thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of classes of "
-    "nodes",
+    "variants.thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of classes "
+    "of nodes[; leave them out]",
 )
-def links_have_no_classes(spec: _Spec, links: Links) -> bool | str:
-    variants = spec.variants
-    given = {
-        "thresholds PerClass": variants.thresholds is Thresholds.PER_CLASS,
-        "pruning.stabilitySeeds": variants.pruning.stability_seeds,
-    }
-    found = [name for name, value in given.items() if value]
-    if not found:
-        return True
-    return f"variants.{found[0]} must not be given with task.links, which is of pairs and has no classes: leave it out"
 
 
-@_rule_of_links(
-    f"!{_HAS_LINKS} || !{MODEL_IS_GIVEN} || !has(self.variants.oneRow) || self.variants.oneRow.all(one, one.hops == 0)",
-    "hops of variants.oneRow must be 0 with task.links and a model that is given: its graph has the links that "
-    "variants are judged by, which rows of propagated features would hold",
+propagated_rows_hold_no_held_out_links = rule_of_each(
+    "self.variants.oneRow",
+    "one",
+    "one.hops == 0",
+    "hops {one.hops} of variants.oneRow must be 0 with task.links and a model that is given: its graph has the links "
+    "that variants are judged by, which rows of propagated features would hold",
+    unless=f"!{_HAS_LINKS} || !{MODEL_IS_GIVEN} || !has(self.variants.oneRow)",
 )
-def propagated_rows_hold_no_held_out_links(spec: _Spec, links: Links) -> bool | str:
-    given = [one.hops for one in spec.variants.one_row if one.hops and spec.model.is_given]
-    return not given or (
-        f"hops {given[0]} of variants.oneRow must be 0 with task.links and a model that is given: its graph has the "
-        "links that variants are judged by, which rows of propagated features would hold"
-    )
 
 
-@rule(
+metric_is_of_the_task = rule(
     f"{_HAS_LINKS} ? self.variants.metric in ['Auto', 'ROCAUC', 'AveragePrecision', 'MRR', 'RecallAtK'] : "
     "!(self.variants.metric in ['MRR', 'RecallAtK'])",
-    "variants.metric must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; MRR and RecallAtK are "
-    "for links alone",
+    "variants.metric {self.variants.metric} must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; "
+    "MRR and RecallAtK are for links alone",
 )
-def metric_is_of_the_task(spec: _Spec) -> bool | str:
-    return spec.task.asked().metric_fits(spec.variants.metric)
 
 
-@rule(
+embeddings_follow_both_ways = rule(
     "self.model.architecture != 'LightGCN' || !has(self.updates) || "
     "(has(self.graph.source.typed) && self.graph.source.typed.reverse == 'Add')",
     "updates must not be given with model.architecture LightGCN but for graph.source.typed with reverse Add: the "
     "embedding of a node follows what its own lists say that it is joined to",
 )
-def embeddings_follow_both_ways(spec: _Spec) -> bool:
-    typed = spec.graph.source.typed
-    is_read_both_ways = typed is not None and typed.reverse is ReverseRelations.ADD
-    return not spec.model.learns_embeddings or spec.updates is None or is_read_both_ways
 
 
-@_rule_of_links(
+programs_give_rows_of_the_dimensions = rule(
     f"!({_PROGRAM_OF_LINKS}) || !has(self.model.program.scores) || self.task.links.dimensions == "
     "(has(self.model.program.embeddings) ? self.model.program.embeddings.columns : self.model.program.scores.columns)",
-    "task.links.dimensions must be as many as the columns of model.program.embeddings, or of scores where there are no "
-    "embeddings: these are the rows that pairs are scored by",
+    f"task.links.dimensions {{self.task.links.dimensions}} must be as many as the columns of "
+    f"model.program.embeddings, or of scores where there are no embeddings[, {{{_ROW_COLUMNS}}}]: these are the rows "
+    "that pairs are scored by",
 )
-def programs_give_rows_of_the_dimensions(spec: _Spec, links: Links) -> bool | str:
-    program = spec.model.program
-    if program is None or program.scores is None:
-        return True
-    rows = program.embeddings or program.scores
-    return links.dimensions == rows.columns or (
-        f"task.links.dimensions is {links.dimensions}, and must be {rows.columns}, the columns of model.program's "
-        f"output {rows.name}, whose rows pairs are scored by"
-    )
 
 
-@_rule_of_links(
+rows_are_given_as_they_are = rule(
     f"!{_HAS_LINKS} || ((!has(self.model.expected) || self.model.expected.scores == 'Logits') && "
     "(!has(self.variants.given) || "
     "self.variants.given.all(one, !has(one.expected) || one.expected.scores == 'Logits')))",
     "expected.scores, of model and of variants.given, must be Logits with task.links: rows are compared as they are",
 )
-def rows_are_given_as_they_are(spec: _Spec, links: Links) -> bool:
-    expected = (spec.model.expected, *(one.expected for one in spec.variants.given))
-    return all(one is None or one.scores is ScoreKind.LOGITS for one in expected)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import Field
 
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
-from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.audience import Audience
-from gnnserve_api.spec.endpoint import EndpointSpec
+from gnnserve_api.spec.endpoint import is_no_secret_of_endpoint
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text, with_defaults
 from gnnserve_api.spec.model import MODEL_IS_GIVEN
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.variants import SOME_ARE_MADE, Variants
-from gnnserve_api.spec.worker import Worker
+from gnnserve_api.spec.variants import SOME_ARE_MADE
 
 
 class SqliteLogSpec(ApiModel):
@@ -39,12 +37,10 @@ class UpdatesLog(ApiModel):
     """A database of PostgreSQL 15 or newer, for any number of workers. In a cluster only; `gnnserve run` has
     `--postgres-uri-file`, and without it keeps changes in SQLite."""
 
-    @rule(
+    _exactly_one = rule(
         "[has(self.sqlite), has(self.postgres)].filter(given, given).size() == 1",
         "exactly one of sqlite and postgres must be set",
     )
-    def _exactly_one(self) -> bool:
-        return (self.sqlite is None) != (self.postgres is None)
 
 
 class Compaction(ApiModel):
@@ -79,88 +75,42 @@ class UpdatesSpec(ApiModel):
     """Compaction, which makes the changes a part of the stored graph: when to begin, and what to make anew."""
 
 
-class _Spec(Protocol):
-    """The parts of a GNNServiceSpec that rules about `updates` read."""
-
-    updates: UpdatesSpec | None
-    worker: Worker
-    endpoint: EndpointSpec
-
-    @property
-    def variants(self) -> Variants: ...  # pragma: no cover
-
-    @property
-    def trains_networks(self) -> bool: ...  # pragma: no cover
-
-
-@rule(
+sqlite_has_one_worker = rule(
     "!has(self.updates) || !has(self.updates.log.sqlite) || self.worker.replicas <= 1",
-    "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
-    "updates.log.postgres",
+    "worker.replicas {self.worker.replicas} must be at most 1 with updates.log.sqlite: several workers share a log in "
+    "PostgreSQL, updates.log.postgres",
 )
-def sqlite_has_one_worker(spec: _Spec) -> bool | str:
-    replicas = spec.worker.replicas
-    if spec.updates is None or spec.updates.log.sqlite is None or replicas <= 1:
-        return True
-    return (
-        f"worker.replicas {replicas} must be at most 1 with updates.log.sqlite: several workers share a log in "
-        "PostgreSQL, updates.log.postgres"
-    )
 
 
 _LIMITS = "self.worker.resources.limits"
 
 
-@rule(
+changes_fit_memory = rule(
     f"!has(self.updates) || !has({_LIMITS}) || !('memory' in {_LIMITS}) || !isQuantity(string({_LIMITS}['memory'])) || "
     f"quantity(self.updates.maxDelta).compareTo(quantity(string({_LIMITS}['memory']))) < 0",
-    "updates.maxDelta must be less than worker.resources.limits.memory, within which a worker has the changes and all "
-    "else: lower the one, or raise the other",
+    "updates.maxDelta {self.updates.maxDelta} must be less than worker.resources.limits.memory "
+    "{self.worker.resources.limits['memory']}, within which a worker has the changes and all else: lower the one, or "
+    "raise the other",
 )
-def changes_fit_memory(spec: _Spec) -> bool | str:
-    limit = spec.worker.resources.limits.get("memory")
-    if spec.updates is None or limit is None or is_more(limit, spec.updates.max_delta):
-        return True
-    return (
-        f"updates.maxDelta {spec.updates.max_delta} must be less than worker.resources.limits.memory {limit}, within "
-        "which a worker has the changes and all else: lower the one, or raise the other"
-    )
 
 
 _NAME_OF_LOG = "self.updates.log.postgres.secretName"
-_OTHERS = ("tls", "tokens", "writeTokens")
 
 
-@rule(
-    "!has(self.updates) || !has(self.updates.log.postgres) || "
-    + "(" + " && ".join(
-        f"(!has(self.endpoint.{other}) || self.endpoint.{other}.secretName != {_NAME_OF_LOG})" for other in _OTHERS
-    ) + ")",
-    "updates.log.postgres must name a Secret of its own: each value of those of endpoint is a token or a key",
-)  # fmt: skip
-def log_has_a_secret_of_its_own(spec: _Spec) -> bool | str:
-    if spec.updates is None or spec.updates.log.postgres is None:
-        return True
-    name, endpoint = spec.updates.log.postgres.secret_name, spec.endpoint
-    others = {"tls": endpoint.tls, "tokens": endpoint.tokens, "writeTokens": endpoint.write_tokens}
-    same = [field for field, other in others.items() if other is not None and other.secret_name == name]
-    return not same or (
-        f"updates.log.postgres and endpoint.{same[0]} both name the Secret {name!r}, and must name two: each value of "
-        "those of endpoint is a token or a key"
-    )
+log_has_a_secret_of_its_own = rule(
+    f"!has(self.updates) || !has(self.updates.log.postgres) || ({is_no_secret_of_endpoint(_NAME_OF_LOG)})",
+    f"updates.log.postgres must name a Secret of its own[, and {{{_NAME_OF_LOG}}} is one of endpoint's]: each value "
+    "of those of endpoint is a token or a key",
+)
 
 
 _MADE = SOME_ARE_MADE.replace("self.", "self.variants.")
 
 
-@rule(
+something_is_retrained = rule(
     "!has(self.updates) || !has(self.updates.compaction.retrain) || !self.updates.compaction.retrain || "
     "(has(self.variants.oneRow) && size(self.variants.oneRow) > 0) || "
     "(has(self.variants.search) && self.variants.search == 'Auto') || "
     f"(!{MODEL_IS_GIVEN} && ({_MADE}))",
     "updates.compaction.retrain must not be true where all weights are given: there is nothing to train",
 )
-def something_is_retrained(spec: _Spec) -> bool:
-    if spec.updates is None or not spec.updates.compaction.retrain:
-        return True
-    return spec.trains_networks or spec.variants.is_searched

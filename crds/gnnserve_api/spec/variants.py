@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
@@ -14,7 +13,7 @@ from gnnserve_api.spec.channels import Channels, ChannelsTable, in_order
 from gnnserve_api.spec.fields import ApiModel, with_defaults
 from gnnserve_api.spec.given import GivenNetwork
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, FactorChoice, Pruning
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.rules import Members, rule, rule_of_each
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.search import Search, SearchBudget
 from gnnserve_api.variants import (
@@ -59,6 +58,11 @@ LISTED = (
     " + (has(self.channels) ? size(self.channels) : 0)"
 )
 """CEL: variants of one storage that are always there."""
+_WITH_FANOUTS = f"({LISTED} + 1) * size(self.storage) * (1 + size(self.fanouts))"
+_WITH_ONE_ROWS = (
+    f"(({LISTED} + 1) * (1 + (has(self.fanouts) ? size(self.fanouts) : 0)) + size(self.oneRow)) * size(self.storage)"
+)
+"""CEL: variants, at most, where fan-outs are given, and where one-row variants are."""
 
 SmallerFanouts = Annotated[
     tuple[Annotated[int, Field(ge=1, le=MAX_FANOUT)], ...], Field(min_length=1, max_length=MAX_LAYERS)
@@ -66,6 +70,7 @@ SmallerFanouts = Annotated[
 
 
 _NAMES_OF_OTHERS = "^(mlp[0-9]+|stored[0-9]+|channels[0-9]+(-x[0-9]+|-projected|-stored1)?)$"
+_IS_NAMED_AS_OTHERS = f"has(one.name) && one.name.matches('{_NAMES_OF_OTHERS}')"
 
 SOME_ARE_MADE = (
     "size(self.pruning.factors) > 0 || self.projection != 'Disabled' || "
@@ -220,64 +225,22 @@ class Variants(ApiModel):
         stages = {stage for cascade in self.cascades for stage in (cascade.first, cascade.then)}
         return not stages.isdisjoint(self.names_of(factor))
 
-    @model_validator(mode="after")
-    def _storages_differ(self) -> Variants:
-        if len(set(self.storage)) != len(self.storage):
-            raise ValueError(f"storage {[str(storage) for storage in self.storage]} must not repeat")
-        return self
-
-    @rule(
+    _variants_are_few = rule(
         f"({LISTED}) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
-        f"factors, given, stored and channels, times storages, must be at most {MAX_LISTED_VARIANTS} variants",
+        f"factors, given, stored and channels, times storages, must be at most {MAX_LISTED_VARIANTS} variants[, and "
+        f"are {{({LISTED}) * size(self.storage)}}]",
     )
-    def _variants_are_few(self) -> bool | str:
-        listed, storages = self.listed_count, len(self.storage)
-        return listed * storages <= MAX_LISTED_VARIANTS or (
-            f"{self._counted()} times {storages} storages are {listed * storages} variants; they must be at most "
-            f"{MAX_LISTED_VARIANTS}"
-        )
 
-    @property
-    def _counts(self) -> dict[str, int]:
-        """Variants of one storage that are always there, by field."""
-        return {
-            "factors": len(self.pruning.factors),
-            "given": len(self.given),
-            "stored": len(self.stored),
-            "channels": len(self.channels),
-        }
-
-    @property
-    def listed_count(self) -> int:
-        """Variants of one storage and one choice of fan-outs that are always there, one-row ones and cascades apart."""
-        return sum(self._counts.values())
-
-    def _counted(self) -> str:
-        counts = self._counts
-        return " and ".join(f"{count} {name}" for name, count in counts.items() if count or name == "factors")
-
-    @rule(
-        f"{LISTED} > 0",
-        "pruning.factors may be empty beside given, stored or channels only",
+    _some_variant_is_listed = rule(
+        f"{LISTED} > 0", "pruning.factors may be empty beside given, stored or channels only"
     )
-    def _some_variant_is_listed(self) -> bool:
-        return self.listed_count > 0
 
-    @rule(
-        "!has(self.given) || self.given.all(one, !has(one.name) || "
-        "self.given.exists_one(other, has(other.name) && other.name == one.name))",
-        "names of given variants must not repeat",
+    _given_names_differ = rule_of_each(
+        "self.given",
+        "one",
+        "!has(one.name) || self.given.exists_one(other, has(other.name) && other.name == one.name)",
+        "names of given variants must not repeat[: {one.name}]",
     )
-    def _given_names_differ(self) -> bool | str:
-        names = self.given_names()
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        return not repeated or f"names of given variants must not repeat: {', '.join(repeated)}"
-
-    @model_validator(mode="after")
-    def _stored_differ(self) -> Variants:
-        if len(set(self.stored)) != len(self.stored):
-            raise ValueError(f"stored {list(self.stored)} must not repeat")
-        return self
 
     @model_validator(mode="after")
     def _fanouts_differ(self) -> Variants:
@@ -285,22 +248,11 @@ class Variants(ApiModel):
             raise ValueError(f"fanouts {[list(fanouts) for fanouts in self.fanouts]} must not repeat")
         return self
 
-    @rule(
-        f"!has(self.fanouts) || size(self.fanouts) == 0 || ({LISTED} + 1) * size(self.storage) * "
-        f"(1 + size(self.fanouts)) <= {MAX_VARIANTS}",
-        "with fanouts, factors, given, stored, channels and one more, times storages, times fanouts and one more must "
-        f"be at most {MAX_VARIANTS} variants",
+    _fanouts_leave_few_variants = rule(
+        f"!has(self.fanouts) || size(self.fanouts) == 0 || {_WITH_FANOUTS} <= {MAX_VARIANTS}",
+        "with fanouts, factors, given, stored, channels and one more, times storages, times fanouts and one more "
+        f"must be at most {MAX_VARIANTS} variants[, and are {{{_WITH_FANOUTS}}}]",
     )
-    def _fanouts_leave_few_variants(self) -> bool | str:
-        count = (self.listed_count + 1) * len(self.storage) * (1 + len(self.fanouts))
-        return (
-            not self.fanouts
-            or count <= MAX_VARIANTS
-            or (
-                f"{self._counted()} and projected, times {len(self.storage)} storages, times "
-                f"{1 + len(self.fanouts)} fan-outs are {count} variants; they must be at most {MAX_VARIANTS}"
-            )
-        )
 
     @model_validator(mode="after")
     def _one_rows_differ(self) -> Variants:
@@ -309,50 +261,30 @@ class Variants(ApiModel):
             raise ValueError(f"hops {hops} of oneRow must not repeat")
         return self
 
-    @rule(
-        f"!has(self.oneRow) || size(self.oneRow) == 0 || (({LISTED} + 1) * (1 + (has(self.fanouts) ? "
-        f"size(self.fanouts) : 0)) + size(self.oneRow)) * size(self.storage) <= {MAX_VARIANTS}",
-        "with oneRow, its entries and factors, given, stored, channels and one more, these times fanouts and one more, "
-        f"times storages, must be at most {MAX_VARIANTS} variants",
+    _one_rows_leave_few_variants = rule(
+        f"!has(self.oneRow) || size(self.oneRow) == 0 || {_WITH_ONE_ROWS} <= {MAX_VARIANTS}",
+        "with oneRow, its entries and factors, given, stored, channels and one more, these times fanouts and one "
+        f"more, times storages, must be at most {MAX_VARIANTS} variants[, and are {{{_WITH_ONE_ROWS}}}]",
     )
-    def _one_rows_leave_few_variants(self) -> bool | str:
-        others = (self.listed_count + 1) * (1 + len(self.fanouts))
-        count = (others + len(self.one_row)) * len(self.storage)
-        return (
-            not self.one_row
-            or count <= MAX_VARIANTS
-            or (
-                f"{self._counted()}, projected and their fan-outs, and {len(self.one_row)} of oneRow, times "
-                f"{len(self.storage)} storages are {count} variants; they must be at most {MAX_VARIANTS}"
-            )
-        )
 
-    @rule(
+    _one_rows_have_a_master = rule(
         "!has(self.oneRow) || size(self.oneRow) == 0 || size(self.pruning.factors) > 0 || "
         "self.projection != 'Disabled' || (has(self.stored) && size(self.stored) > 0) || "
         "(has(self.channels) && size(self.channels) > 0)",
         "oneRow must not be given where given variants are all there is: there is no model to learn from",
     )
-    def _one_rows_have_a_master(self) -> bool:
-        return not self.one_row or not self.are_all_given
 
-    @rule(
+    _given_names_are_not_of_others = rule(
         # By their form alone: what names joined of texts and numbers may cost exceeds the API server's budget.
         "!has(self.given) || ((!has(self.oneRow) || size(self.oneRow) == 0) && (!has(self.stored) || "
         "size(self.stored) == 0) && (!has(self.channels) || size(self.channels) == 0)) || "
-        f"!self.given.exists(one, has(one.name) && one.name.matches('{_NAMES_OF_OTHERS}'))",
+        f"!self.given.exists(one, {_IS_NAMED_AS_OTHERS})",
         "names of given variants must not be as those of oneRow, stored or channels, mlp2, stored1 and channels2, "
-        "where there are any",
+        "where there are any[: {one.name}]",
+        Members("self.given", "one", f"!({_IS_NAMED_AS_OTHERS})"),
     )
-    def _given_names_are_not_of_others(self) -> bool | str:
-        taken = [name for name in self.given_names() if re.fullmatch(_NAMES_OF_OTHERS, name)]
-        return (
-            not (self.one_row or self.stored or self.channels)
-            or not taken
-            or f"names of given variants must not be as those of oneRow, stored or channels: {', '.join(taken)}"
-        )
 
-    @rule(
+    _searched_variants_are_not_listed = rule(
         "!has(self.search) || self.search != 'Auto' || ((!has(self.stored) || size(self.stored) == 0) && "
         "(!has(self.fanouts) || size(self.fanouts) == 0) && (!has(self.given) || size(self.given) == 0) && "
         "(!has(self.oneRow) || size(self.oneRow) == 0) && (!has(self.channels) || size(self.channels) == 0) && "
@@ -360,9 +292,6 @@ class Variants(ApiModel):
         "stored, fanouts, given, oneRow, channels and projection must be left out with search Auto, which finds "
         "them out",
     )
-    def _searched_variants_are_not_listed(self) -> bool:
-        listed = (self.stored, self.fanouts, self.given, self.one_row, self.channels)
-        return not self.is_searched or not (any(listed) or self.projection is ProjectionMode.DISABLED)
 
     @model_validator(mode="after")
     def _channels_differ(self) -> Variants:
@@ -371,18 +300,13 @@ class Variants(ApiModel):
             raise ValueError(f"channels must not repeat: {', '.join(repeated)}")
         return self
 
-    @rule(
-        "!has(self.channels) || self.channels.all(one, one.table != 'Features' || "
-        "one.columnFactor in self.pruning.factors)",
-        "columnFactor of channels that read Features, 1 where it is left out, must be one of pruning.factors",
+    _channels_are_of_networks_that_are_made = rule_of_each(
+        "self.channels",
+        "one",
+        "one.table != 'Features' || one.columnFactor in self.pruning.factors",
+        "columnFactor {one.columnFactor} of channels that read Features, 1 where it is left out, must be one of "
+        "pruning.factors {self.pruning.factors}[: add it there]",
     )
-    def _channels_are_of_networks_that_are_made(self) -> bool | str:
-        read = (one for one in self.channels if one.table is ChannelsTable.FEATURES)
-        missing = [one for one in read if one.column_factor not in self.pruning.factors]
-        return not missing or (
-            f"columnFactor {missing[0].column_factor} of {missing[0].name} must be one of pruning.factors "
-            f"{list(self.pruning.factors)}: add it there"
-        )
 
     @property
     def is_searched(self) -> bool:

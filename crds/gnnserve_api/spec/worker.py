@@ -24,11 +24,10 @@ class BatchingSpec(ApiModel):
     def to_batching(self) -> Batching:
         return Batching(max_seeds=self.max_seeds, max_queued_seeds=self.max_queued_seeds)
 
-    @rule("self.maxQueuedSeeds >= self.maxSeeds", "maxQueuedSeeds must be at least maxSeeds")
-    def _queue_holds_a_batch(self) -> bool | str:
-        return self.max_queued_seeds >= self.max_seeds or (
-            f"maxQueuedSeeds {self.max_queued_seeds} must be at least maxSeeds {self.max_seeds}"
-        )
+    _queue_holds_a_batch = rule(
+        "self.maxQueuedSeeds >= self.maxSeeds",
+        "maxQueuedSeeds {self.maxQueuedSeeds} must be at least maxSeeds {self.maxSeeds}",
+    )
 
 
 class CacheSpec(ApiModel):
@@ -72,6 +71,7 @@ class RolloutSpec(ApiModel):
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 _OWN_MAPPINGS = ("nodeSelector", "tolerations", "podLabels", "podAnnotations", "topologySpreadConstraints")
 _OWN_OBJECTS = ("rollout", "gpu", "gpuMemory", "runtimeClassName", "affinity", "priorityClassName")
+_OF_POOLED_SERVICES = ("pool_ref", "share", "batching", "tracing")
 _HAS_NO_PODS = " && ".join(
     (
         "self.replicas == 1 && self.device == 'Auto' && self.cache.policy == 'Frequency'",
@@ -124,16 +124,10 @@ class Worker(PodSettings):
         return field_of_pods("" if self.pool_ref is None else self.pool_ref.name, "replicas")
 
     @rule(f"!has(self.poolRef) || ({_HAS_NO_PODS})", _PODS_ARE_THE_POOLS)
-    def _pods_are_the_pools(self) -> bool | str:
-        if self.pool_ref is None:
-            return True
-        own = Worker.model_fields.keys() - {"pool_ref", "share", "batching", "tracing"}
-        given = [
-            field.alias or name
-            for name, field in Worker.model_fields.items()
-            if name in own and getattr(self, name) != field.get_default()
-        ]
-        return not given or f"{_PODS_ARE_THE_POOLS}; found {', '.join(given)}"
+    def _pods_are_the_pools(self) -> str:
+        own = {name: Worker.model_fields[name] for name in Worker.model_fields if name not in _OF_POOLED_SERVICES}
+        given = [field.alias or name for name, field in own.items() if getattr(self, name) != field.get_default()]
+        return f"{_PODS_ARE_THE_POOLS}; found {', '.join(given)}"
 
     _pool_is_fixed = server_rule(
         "has(self.poolRef) == has(oldSelf.poolRef) && (!has(self.poolRef) || self.poolRef.name == "
@@ -141,14 +135,12 @@ class Worker(PodSettings):
         "poolRef is fixed, because the revisions are in the pool's repository: create another service to move",
     )
 
-    @rule(
+    _gpu_is_asked_for_where_it_is_used = rule(
         "self.device != 'GPU' || has(self.gpu)",
         "gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks for one "
         "nvidia.com/gpu",
     )
-    def _gpu_is_asked_for_where_it_is_used(self) -> bool:
-        return self.device is not Device.GPU or self.gpu is not None
 
-    @rule("self.device != 'CPU' || !has(self.gpu)", "gpu must not be given with device CPU, which would leave it idle")
-    def _gpu_is_used_where_it_is_asked_for(self) -> bool:
-        return self.device is not Device.CPU or self.gpu is None
+    _gpu_is_used_where_it_is_asked_for = rule(
+        "self.device != 'CPU' || !has(self.gpu)", "gpu must not be given with device CPU, which would leave it idle"
+    )

@@ -160,7 +160,9 @@ def test_rows_that_differ_are_refused_with_the_worst_nodes(tmp_path: Path) -> No
 
 def test_rows_of_another_width_than_the_dimensions_are_refused(tmp_path: Path) -> None:
     given = Given.of(tmp_path, Encoder(pyg.SAGEConv))
-    assert f"task.links.dimensions is 9, and must be {HIDDEN}" in given.refusal(dimensions=9)
+    refusal = given.refusal(dimensions=9)
+    assert "task.links.dimensions 9 must be as many as the columns of model.program.embeddings" in refusal
+    assert f"where there are no embeddings, {HIDDEN}: these are the rows" in refusal
 
 
 # --- decoders with weights
