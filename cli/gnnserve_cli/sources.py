@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
-
-if TYPE_CHECKING:
-    from gnnserve_api.spec.graph import GraphSource
-    from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.manifest import load_manifest
+from gnnserve_api.spec.graph import Builtin, GraphSource, GraphSpec, NpzSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource, NpzFolder
+from gnnserve_api.spec.paths import DataPath
+from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource
+from gnnserve_api.spec.service import GNNServiceSpec
 
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -22,21 +23,12 @@ def is_manifest(text: str) -> bool:
 
 def parse_spec(text: str) -> GNNServiceSpec:
     """The spec of a manifest, or the default spec for a graph."""
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_api.spec.graph import GraphSpec  # noqa: PLC0415
-    from gnnserve_api.spec.service import GNNServiceSpec  # noqa: PLC0415
-
     if is_manifest(text):
         return load_manifest(Path(text)).spec
     return GNNServiceSpec(graph=GraphSpec(source=_parse_source(text)))
 
 
 def _parse_source(text: str) -> GraphSource:
-    from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
-    from gnnserve_api.spec.heterogeneous import HeterogeneousSource, NpzFolder  # noqa: PLC0415
-    from gnnserve_api.spec.paths import DataPath  # noqa: PLC0415
-    from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
-
     path = Path(text)
     if path.suffix == ".npz":
         return GraphSource(npz=NpzSource(uri=DataPath(path.absolute().as_uri())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -203,8 +204,6 @@ def purge(
     as_json: Json = False,
 ) -> None:
     """Remove a log of changes for good, and graphs that it is part of: the graph is that of its source again."""
-    from dataclasses import replace  # noqa: PLC0415
-
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.local_log import check_address, forget_uid, updates_of  # noqa: PLC0415
     from gnnserve_worker.changes.options import SqliteFile  # noqa: PLC0415

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import UNSET
+from rich.text import Text
 
 from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.files.embeddings import EmbeddingsManifest, Neighbours
@@ -157,8 +158,6 @@ def _places_of(listed: tuple[int | str, ...] | list[str], of: EmbeddedNodes, opt
 
 
 def _print(made: EmbeddingsManifest, path: Path) -> None:
-    from rich.text import Text  # noqa: PLC0415
-
     over = "all neighbours" if made.neighbours is Neighbours.ALL else f"sampled neighbours, seed {made.seed}"
     nodes = count(made.nodes, "node" if made.type is UNSET else f"{made.type} node")
     put(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.extras import EXPORT, GENERATE
@@ -85,8 +86,6 @@ def _check_folder(folder: Path) -> None:
 
 
 def _print(made: ExportManifest, folder: Path) -> None:
-    from rich.text import Text  # noqa: PLC0415
-
     lines = [f"{folder}: {made.variant} of {made.service}, revision {made.revision}"]
     for chosen, file in made.programs.items():
         checks = [check for check in made.checks if check.format == chosen]

@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from gnnserve_cli.commands.inspection_parts import bars, class_bars, remarks, taken_columns
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
+from gnnserve_cli.progress import showing_progress
+from gnnserve_cli.render import count, facts_table, output, print_json, put
 from gnnserve_cli.sources import is_manifest, parse_spec
 
 if TYPE_CHECKING:
@@ -61,10 +67,6 @@ def inspect(
 ) -> None:
     """Read a graph as generation would, check it, and print what was understood."""
     # Imported here: they bring numpy and numba.
-    import msgspec  # noqa: PLC0415
-
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
     from gnnserve_worker.graph.inspection import told_flat  # noqa: PLC0415
     from gnnserve_worker.graph.sources.load import kind_of  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
@@ -142,7 +144,6 @@ def _try(data: GraphData, spec: GNNServiceSpec, listener: ProgressListener) -> t
 
 def _tried(candidates: tuple[TrialCandidate, ...], nodes: int) -> list[RenderableType]:
     from gnnserve_api.intervals import difference_interval  # noqa: PLC0415
-    from gnnserve_cli.render import facts_table  # noqa: PLC0415
 
     best = candidates[0]
     alike = [
@@ -162,8 +163,6 @@ def _tried(candidates: tuple[TrialCandidate, ...], nodes: int) -> list[Renderabl
 
 
 def _tables(found: Inspection) -> list[RenderableType]:
-    from gnnserve_cli.render import count, facts_table  # noqa: PLC0415
-
     neighbours, features = found.neighbours, found.features
     ids = ", ".join(map(repr, found.first_ids))
     odd = [f"{found.self_loops:,} from a node to itself"] * bool(found.self_loops)
@@ -192,8 +191,6 @@ def _tables(found: Inspection) -> list[RenderableType]:
 
 
 def _feature_words(features: FeatureFacts) -> str:
-    from gnnserve_cli.render import count  # noqa: PLC0415
-
     shape = "sparse" if features.is_sparse else "dense"
     return (
         f"{count(features.columns, 'column')}, {shape}, {features.nonzero_share:.1%} not zero, "
@@ -209,8 +206,6 @@ def _payload_facts(called: str, found: Inspection | RelationFacts) -> list[tuple
 
 
 def _labelled_words(labels: LabelFacts) -> str:
-    from gnnserve_cli.render import count  # noqa: PLC0415
-
     several = ", several per node" * labels.multi_label
     return f"{several}; {count(labels.classless_nodes, 'node')} {'of none' if labels.multi_label else 'without'}"
 
@@ -235,8 +230,6 @@ def _pictures(found: Inspection) -> list[RenderableType]:
 
 
 def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[RenderableType]:
-    from gnnserve_cli.render import count, facts_table  # noqa: PLC0415
-
     nodes, edges = sum(kind.nodes for kind in found.types), sum(one.edges for one in found.relations)
     facts = [
         ("source", found.source),
@@ -267,8 +260,6 @@ def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[Render
 
 
 def _type_words(kind: TypeFacts) -> str:
-    from gnnserve_cli.render import count  # noqa: PLC0415
-
     called = f"{kind.nodes:,}, called {', '.join(kind.first_ids)}{', …' * (kind.nodes > len(kind.first_ids))}"
     taken = "no features: embeddings are learned" if kind.features is None else _feature_words(kind.features)
     names = f" ({taken_columns(kind.feature_columns)})" * bool(kind.feature_columns)
@@ -276,10 +267,6 @@ def _type_words(kind: TypeFacts) -> str:
 
 
 def _relation_table(relations: tuple[RelationFacts, ...]) -> RenderableType:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     for header in ("Reads", "Relation", "Of type"):
         table.add_column(header, no_wrap=True)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from gnnserve_cli.render import facts_table, format_name
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,8 +26,6 @@ _SHORTENED_RUN = 4
 
 def remarks(findings: Sequence[FindingNote], notes: Sequence[str]) -> list[RenderableType]:
     """What importing did, and what may be a mistake."""
-    from gnnserve_cli.render import facts_table  # noqa: PLC0415
-
     parts: list[RenderableType] = []
     if findings:
         shown = [
@@ -62,8 +66,6 @@ def taken_columns(columns: Sequence[TakenColumn]) -> str:
 
 def class_bars(classes: Sequence[ClassCount]) -> list[RenderableType]:
     """The largest classes."""
-    from gnnserve_cli.render import format_name  # noqa: PLC0415
-
     by_size = sorted(classes, key=lambda entry: -entry.nodes)
     parts = [bars("Class", [(format_name(entry.label), entry.nodes) for entry in by_size[:_SHOWN_CLASSES]]), ""]
     if len(by_size) > _SHOWN_CLASSES:
@@ -72,10 +74,6 @@ def class_bars(classes: Sequence[ClassCount]) -> list[RenderableType]:
 
 
 def bars(title: str, rows: list[tuple[str, int]]) -> RenderableType:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column(title, no_wrap=True, max_width=40)
     table.add_column("Nodes", justify="right", no_wrap=True)

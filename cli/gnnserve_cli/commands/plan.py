@@ -5,22 +5,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, Manifest, RepositoryRoot
+from gnnserve_cli.progress import showing_progress
+from gnnserve_cli.render import format_bytes, format_ms, output, print_json, put, round_floats
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gnnserve_worker.generation.search.plan import SearchPlan
 
 
 def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
     """Tell what generation would learn and write, how long it would take, and model latencies, without training."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    import msgspec  # noqa: PLC0415
-
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_cli.render import output, print_json, put, round_floats  # noqa: PLC0415
     from gnnserve_worker.generation.search.plan import plan as planned  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
@@ -42,12 +43,6 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
 
 
 def _table(found: SearchPlan) -> Table:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    from gnnserve_cli.render import format_bytes, format_ms  # noqa: PLC0415
-
     sizes = [*found.variants[0].p50_ms]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column("Variant", style="bold", no_wrap=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.extras import PICTURES
@@ -92,8 +93,6 @@ def report(
 
         put(output(), *render_report(made))
     else:
-        from rich.text import Text  # noqa: PLC0415
-
         put(output(), Text(f"{out}: report of {made.service}, revision {made.revision}"))
 
 

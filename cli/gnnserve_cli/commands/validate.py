@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import typer
 
 from gnnserve_api.device import Device
 from gnnserve_api.errors import InputError
+from gnnserve_api.manifest import (
+    STANDARD_INPUT,
+    folder_of,
+    name_of,
+    parse_document,
+    parse_pool,
+    read_text,
+    split_documents,
+)
+from gnnserve_api.spec.heterogeneous_rules import reads_products
+from gnnserve_api.spec.made_variants import made_variants, search_space
+from gnnserve_api.spec.model import Model, says_hops
+from gnnserve_api.spec.paths import DataPath, DataVolume, PathBase, paths_of, resolve
+from gnnserve_api.spec.pool import GNNWorkerPool
+from gnnserve_api.spec.program import Program
+from gnnserve_api.spec.pruning import FactorChoice
+from gnnserve_api.spec.repository import RepositoryClaim
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.spec.variants import Variants
+from gnnserve_api.spec.worker import Worker
 from gnnserve_api.variants import projected_name, stored_layer_name, variant_name
 from gnnserve_cli.commands.options import Json, Manifests
 from gnnserve_cli.exits import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gnnserve_api.spec.model import Model
-    from gnnserve_api.spec.paths import DataPath, PathBase
-    from gnnserve_api.spec.pool import GNNWorkerPool
-    from gnnserve_api.spec.program import Program
-    from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-    from gnnserve_api.spec.variants import Variants
-    from gnnserve_api.spec.worker import Worker
+from gnnserve_cli.render import count, facts_table, output, print_json, put
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,6 @@ class _CheckedDocument:
             return {"valid": True, "pool": f"{self.pool.metadata.namespace}/{self.pool.metadata.name}"}
         if self.service is None:
             return {"valid": False, "problem": _printable(self.problem)}
-        from gnnserve_api.spec.paths import paths_of  # noqa: PLC0415
 
         return {
             "valid": True,
@@ -64,10 +74,6 @@ class _CheckedDocument:
 
 def validate(manifests: Manifests, as_json: Json = False) -> None:
     """Check manifests and print what was understood, or every problem."""
-    # Imported here: pydantic, YAML and rich, which the commands that talk to a server start without.
-    from gnnserve_api.manifest import STANDARD_INPUT, name_of  # noqa: PLC0415
-    from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
-
     if manifests.count(STANDARD_INPUT) > 1:
         raise InputError("standard input", "is named more than once, and can be read only once", "give - once")
     checked = [document for manifest in manifests for document in _check(manifest)]
@@ -98,16 +104,6 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
 
 
 def _check(manifest: Path) -> Iterator[_CheckedDocument]:
-    # Imported here: pydantic and YAML, as above.
-    from gnnserve_api.manifest import (  # noqa: PLC0415
-        folder_of,
-        name_of,
-        parse_document,
-        parse_pool,
-        read_text,
-        split_documents,
-    )
-
     where = name_of(manifest)
     base = folder_of(manifest)
     try:
@@ -135,9 +131,6 @@ def _printable(text: str) -> str:
 
 def _model_facts(model: Model) -> list[tuple[str, str]]:
     """Rows of what the network is, and where its weights come from where they are given."""
-    from gnnserve_api.spec.model import says_hops  # noqa: PLC0415
-    from gnnserve_cli.render import count  # noqa: PLC0415
-
     compared = "" if model.expected is None else f", compared with {model.expected.uri}"
     if (program := model.program) is not None:
         contract = _contract(program) if program.has_contract else "inputs and scores as its folder says"
@@ -157,8 +150,6 @@ def _model_facts(model: Model) -> list[tuple[str, str]]:
 
 
 def _contract(program: Program) -> str:
-    from gnnserve_cli.render import count  # noqa: PLC0415
-
     sampled = "every neighbour" if program.fanouts is None else f"fan-outs {', '.join(map(str, program.fanouts))}"
     reach = " and one more, since layers count edges" if program.reads_degrees else ""
     inputs = ", ".join(f"{each.name} ({each.role})" for each in program.inputs)
@@ -166,8 +157,6 @@ def _contract(program: Program) -> str:
 
 
 def _facts(service: GNNService) -> list[tuple[str, str]]:
-    from gnnserve_api.spec.made_variants import made_variants  # noqa: PLC0415
-
     spec = service.spec
     model, objective = spec.model, spec.objective
     wanted = [
@@ -207,17 +196,12 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
 
 def _file_facts(spec: GNNServiceSpec) -> list[tuple[str, str]]:
     """A row for each file that is named, with where it is looked for."""
-    from gnnserve_api.spec.paths import paths_of  # noqa: PLC0415
-
     places = dict.fromkeys(one.place for one in paths_of(spec))
     return [("" if row else "files", place) for row, place in enumerate(places)]
 
 
 def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     """Variants of one storage and the model's fan-outs."""
-    from gnnserve_api.spec.heterogeneous_rules import reads_products  # noqa: PLC0415
-    from gnnserve_api.spec.made_variants import made_variants, search_space  # noqa: PLC0415
-
     variants = made_variants(spec)
     pruning = variants.pruning
     if variants.is_searched:
@@ -252,8 +236,6 @@ def _tables(variants: Variants) -> str:
 
 
 def _epochs(stated: int | Literal["Auto"]) -> str:
-    from gnnserve_cli.render import count  # noqa: PLC0415
-
     return "until validation stops improving" if stated == "Auto" else count(stated, "epoch")
 
 
@@ -265,8 +247,6 @@ def _device(worker: Worker) -> str:
 
 
 def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
-    from gnnserve_api.spec.made_variants import made_variants  # noqa: PLC0415
-
     listed = spec.variants if spec.variants.is_searched else made_variants(spec)
     for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(listed)):
         print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)
@@ -280,8 +260,6 @@ def _unread_of_workers(worker: Worker) -> Iterator[tuple[str, str]]:
 
 
 def _unread_of_variants(variants: Variants) -> Iterator[tuple[str, str]]:
-    from gnnserve_api.spec.pruning import FactorChoice  # noqa: PLC0415
-
     if not variants.is_searched:
         if "budget" in variants.model_fields_set:
             yield "variants.budget", "variants.search is Disabled"
@@ -314,8 +292,6 @@ def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
 
 def _say_which_files_are_missing(spec: GNNServiceSpec) -> None:
     """Say it of all of them, and go on: a manifest may be for another machine."""
-    from gnnserve_api.spec.paths import DataVolume, paths_of  # noqa: PLC0415
-
     volume = spec.graph.volume
     there = "" if volume is None else f"; in a cluster the files are those of claim {volume.claim_name}"
     for one in paths_of(spec):
@@ -328,8 +304,6 @@ def _say_which_files_are_missing(spec: GNNServiceSpec) -> None:
 
 
 def _why_unresolved(given: DataPath, base: PathBase) -> ValueError | None:
-    from gnnserve_api.spec.paths import resolve  # noqa: PLC0415
-
     try:
         resolve(given.written, base)
     except ValueError as error:
@@ -339,9 +313,6 @@ def _why_unresolved(given: DataPath, base: PathBase) -> ValueError | None:
 
 def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:
     """Facts that matter in a cluster only."""
-    from gnnserve_api.spec.repository import RepositoryClaim  # noqa: PLC0415
-    from gnnserve_cli.render import count  # noqa: PLC0415
-
     gpu = spec.worker.gpu
     workers = count(spec.worker.replicas, "worker") + ("" if gpu is None else f" with {gpu.count} {gpu.resource_name}")
     yield "suspended" if spec.suspend else workers

@@ -42,6 +42,7 @@ from gnnserve_worker.generation.families.registry import (
 )
 from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
+from gnnserve_worker.generation.learning import ResumedModels
 from gnnserve_worker.generation.lessons import (
     LearntNetworks,
     Lesson,
@@ -365,7 +366,6 @@ def _choose_factors(
 
 
 def _training(spec: GNNServiceSpec, progress: ProgressListener, learning: LearningContext) -> ModelsOf:
-    from gnnserve_worker.generation.learning import ResumedModels  # noqa: PLC0415
     from gnnserve_worker.generation.train import TrainedModels  # noqa: PLC0415
 
     def models_of(data: TrainingSet, features: Features) -> Models:

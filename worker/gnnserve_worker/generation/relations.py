@@ -326,9 +326,6 @@ class RelationTeacher:
 
     @cached_property
     def digest(self) -> str:
-        # Imported here: what is kept of networks is needed where any is trained.
-        from gnnserve_worker.generation.learning import digest_of  # noqa: PLC0415
-
         return digest_of(self.master)
 
     @property

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,8 @@ from gnnserve_api.pods.interface import (
     SOURCE_VARIABLE,
     PodExit,
 )
+from gnnserve_api.spec.embeddings import EmbeddingsSpec
+from gnnserve_api.spec.paths import DataVolume
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.generate import leave_message, sentence_of, stop_in_order
 
@@ -41,8 +44,6 @@ def main(environ: Mapping[str, str] = os.environ, secrets: Path = Path(EMBEDDING
     except Exception as error:  # noqa: BLE001  (whatever it was, the operator must be told)
         code, message = exit_of(error), sentence_of(error)
         if not isinstance(error, GnnserveError):
-            import traceback  # noqa: PLC0415
-
             traceback.print_exc()
         print(f"error: {message}", file=sys.stderr, flush=True)
     leave_message(environ, message)
@@ -60,8 +61,6 @@ def _outcome_of(made: PublishedEmbeddings) -> tuple[PodExit, str]:
 def _publish(environ: Mapping[str, str], secrets: Path) -> PublishedEmbeddings:
     # Imported here: they take seconds, and a signal must find its handler before.
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
-    from gnnserve_api.spec.embeddings import EmbeddingsSpec  # noqa: PLC0415
-    from gnnserve_api.spec.paths import DataVolume  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.postgres import PostgresSink  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.publishing import publish_embeddings  # noqa: PLC0415
     from gnnserve_worker.generation.source_types import source_types  # noqa: PLC0415

@@ -33,6 +33,7 @@ from gnnserve_api.pods.interface import (
     TERMINATION_MESSAGE_PATH,
     PodExit,
 )
+from gnnserve_api.spec.paths import DataVolume
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.log_environment import read_updates
@@ -116,7 +117,6 @@ def cut(message: str) -> bytes:
 def _generate(environ: Mapping[str, str]) -> GenerationResult:
     # Imported here: they take seconds, and a signal must find its handler before.
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
-    from gnnserve_api.spec.paths import DataVolume  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
     from gnnserve_worker.repository.files import make_folder  # noqa: PLC0415
     from gnnserve_worker.repository.history import keep_history  # noqa: PLC0415

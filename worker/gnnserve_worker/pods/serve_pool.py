@@ -29,7 +29,8 @@ from gnnserve_api.pods.interface import (
     PodExit,
 )
 from gnnserve_api.pods.pool import SERVICES_KEY
-from gnnserve_worker.following.routing_watch import ApiServer
+from gnnserve_worker.following.pool_services import MountedServices
+from gnnserve_worker.following.routing_watch import ApiServer, ServicesWatch
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.environment import required
 from gnnserve_worker.pods.logs import log_as_json
@@ -83,8 +84,6 @@ def run(read_settings: Callable[[], PoolWorkerSettings]) -> int:
 
 def _serve(settings: PoolWorkerSettings) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
-    from gnnserve_worker.following.pool_services import MountedServices  # noqa: PLC0415
-    from gnnserve_worker.following.routing_watch import ServicesWatch  # noqa: PLC0415
     from gnnserve_worker.pods.pool_services import PoolMembers, PoolSettings  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415

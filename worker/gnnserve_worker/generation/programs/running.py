@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import InputRole, ProgramManifest
@@ -208,8 +209,6 @@ def _rows_of(contract: ProgramManifest, laid: LaidOut) -> int:
 
 def _edges_around(graph: Graph, nodes: np.ndarray, hops: int) -> np.ndarray:
     """Entries of lists that walks of so many steps meet, an upper bound of a neighbourhood's edges, float64 [nodes]."""
-    import scipy.sparse as sp  # noqa: PLC0415  (servers do not import it)
-
     ones, bounds = np.ones(graph.edges, np.float32), _bounds_of_nodes(graph)
     lists = sp.csr_array((ones, graph.indices, bounds), shape=(graph.nodes, graph.nodes))
     degrees = np.diff(bounds).astype(np.float64)
