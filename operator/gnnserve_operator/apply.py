@@ -23,7 +23,7 @@ from typing import Protocol
 
 from gnnserve_operator.belonging import Conflict, belongs_to, observed_conflict, owner_of
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.reverts import find_reverts, may_be_reverted
+from gnnserve_operator.decide.reverts import RevertLog, find_reverts, may_be_reverted
 from gnnserve_operator.declared import content_of, is_declared
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, APPLIED_ANNOTATION, CLAIM_ANNOTATION, digest_of
@@ -31,7 +31,6 @@ from gnnserve_operator.errors import OperatorError, RefusedError
 from gnnserve_operator.kinds import CLAIM, GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.logs import about
 from gnnserve_operator.observed import Rejection
-from gnnserve_operator.revert_log import RevertLog
 
 _NEVER = "1"
 """A resourceVersion that no object has, since an empty etcd has it already: an apply with it creates a missing object,

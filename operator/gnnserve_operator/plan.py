@@ -31,7 +31,6 @@ from gnnserve_operator.decide.generation import (
 from gnnserve_operator.decide.log_following import describe_updates
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import PublishedRevision, Repair, decide_published, decide_repair
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
 from gnnserve_operator.decide.repository import (
@@ -96,7 +95,7 @@ from gnnserve_operator.observed import ObservedJob, ObservedPool, ObservedState,
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
-from gnnserve_routing.verdict import Verdict
+from gnnserve_routing.verdict import Problem, Verdict
 
 __all__ = ["EventNote", "ObjectRef", "Plan", "ServiceIdentity", "plan", "plan_for_invalid"]
 

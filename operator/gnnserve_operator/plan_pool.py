@@ -23,7 +23,6 @@ from gnnserve_operator.decide.pool import (
     mebibytes,
     taken_bytes,
 )
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.repository import decide_pool_claim, decide_pool_kept
 from gnnserve_operator.decide.reverts import decide_replicas
 from gnnserve_operator.decide.status import Status, build_conditions, condition_in, is_same_status
@@ -44,7 +43,7 @@ from gnnserve_operator.observed import ObservedClaim, ObservedMember, ObservedSt
 from gnnserve_operator.plan import Plan, ServiceIdentity, prunable
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import IDLE, Standings
-from gnnserve_routing.verdict import Verdict
+from gnnserve_routing.verdict import Problem, Verdict
 
 _LOOK_AGAIN_S = 2.0
 """Seconds to the next look while something is under way."""

@@ -11,7 +11,6 @@ from tests.support.operator.observed import UID, Namespace, make_route, make_ser
 from gnnserve_api.pods.routing import CredentialState
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.events import NOTHING_KNOWN
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.workers import (
     Expectation,
     decide_availability,
@@ -31,7 +30,7 @@ from gnnserve_operator.observed import (
     observed_place,
 )
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan_for_invalid
-from gnnserve_routing.verdict import Verdict
+from gnnserve_routing.verdict import Problem, Verdict
 
 ANSWERING = "True Answering"
 TABLE = make_service().spec.routing_table("rev-1")

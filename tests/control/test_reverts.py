@@ -18,6 +18,7 @@ from gnnserve_operator.decide.reverts import (
     REVERTED,
     FieldManager,
     Revert,
+    RevertLog,
     describe_reverts,
     find_reverts,
     manager_of,
@@ -25,7 +26,6 @@ from gnnserve_operator.decide.reverts import (
 )
 from gnnserve_operator.desired.metadata import APPLIED_ANNOTATION, MANAGER, digest_of
 from gnnserve_operator.kinds import ObjectRef, ServiceKey, observed_ref
-from gnnserve_operator.revert_log import RevertLog
 
 Manifest = dict[str, Any]
 SERVICE, POOL = ServiceKey("shop", "digits"), ServiceKey("shop", "shared", "GNNWorkerPool")

@@ -39,12 +39,11 @@ from gnnserve_api.pods.routing import (
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.log_following import MOST_BEHIND_S, is_behind
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD
 from gnnserve_operator.desired.log_volumes import LOG_SECRET_FIELD
 from gnnserve_operator.desired.metadata import SERVICE
 from gnnserve_operator.observed import ObservedPod, ObservedState
-from gnnserve_routing.verdict import Verdict, sentence
+from gnnserve_routing.verdict import Problem, Verdict, sentence
 
 
 def decide_answers(

@@ -36,7 +36,6 @@ from gnnserve_operator.decide.pod_problem import (
     waits_for,
     words_of_suspension,
 )
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import (
     JobResult,
     PublishedRevision,
@@ -52,6 +51,7 @@ from gnnserve_operator.desired.pod import job_pods
 from gnnserve_operator.kinds import JOB
 from gnnserve_operator.observed import ObservedJob, ObservedState
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
+from gnnserve_routing.verdict import Problem
 
 _POD_PATIENCE = timedelta(seconds=60)
 """Time after which a Job without a pod counts as not allowed to have one."""

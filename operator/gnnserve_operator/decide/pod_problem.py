@@ -22,12 +22,11 @@ from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
-from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.decide.published import ended_well
 from gnnserve_operator.desired.metadata import QUEUE_NAME, is_repository_claim, pool_claim_name
 from gnnserve_operator.desired.pod import PodTemplateInputs
 from gnnserve_operator.observed import ObservedJob, ObservedPod, Termination
-from gnnserve_routing.verdict import sentence
+from gnnserve_routing.verdict import Problem, join_words, sentence
 
 _CLAIM_MISSING = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
 _CLAIM_LOST = re.compile(r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume "([^"]+)"')

@@ -21,12 +21,11 @@ import msgspec
 
 from gnnserve_api.pods.generation import GenerationResult, decode_result
 from gnnserve_api.status.reasons import Reason
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.repository import RepositoryDecision, is_of_lost_claim
 from gnnserve_operator.desired.metadata import SERVICE
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord
 from gnnserve_operator.observed import ObservedJob, ObservedPod, ObservedRouting, ObservedState
-from gnnserve_routing.verdict import sentence
+from gnnserve_routing.verdict import Problem, sentence
 
 _LONGEST_LAG = timedelta(minutes=2)
 """Longest lag of a watch: one that lags for a minute makes the operator unhealthy, and it is restarted (`health.py`).

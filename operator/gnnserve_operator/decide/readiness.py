@@ -27,14 +27,13 @@ from gnnserve_operator.decide.answers import (
 )
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, is_under_way
 from gnnserve_operator.decide.log_following import decide_updates
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import PublishedRevision, Repair
 from gnnserve_operator.decide.workers import Rollout, Workers, decide_availability, expect_by_children, expect_by_spec
 from gnnserve_operator.desired.deployment import secrets_by_field
 from gnnserve_operator.desired.endpoint import speaks_tls
 from gnnserve_operator.desired.metadata import worker_name
 from gnnserve_operator.observed import ObservedState
-from gnnserve_routing.verdict import Verdict
+from gnnserve_routing.verdict import Problem, Verdict
 
 Conditions = dict[ConditionType, Verdict]
 _GOING = frozenset({Reason.VOLUME_CLAIM_TERMINATING, Reason.VOLUME_CLAIM_MISSING})

@@ -24,14 +24,13 @@ from gnnserve_api.spec.repository import DeletionPolicy, RepositoryClaim, Reposi
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.belonging import Owner
-from gnnserve_operator.decide.problem import join_words
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.log_volumes import keeps_log_in_repository, log_uid_of
 from gnnserve_operator.desired.metadata import pool_claim_name, repository_claim_name
 from gnnserve_operator.desired.volume_claim import WantedClaim
 from gnnserve_operator.kinds import GNNSERVICE
 from gnnserve_operator.observed import ObservedClaim, ObservedDeployment, ObservedJob, ObservedState
-from gnnserve_routing.verdict import Verdict
+from gnnserve_routing.verdict import Verdict, join_words
 
 _USERS_FIELD = " (spec.repository.claimName)"
 _RETAIN = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'

@@ -18,7 +18,6 @@ from gnnserve_api.pods.routing import RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import PublishedRevision
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.workers import Workers
@@ -28,7 +27,7 @@ from gnnserve_operator.settings import Settings
 from gnnserve_routing.decision import RoutingDecision, RoutingState, recover_state, unknown_variants
 from gnnserve_routing.driver import TickContext, run_tick, undecided
 from gnnserve_routing.signals import QueryAnswer, Silence, build_query
-from gnnserve_routing.verdict import Verdict
+from gnnserve_routing.verdict import Problem, Verdict
 
 _NOT_SERVING = Verdict(None, Reason.NOT_SERVING, "No worker answers; nothing is measured until one does.")
 _NOT_CONFIGURED = Verdict(
