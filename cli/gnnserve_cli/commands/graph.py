@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,19 +14,21 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from gnnserve_api.errors import InputError
+from gnnserve_api.manifest import load_manifest
+from gnnserve_api.spec.graph import Builtin, GraphSource, GraphSpec, NpzSource
+from gnnserve_api.spec.heterogeneous import HeterogeneousSource, NpzFolder
+from gnnserve_api.spec.paths import DataPath
+from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_cli.commands.inspection_parts import bars, class_bars, remarks, taken_columns
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count, facts_table, output, print_json, put
-from gnnserve_cli.sources import is_manifest, parse_spec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import RenderableType
 
-    from gnnserve_api.spec.graph import GraphSource
-    from gnnserve_api.spec.service import GNNServiceSpec
     from gnnserve_worker.generation.trial import TrialCandidate
     from gnnserve_worker.graph.inspection import (
         FeatureFacts,
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from gnnserve_worker.progress import ProgressListener
     from gnnserve_worker.tasks.generated import GenerationTask
 
+_MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 Source = Annotated[
     str,
@@ -72,12 +77,12 @@ def inspect(
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
-    spec = parse_spec(source)
+    spec = _parse_spec(source)
     kind, task, downloads = kind_of(spec.graph.source), task_of(spec), repository / DOWNLOADS
     if try_out:
         kind.check_tried()
     with showing_progress() as listener:
-        data = _load(spec.graph.source, task, downloads, listener, is_task_known=is_manifest(source))
+        data = _load(spec.graph.source, task, downloads, listener, is_task_known=_is_manifest(source))
         tried = _try(data, spec, listener) if try_out else None
     found = kind.inspect(data)
     shown = _shown_as(type(found))
@@ -286,3 +291,37 @@ def _words_of_rules(relation: RelationFacts) -> str:
     if relation.reverse_of is not None:
         return f"with {relation.reverse_of}"
     return f"{'both ways' if relation.both_ways else 'one way'}, {'once' if relation.merges else 'each time'}"
+
+
+def _is_manifest(text: str) -> bool:
+    """Whether it names a manifest: a file of YAML, or `-` for standard input."""
+    return text == "-" or Path(text).suffix in _MANIFEST_SUFFIXES
+
+
+def _parse_spec(text: str) -> GNNServiceSpec:
+    """The spec of a manifest, or the default spec for a graph."""
+    if _is_manifest(text):
+        return load_manifest(Path(text)).spec
+    return GNNServiceSpec(graph=GraphSpec(source=_parse_source(text)))
+
+
+def _parse_source(text: str) -> GraphSource:
+    path = Path(text)
+    if path.suffix == ".npz":
+        return GraphSource(npz=NpzSource(uri=DataPath(path.absolute().as_uri())))
+    if path.is_dir():
+        return GraphSource(typed=HeterogeneousSource(npz=NpzFolder(uri=DataPath(path.absolute().as_uri()))))
+    if text in list(Builtin):
+        return GraphSource(builtin=Builtin(text))
+    if text in list(OgbName):
+        return GraphSource(ogb=OgbSource(name=OgbName(text)))
+    if text in list(PygName):
+        return GraphSource(pyg=PygSource(name=PygName(text)))
+    by_lowercase = {name.lower(): str(name) for name in (*Builtin, *OgbName, *PygName)}
+    near = difflib.get_close_matches(text.lower(), by_lowercase, n=1)
+    meant = f"did you mean {by_lowercase[near[0]]}? " if near else ""
+    raise InputError(
+        "SOURCE",
+        f"{text!r} is neither a manifest (.yaml), nor an .npz file, nor a folder of a typed graph, nor a known name",
+        f"{meant}tables of your own are named in a manifest; known names are {', '.join(by_lowercase.values())}",
+    )

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.files.repository import AttentionManifest, NetworkManifest
-from gnnserve_api.spec.fields import ApiModel, Sha256, with_defaults
+from gnnserve_api.spec.fields import ApiModel, Sha256, text, with_defaults
 from gnnserve_api.spec.paths import ScoresPath, TensorsPath
 from gnnserve_api.spec.program import MOST_PROGRAM_PERMILLE, DecoderWeights, Program
-from gnnserve_api.spec.relation_fanouts import RelationFanouts, relations_sample_fewer
-from gnnserve_api.spec.rules import rule, validations
+from gnnserve_api.spec.rules import rule, rule_of_each, validations
 from gnnserve_api.variants import MAX_LAYERS
 
 FULL_NEIGHBOURHOOD = -1
@@ -200,6 +199,17 @@ def _sampled_nodes() -> str:
     return f"double(self.fanouts[0]) * (1.0 + {deeper})"
 
 
+class RelationFanouts(ApiModel):
+    """Number of neighbours that are sampled by one relation of a graph of several types."""
+
+    relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)]
+    """Name of the relation, or source type, name and target type with blanks between. A reverse relation that importing
+    added has `rev_` before the name."""
+    fanouts: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
+    """Number of neighbours sampled per layer by this relation: one entry for each of model.fanouts, none above the one
+    there."""
+
+
 Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
 _OF_LAYERS = (
     "architecture", "hidden", "mlp_hidden", "heads", "output_heads", "negative_slope", "hops", "bases", "fanouts",
@@ -291,7 +301,14 @@ class Model(ApiModel):
         "for all neighbours",
     )
 
-    _relations_sample_fewer = relations_sample_fewer
+    _relations_sample_fewer = rule_of_each(
+        "self.relationFanouts",
+        "one",
+        "size(one.fanouts) == size(self.fanouts) && [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one.fanouts) || "
+        "i >= size(self.fanouts) || one.fanouts[i] <= self.fanouts[i])",
+        "each of relationFanouts must be smaller than fanouts {self.fanouts}[, and {one.fanouts} of {one.relation} is "
+        "not]: as many numbers, none above it",
+    )
 
     _mlp_hidden_is_of_gin = rule(
         "self.architecture == 'GIN' || !has(self.mlpHidden)",

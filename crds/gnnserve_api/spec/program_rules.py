@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnserve_api.spec.rules import Rule, rule, rule_of_each
+from gnnserve_api.spec.rules import Rule, all_empty, rule, rule_of_each
 
 _PROGRAM = "has(self.model.program)"
 
@@ -28,11 +28,6 @@ programs_bring_the_decoder = _rule_of_programs(
 )
 
 
-_EMPTY = " && ".join(
-    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)" for name in ("stored", "channels")
-)
-
-
 programs_have_no_other_weights = _rule_of_programs(
     "!has(self.variants.given) || size(self.variants.given) == 0",
     "variants.given must be left out with model.program: they are other weights of the layers that spec.model "
@@ -42,7 +37,7 @@ programs_have_no_other_weights = _rule_of_programs(
 
 
 programs_are_not_looked_into = _rule_of_programs(
-    f"({_EMPTY})",
+    f"({all_empty('self.variants.stored', 'self.variants.channels')})",
     "variants.stored and channels must be left out with model.program, whose layers are not looked into: storage, "
     "fanouts, oneRow, cascades and search are there",
 )

@@ -97,6 +97,11 @@ def rule_of_each(of: str, name: str, condition: str, message: str, unless: str |
     return rule(f"{unless} || {of}.all({name}, {condition})", message, Members(of, name, condition))
 
 
+def all_empty(*paths: str) -> str:
+    """CEL: each of the lists and maps is empty, or not given."""
+    return " && ".join(f"(!has({path}) || size({path}) == 0)" for path in paths)
+
+
 def server_rule(cel: str, message: str, message_expression: str | None = None) -> Rule:
     """A rule for the API server alone: it compares with the stored object (`oldSelf`), or pydantic has its pattern."""
     return Rule(cel, message, is_for_server_alone=True, message_expression=message_expression)

@@ -15,7 +15,7 @@ from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.model import MODEL_IS_GIVEN
-from gnnserve_api.spec.rules import rule, rule_of_each
+from gnnserve_api.spec.rules import all_empty, rule, rule_of_each
 from gnnserve_api.spec.variants import SOME_ARE_MADE
 
 _HAS_LINKS = "has(self.task.links)"
@@ -160,11 +160,12 @@ light_gcn_compares = rule(
 
 
 light_gcn_serves_rows = rule(
-    "self.model.architecture != 'LightGCN' || ((!has(self.variants.fanouts) || size(self.variants.fanouts) == 0) && "
-    "(!has(self.variants.channels) || size(self.variants.channels) == 0) && "
-    "(!has(self.variants.oneRow) || size(self.variants.oneRow) == 0) && "
-    "(!has(self.variants.cascades) || size(self.variants.cascades) == 0) && "
-    "(!has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0))",
+    "self.model.architecture != 'LightGCN' || ("
+    + all_empty(
+        *(f"self.variants.{name}" for name in ("fanouts", "channels", "oneRow", "cascades")),
+        "self.model.relationFanouts",
+    )
+    + ")",
     "model.architecture LightGCN must not be given with variants.fanouts, channels, oneRow and cascades and "
     "model.relationFanouts: what is served are embeddings that were learnt of the nodes, one row for each, and no "
     "features are read that a cheaper network could answer from",

@@ -13,9 +13,8 @@ from gnnserve_api.spec.channels import Channels, ChannelsTable, in_order
 from gnnserve_api.spec.fields import ApiModel, with_defaults
 from gnnserve_api.spec.given import GivenNetwork
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, FactorChoice, Pruning
-from gnnserve_api.spec.rules import Members, rule, rule_of_each
+from gnnserve_api.spec.rules import Members, all_empty, rule, rule_of_each
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
-from gnnserve_api.spec.search import Search, SearchBudget
 from gnnserve_api.variants import (
     MAX_FANOUT,
     MAX_LAYERS,
@@ -31,6 +30,24 @@ from gnnserve_api.variants import (
 )
 
 _DEFAULT_STORAGE = (Storage.FLOAT32,)
+
+
+class Search(StrEnum):
+    DISABLED = "Disabled"
+    """The variants that are listed."""
+    AUTO = "Auto"
+    """Variants of all families are made and measured, and those are kept that no other beats: which factors, storages,
+    fan-outs and stored layers are worth having is found out."""
+
+
+class SearchBudget(ApiModel):
+    """Limits of a search. Read with `search: Auto` only."""
+
+    seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
+    """Time for networks beside the first one, in seconds: none is trained that is expected to end later. The first
+    network, and what is made of it without training, is not limited."""
+    variants: Annotated[int, Field(ge=1, le=16)] = 8
+    """Largest number of variants that a search keeps."""
 
 
 class ProjectionMode(StrEnum):
@@ -276,8 +293,7 @@ class Variants(ApiModel):
 
     _given_names_are_not_of_others = rule(
         # By their form alone: what names joined of texts and numbers may cost exceeds the API server's budget.
-        "!has(self.given) || ((!has(self.oneRow) || size(self.oneRow) == 0) && (!has(self.stored) || "
-        "size(self.stored) == 0) && (!has(self.channels) || size(self.channels) == 0)) || "
+        f"!has(self.given) || ({all_empty('self.oneRow', 'self.stored', 'self.channels')}) || "
         f"!self.given.exists(one, {_IS_NAMED_AS_OTHERS})",
         "names of given variants must not be as those of oneRow, stored or channels, mlp2, stored1 and channels2, "
         "where there are any[: {one.name}]",
@@ -285,9 +301,8 @@ class Variants(ApiModel):
     )
 
     _searched_variants_are_not_listed = rule(
-        "!has(self.search) || self.search != 'Auto' || ((!has(self.stored) || size(self.stored) == 0) && "
-        "(!has(self.fanouts) || size(self.fanouts) == 0) && (!has(self.given) || size(self.given) == 0) && "
-        "(!has(self.oneRow) || size(self.oneRow) == 0) && (!has(self.channels) || size(self.channels) == 0) && "
+        "!has(self.search) || self.search != 'Auto' || "
+        f"({all_empty('self.stored', 'self.fanouts', 'self.given', 'self.oneRow', 'self.channels')} && "
         "self.projection != 'Disabled')",
         "stored, fanouts, given, oneRow, channels and projection must be left out with search Auto, which finds "
         "them out",

@@ -12,7 +12,7 @@ from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, PoolName, text, with_defaults
 from gnnserve_api.spec.placement import TopologySpreadConstraints
 from gnnserve_api.spec.pods import Gpu, PodSettings
-from gnnserve_api.spec.rules import rule, server_rule
+from gnnserve_api.spec.rules import all_empty, rule, server_rule
 
 
 class BatchingSpec(ApiModel):
@@ -75,9 +75,8 @@ _OF_POOLED_SERVICES = ("pool_ref", "share", "batching", "tracing")
 _HAS_NO_PODS = " && ".join(
     (
         "self.replicas == 1 && self.device == 'Auto' && self.cache.policy == 'Frequency'",
-        "(!has(self.resources) || ((!has(self.resources.requests) || size(self.resources.requests) == 0) && "
-        "(!has(self.resources.limits) || size(self.resources.limits) == 0)))",
-        *(f"(!has(self.{name}) || size(self.{name}) == 0)" for name in _OWN_MAPPINGS),
+        f"(!has(self.resources) || ({all_empty('self.resources.requests', 'self.resources.limits')}))",
+        all_empty(*(f"self.{name}" for name in _OWN_MAPPINGS)),
         *(f"!has(self.{name})" for name in _OWN_OBJECTS),
     )
 )
