@@ -43,6 +43,7 @@ _CALLS = {
     "filter": "[{1} for {1} in {0} if {2}]",
 }
 """Functions, methods and macros of CEL in Python's words; the first argument of a method is its object."""
+_KNOWN: dict[str, Any] = {"quantity": parse_quantity, "search": re.search}
 _ENDS = {")", "]", ",", ":"}
 
 
@@ -54,8 +55,7 @@ def compiled(cel: str, *names: str) -> Callable[..., Any]:
     source = _expression(words)
     if words:
         raise SyntaxError(f"{words[-1]} ends nothing in {cel}")
-    known = {"quantity": parse_quantity, "search": re.search}
-    return cast(Callable[..., Any], eval(f"lambda {', '.join(('self', *names))}: {source}", known))  # noqa: S307 - ours
+    return cast(Callable[..., Any], eval(f"lambda {', '.join(('self', *names))}: {source}", _KNOWN))  # noqa: S307 - ours
 
 
 def _expression(words: list[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.model import Architecture, Model
-from gnnserve_api.spec.rules import RuleTable, rule_of_each
+from gnnserve_api.spec.rules import rule_of_each
 from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Variants
@@ -30,33 +30,33 @@ def _listed(architectures: tuple[Architecture, ...]) -> str:
     return "[" + ", ".join(f"'{one}'" for one in architectures) + "]"
 
 
-_architecture_is_of_types = SEVERAL_TYPES.rule(
+architecture_is_of_types = SEVERAL_TYPES.rule(
     f"has(self.model.program) || self.model.architecture in {_listed(_OF_TYPES)}",
     f"model.architecture {{self.model.architecture}} must be {', '.join(_OF_TYPES)} with graph.source.typed: "
     f"{_WHY_NOT_OTHERS}",
 )
 
 
-_architecture_is_of_one_type = ONE_TYPE.rule(
+architecture_is_of_one_type = ONE_TYPE.rule(
     f"!(self.model.architecture in {_listed(_OF_TYPES_ALONE)})",
     "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations",
 )
 
 
-_relations_have_fanouts = ONE_TYPE.rule(
+relations_have_fanouts = ONE_TYPE.rule(
     "!has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0",
     "model.relationFanouts must be left out without graph.source.typed: a graph of one type has no relations",
 )
 
 
-_batches_are_of_types = ONE_TYPE.rule(
+batches_are_of_types = ONE_TYPE.rule(
     "!has(self.model.training.batches) || self.model.training.batches == 'Auto'",
     "model.training.batches {self.model.training.batches} must be left out without graph.source.typed: over one type "
     "training always samples",
 )
 
 
-_variants_are_projected = SEVERAL_TYPES.rule(
+variants_are_projected = SEVERAL_TYPES.rule(
     "has(self.model.program) || self.variants.projection != 'Disabled' || (has(self.variants.given) && "
     "size(self.variants.given) > 0 && size(self.variants.pruning.factors) == 0)",
     "variants.projection must not be Disabled with graph.source.typed, but with variants.given and pruning.factors [] "
@@ -64,33 +64,20 @@ _variants_are_projected = SEVERAL_TYPES.rule(
 )
 
 
-_given_variants_read_all_columns = SEVERAL_TYPES.rule(
+given_variants_read_all_columns = SEVERAL_TYPES.rule(
     "has(self.model.program) || !has(self.variants.given) || self.variants.given.all(one, !has(one.columns))",
     "columns of variants.given must be left out with graph.source.typed: a row is a product, as wide as the hidden "
     "layer, whichever columns it is made of",
 )
 
 
-_channels_read_products = rule_of_each(
+channels_read_products = rule_of_each(
     "self.variants.channels",
     "one",
     "one.table != 'Features'",
     "table {one.table} of variants.channels must be Projected or Stored with graph.source.typed: types have columns "
     "of their own, so that no table holds columns of all of them",
     unless=f"{SEVERAL_TYPES.others} || has(self.model.program) || !has(self.variants.channels)",
-)
-
-
-KIND_RULES = RuleTable(
-    (
-        _architecture_is_of_types,
-        _architecture_is_of_one_type,
-        _relations_have_fanouts,
-        _batches_are_of_types,
-        _variants_are_projected,
-        _given_variants_read_all_columns,
-        _channels_read_products,
-    )
 )
 
 

@@ -48,8 +48,8 @@ programs_sample_by_hops = _rule_of_programs(
     "(!self.model.program.readsDegrees && "
     "(!has(self.model.program.hops) || self.variants.fanouts.all(one, size(one) == self.model.program.hops)))",
     "variants.fanouts {self.variants.fanouts} must be one number for each of model.program.hops[, which is "
-    "{self.model.program.hops}], and be left out with "
-    "model.program.readsDegrees: layers that count edges are right over whole lists alone",
+    "{self.model.program.hops}], and be left out with model.program.readsDegrees: layers that count edges are right "
+    "over whole lists alone",
 )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from gnnserve_api.spec.cel import compiled
@@ -83,6 +84,11 @@ class RuleTable:
     """Rules of a model that are declared elsewhere, in their order."""
 
     rules: tuple[Rule, ...]
+
+
+def rules_in(*modules: ModuleType) -> RuleTable:
+    """Rules that modules declare outside of any type, for a type that has the sections of all of them."""
+    return RuleTable(tuple(each for module in modules for each in vars(module).values() if isinstance(each, Rule)))
 
 
 def rule(cel: str, message: str, members: Members | None = None) -> Rule:

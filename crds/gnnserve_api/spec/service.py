@@ -10,13 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.pods.routing import RoutingTable
-from gnnserve_api.spec import canary, pooled
-from gnnserve_api.spec import program_rules as programs
-from gnnserve_api.spec import task as task_rules
+from gnnserve_api.spec import canary, channels, embeddings, heterogeneous_rules, pooled, program_rules, task, updates
 from gnnserve_api.spec.audience import Audience, selection
 from gnnserve_api.spec.cascade import MAX_PERCENTS
-from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
-from gnnserve_api.spec.embeddings import EmbeddingsSpec, sinks_have_secrets_of_their_own
+from gnnserve_api.spec.embeddings import EmbeddingsSpec
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import (
     NAME_PATTERN,
@@ -29,7 +26,6 @@ from gnnserve_api.spec.fields import (
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import GraphSpec
-from gnnserve_api.spec.heterogeneous_rules import KIND_RULES
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.model import MODEL_IS_GIVEN, Model
 from gnnserve_api.spec.objective import ObjectiveSpec
@@ -37,14 +33,9 @@ from gnnserve_api.spec.paths import RECIPE_CONTEXT, relative_paths_have_a_volume
 from gnnserve_api.spec.recipe import digest_of_recipe
 from gnnserve_api.spec.repository import RepositorySpec, declared_storage
 from gnnserve_api.spec.routing import RoutingSpec
-from gnnserve_api.spec.rules import Members, rule, rule_of_each, server_rule
-from gnnserve_api.spec.updates import (
-    UpdatesSpec,
-    changes_fit_memory,
-    log_has_a_secret_of_its_own,
-    something_is_retrained,
-    sqlite_has_one_worker,
-)
+from gnnserve_api.spec.rules import Members, rule, rule_of_each, rules_in, server_rule
+from gnnserve_api.spec.task import Task
+from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import LISTED, SOME_ARE_MADE, Variants
 from gnnserve_api.spec.worker import Worker
 from gnnserve_api.variants import MAX_VARIANTS
@@ -64,13 +55,16 @@ _WITH_CASCADES = (
 )
 """CEL: variants, at most, where cascades are given."""
 
+_OF_PARTS = rules_in(channels, updates, embeddings, heterogeneous_rules, task, program_rules, pooled, canary)
+"""Rules that are declared beside the parts that they are about."""
+
 
 class GNNServiceSpec(ApiModel):
     graph: GraphSpec
     """Graph that is served, and the scaling of node features."""
     model: Annotated[Model, Audience.REVISION] = with_defaults(Model)
     """Model that is trained on the graph, or whose weights are given."""
-    task: Annotated[task_rules.Task, Audience.REVISION] = with_defaults(task_rules.Task)
+    task: Annotated[Task, Audience.REVISION] = with_defaults(Task)
     """Task of the service: classes of nodes, or scores of pairs of nodes where `links` is given."""
     variants: Annotated[Variants, Audience.REVISION] = with_defaults(Variants)
     """Variants that are generated from the model, listed or searched for."""
@@ -190,34 +184,7 @@ class GNNServiceSpec(ApiModel):
         Members("self.variants.given", "one", f"!({_IS_NAMED_AS_CASCADES})"),
     )
 
-    _channels_are_of_hidden_layers, _channels_are_left = channels_are_of_hidden_layers, channels_are_left
-    _sqlite_has_one_worker = sqlite_has_one_worker
-    _changes_fit_memory = changes_fit_memory
-    _sinks_have_secrets_of_their_own = sinks_have_secrets_of_their_own
-    _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
-    _something_is_retrained = something_is_retrained
-    _by_kind_of_graph = KIND_RULES
-    _links_are_not_propagated = task_rules.links_are_not_propagated
-    _light_gcn_serves_rows = task_rules.light_gcn_serves_rows
-    _light_gcn_scores_links, _light_gcn_compares = task_rules.light_gcn_scores_links, task_rules.light_gcn_compares
-    _light_gcn_is_learnt = task_rules.light_gcn_is_learnt
-    _decoders_have_weights = task_rules.decoders_have_weights
-    _one_decoder_reads_all = task_rules.one_decoder_reads_all
-    _links_have_no_classes = task_rules.links_have_no_classes
-    _propagated_rows_hold_no_held_out_links = task_rules.propagated_rows_hold_no_held_out_links
-    _embeddings_follow_both_ways = task_rules.embeddings_follow_both_ways
-    _metric_is_of_the_task = task_rules.metric_is_of_the_task
-    _programs_give_rows_of_other_types = programs.programs_give_rows_of_other_types
-    _programs_give_rows_of_the_dimensions = task_rules.programs_give_rows_of_the_dimensions
-    _rows_are_given_as_they_are = task_rules.rows_are_given_as_they_are
-    _programs_bring_the_decoder = programs.programs_bring_the_decoder
-    _programs_have_no_other_weights = programs.programs_have_no_other_weights
-    _programs_are_not_looked_into = programs.programs_are_not_looked_into
-    _programs_sample_by_hops, _programs_sample_fewer = programs.programs_sample_by_hops, programs.programs_sample_fewer
-    _pods_are_the_pools = pooled.pods_are_the_pools
-    _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
-    _changes_of_both_fit_memory = canary.changes_of_both_fit_memory
-    _canaries_are_not_in_pools = canary.canaries_are_not_in_pools
+    _of_parts = _OF_PARTS
     _relative_paths_have_a_volume = relative_paths_have_a_volume(graph=GraphSpec, model=Model, variants=Variants)
 
     def impossible_variants(self) -> tuple[str, ...]:

@@ -141,6 +141,14 @@ links_are_not_propagated = rule(
     "edges that training learns from[; use GraphSAGE, GIN, GCN or GAT]",
 )
 
+light_gcn_serves_rows = rule(
+    "self.model.architecture != 'LightGCN' || ("
+    f"{all_empty('self.variants.fanouts', 'self.variants.channels', 'self.variants.oneRow')} && "
+    f"{all_empty('self.variants.cascades', 'self.model.relationFanouts')})",
+    "model.architecture LightGCN must not be given with variants.fanouts, channels, oneRow and cascades and "
+    "model.relationFanouts: what is served are embeddings that were learnt of the nodes, one row for each, and no "
+    "features are read that a cheaper network could answer from",
+)
 
 light_gcn_scores_links = rule(
     "self.model.architecture != 'LightGCN' || "
@@ -150,7 +158,6 @@ light_gcn_scores_links = rule(
     "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of",
 )
 
-
 light_gcn_compares = rule(
     f"!{_HAS_LINKS} || self.task.links.comparedWith == 'Drawn' || "
     "(self.model.architecture == 'LightGCN' && self.task.links.negatives == 1)",
@@ -158,19 +165,12 @@ light_gcn_compares = rule(
     "task.links.negatives: no nodes are drawn",
 )
 
-
-light_gcn_serves_rows = rule(
-    "self.model.architecture != 'LightGCN' || ("
-    + all_empty(
-        *(f"self.variants.{name}" for name in ("fanouts", "channels", "oneRow", "cascades")),
-        "self.model.relationFanouts",
-    )
-    + ")",
-    "model.architecture LightGCN must not be given with variants.fanouts, channels, oneRow and cascades and "
-    "model.relationFanouts: what is served are embeddings that were learnt of the nodes, one row for each, and no "
-    "features are read that a cheaper network could answer from",
+light_gcn_is_learnt = rule(
+    "self.model.architecture != 'LightGCN' || "
+    "(!has(self.model.checkpoint) && (!has(self.variants.given) || size(self.variants.given) == 0))",
+    "model.checkpoint and variants.given must not be given with model.architecture LightGCN, whose weights are a row "
+    "for each node: bring the model as a program, model.program, with these rows as features of the nodes",
 )
-
 
 decoders_have_weights = rule(
     f"({_HAS_LINKS} && self.task.links.decoder != 'Dot') || "
@@ -180,15 +180,6 @@ decoders_have_weights = rule(
     "whose weights it names",
 )
 
-
-light_gcn_is_learnt = rule(
-    "self.model.architecture != 'LightGCN' || "
-    "(!has(self.model.checkpoint) && (!has(self.variants.given) || size(self.variants.given) == 0))",
-    "model.checkpoint and variants.given must not be given with model.architecture LightGCN, whose weights are a row "
-    "for each node: bring the model as a program, model.program, with these rows as features of the nodes",
-)
-
-
 one_decoder_reads_all = rule(
     f"!{_HAS_LINKS} || self.task.links.decoder == 'Dot' || !has(self.variants.given) || size(self.variants.given) == 0 "
     f"|| has(self.model.checkpoint) || !({SOME_ARE_MADE.replace('self.', 'self.variants.')})",
@@ -197,13 +188,11 @@ one_decoder_reads_all = rule(
     "trained with, or use Dot",
 )
 
-
 links_have_no_classes = rule(
     f"!{_HAS_LINKS} || !(self.variants.thresholds == 'PerClass' || self.variants.pruning.stabilitySeeds > 0)",
     "variants.thresholds PerClass and pruning.stabilitySeeds must not be given with task.links: they are of classes "
     "of nodes[; leave them out]",
 )
-
 
 propagated_rows_hold_no_held_out_links = rule_of_each(
     "self.variants.oneRow",
@@ -214,6 +203,12 @@ propagated_rows_hold_no_held_out_links = rule_of_each(
     unless=f"!{_HAS_LINKS} || !{MODEL_IS_GIVEN} || !has(self.variants.oneRow)",
 )
 
+embeddings_follow_both_ways = rule(
+    "self.model.architecture != 'LightGCN' || !has(self.updates) || "
+    "(has(self.graph.source.typed) && self.graph.source.typed.reverse == 'Add')",
+    "updates must not be given with model.architecture LightGCN but for graph.source.typed with reverse Add: the "
+    "embedding of a node follows what its own lists say that it is joined to",
+)
 
 metric_is_of_the_task = rule(
     f"{_HAS_LINKS} ? self.variants.metric in ['Auto', 'ROCAUC', 'AveragePrecision', 'MRR', 'RecallAtK'] : "
@@ -222,15 +217,6 @@ metric_is_of_the_task = rule(
     "MRR and RecallAtK are for links alone",
 )
 
-
-embeddings_follow_both_ways = rule(
-    "self.model.architecture != 'LightGCN' || !has(self.updates) || "
-    "(has(self.graph.source.typed) && self.graph.source.typed.reverse == 'Add')",
-    "updates must not be given with model.architecture LightGCN but for graph.source.typed with reverse Add: the "
-    "embedding of a node follows what its own lists say that it is joined to",
-)
-
-
 programs_give_rows_of_the_dimensions = rule(
     f"!({_PROGRAM_OF_LINKS}) || !has(self.model.program.scores) || self.task.links.dimensions == "
     "(has(self.model.program.embeddings) ? self.model.program.embeddings.columns : self.model.program.scores.columns)",
@@ -238,7 +224,6 @@ programs_give_rows_of_the_dimensions = rule(
     f"model.program.embeddings, or of scores where there are no embeddings[, {{{_ROW_COLUMNS}}}]: these are the rows "
     "that pairs are scored by",
 )
-
 
 rows_are_given_as_they_are = rule(
     f"!{_HAS_LINKS} || ((!has(self.model.expected) || self.model.expected.scores == 'Logits') && "
