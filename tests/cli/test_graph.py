@@ -14,8 +14,8 @@ from tests.support.graphs.several_types import shop, write_folder
 from tests.support.graphs.tables import edges_of, nodes_of, table_source, write_table
 from typer.testing import CliRunner
 
-from gnnserve_cli.commands.inspection_parts import taken_columns
 from gnnserve_cli.exits import ExitCode
+from gnnserve_cli.graph_inspection import taken_columns
 from gnnserve_cli.main import app
 from gnnserve_worker.graph.inspection import inspect
 from gnnserve_worker.graph.sources.load import load_source
