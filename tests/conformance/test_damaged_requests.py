@@ -18,10 +18,11 @@ from tests.support.serving.open_inference_answers import check
 from tests.support.serving.questions import question_of
 from tests.support.serving.serving import FakeWorker
 
-from gnnserve_worker.asking.question import NO_WISHES, Question, RequestError, Wishes
+from gnnserve_worker.asking.question import NO_WISHES, RequestError, Wishes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, OpenInferenceCall, read_path
+from gnnserve_worker.serving.requests import Question
 
 REQUESTS = 3000
 
@@ -114,7 +115,7 @@ def test_json_that_is_known_counts_for_the_same_head_and_the_same_graph_alone() 
 
     assert ask(struct.pack("<q", 3)).nodes.tolist() == [3]
     assert ask(struct.pack("<q", 5)).nodes.tolist() == [5]
-    assert ask(struct.pack("<q", 5), Wishes(seed=9)).seed == 9
+    assert ask(struct.pack("<q", 5), Wishes(seed=9)).wishes.seed == 9
     with pytest.raises(RequestError, match="16 bytes behind the JSON, of which its tensors have 8"):
         ask(struct.pack("<2q", 5, 6))
     with pytest.raises(RequestError, match="datatype INT64, where BYTES is expected"):

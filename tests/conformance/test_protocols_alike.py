@@ -22,13 +22,13 @@ from tests.support.serving.questions import question_of
 from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, accepted, held, service, without_overlays
 
 from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
-from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
-from gnnserve_worker.serving.requests import Answer, Outcome
+from gnnserve_worker.serving.requests import Answer, Outcome, Question
 
 NO_EMBEDDINGS_OF_X4 = msgspec.structs.replace(
     TRADE_OFF,

@@ -33,7 +33,7 @@ from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES
 from gnnserve_worker.asking.body_form import FIELDS, IDS, MEMBERS, REMEDIES, BodyForm
 from gnnserve_worker.asking.naming import IdForm
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, check_node_count
+from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Splits
@@ -60,7 +60,7 @@ from gnnserve_worker.tasks.generated import (
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
 from gnnserve_worker.tasks.published import ExportedScores, NodeRange
-from gnnserve_worker.tasks.served import NOTHING_OWN, ScoredNodes
+from gnnserve_worker.tasks.served import NOTHING_OWN, AskedItems, ScoredNodes
 
 
 @contextmanager
@@ -286,13 +286,13 @@ class OddTensors:
     def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
         return (TensorKind("odd", Datatype.BOOL, (ANY_LENGTH,)),)
 
-    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> tuple[Datatype, list[int]]:
         return Datatype.BOOL, [len(answer.scores)]
 
     def are_texts(self, name: str) -> bool:
         return False
 
-    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         return np.ascontiguousarray(answer.scores[:, 0] > 0)
 
     def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
@@ -396,16 +396,16 @@ class ServedOdd(NodeItems):
     def check_array(self, output: str) -> None:
         """It is an array."""
 
-    def is_large(self, question: Question, most_numbers: int) -> bool:
+    def is_large(self, question: AskedItems, most_numbers: int) -> bool:
         return len(question.nodes) > most_numbers
 
-    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
+    def as_json(self, answer: ScoredNodes, question: AskedItems) -> bytes:
         return b'"odd":' + json.dumps((answer.scores[:, 0] > 0).tolist()).encode() + b","
 
-    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
+    def json_blocks(self, answer: ScoredNodes, question: AskedItems) -> Iterator[bytes]:
         yield self.as_json(answer, question)
 
-    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def array(self, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         return self.tensors.numbers_of("odd", answer, question)
 
     def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:

@@ -13,13 +13,13 @@ from tests.support.serving.serving import FakeWorker, with_overlays
 from gnnserve_api.files.repository import SourceColumn
 from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.asking.overlay import OverlaySupport
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
 from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
+from gnnserve_worker.serving.requests import Question
 
 NODES = 8
 COLUMNS = (

@@ -17,11 +17,11 @@ from tests.support.models.networks_of_types import generated, saved, service_of
 from tests.support.serving.questions import question_of
 
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
+from gnnserve_worker.serving.requests import Question
 
 Given = tuple[GraphData, LoadedRevision, Any]
 

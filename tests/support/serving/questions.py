@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
-from gnnserve_worker.asking.question import NO_WISHES, Question, Wishes
+from gnnserve_api.pods.routing import RoutingTable
+from gnnserve_worker.asking.question import NO_WISHES, Wishes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.predict import resolve
-from gnnserve_worker.serving.requests import Codec
+from gnnserve_worker.serving.requests import Codec, Question, open_lane
 
 
 def question_of(
@@ -19,5 +20,8 @@ def question_of(
     max_nodes: int = 500,
     limits: OverlayLimits = DEFAULT_OVERLAY_LIMITS,
 ) -> Question:
-    """`wishes`: those of the head."""
-    return resolve(codec.decode(body, query, of, max_nodes, limits), wishes, of, limits)
+    """The question, in a lane of its own. `wishes`: those of the head."""
+    lane = open_lane(of, RoutingTable(of.manifest.revision, "", overlay=limits), None, None, 0.0)
+    question = resolve(codec.decode(body, query, of, max_nodes, limits), wishes, lane)
+    assert isinstance(question, Question)
+    return question

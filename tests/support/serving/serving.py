@@ -33,7 +33,7 @@ from gnnserve_worker.asking.changed_features import KnownFeatures, UnknownFeatur
 from gnnserve_worker.asking.features import GivenFeatures
 from gnnserve_worker.asking.overlay import GraphOverlays, NoOverlays, Overlays, OverlaySupport, StandIn
 from gnnserve_worker.asking.overlay_ids import IdsAlone
-from gnnserve_worker.asking.question import Question
+from gnnserve_worker.asking.question import Wishes
 from gnnserve_worker.asking.served_graph import ServedGraph, plain_graph
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.overlay import Overlay
@@ -49,7 +49,7 @@ from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.process.server import serve_revision
-from gnnserve_worker.serving.requests import Outcome, PendingRequest
+from gnnserve_worker.serving.requests import Outcome, PendingRequest, Question
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.tasks.opening import TaskParts
 from gnnserve_worker.tasks.score_links.links import ServedLinks
@@ -322,8 +322,8 @@ def submit(
     assert model.lane is not None
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     outputs = ("scores", "embeddings") if embeddings else ("scores",)
-    question = Question(np.array(nodes), objective, strict, outputs, overlay, seed)
-    pending = model.submit(model.lane, question, at, outcome.set_result)
+    question = Question(model.lane, np.array(nodes), outputs, Wishes(objective, strict, seed), overlay)
+    pending = model.submit(question, at, outcome.set_result)
     return pending if isinstance(pending, Refusal) else Submitted(pending, outcome)
 
 

@@ -14,10 +14,11 @@ from tests.support.models.hetero_pyg import CLASSES, HIDDEN
 from tests.support.overlays.typed_overlays import changed_by, drawn_overlay, embeddings_of, read
 from tests.support.serving.serving import FakeWorker, running
 
-from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.sampling.batch_view import Part, view_of
+from gnnserve_worker.serving.requests import Question
 from gnnserve_worker.tasks.score_links.pairs import PairForm
 from gnnserve_worker.tasks.score_links.serving import ScoreLinks
 
@@ -61,7 +62,7 @@ def answered(given: Given, variant: str, questions: list[Question]) -> list[np.n
     task, loaded = given.served().task, given.loaded
     assert isinstance(task, ScoreLinks)
     links = task.links
-    parts = [Part(len(one.nodes), one.overlay, one.seed) for one in questions]
+    parts = [Part(len(one.nodes), one.overlay, one.wishes.seed) for one in questions]
     seeds = np.concatenate([one.nodes for one in questions])
     view = view_of(loaded.graph.nodes, parts, seeds)
     rows = infer_batch(loaded, variant, seeds, key=0, view=view).scores

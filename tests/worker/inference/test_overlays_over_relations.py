@@ -18,7 +18,7 @@ from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import Neighbours
-from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.graph.store import Graph, GraphData
@@ -27,6 +27,7 @@ from gnnserve_worker.inference.latency import measured_with_new_nodes
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
+from gnnserve_worker.serving.requests import Question
 
 pytestmark = pytest.mark.campaign("given")
 
@@ -50,7 +51,7 @@ def expected_of(data: GraphData, model: Any, body: dict[str, Any]) -> tuple[np.n
 
 def answered(loaded: LoadedRevision, questions: list[Question]) -> list[np.ndarray]:
     """Answers of one batch, as the engine makes it."""
-    parts = [Part(len(one.nodes), one.overlay, one.seed) for one in questions]
+    parts = [Part(len(one.nodes), one.overlay, one.wishes.seed) for one in questions]
     seeds = np.concatenate([one.nodes for one in questions])
     view = view_of(loaded.graph.nodes, parts, seeds)
     scores = infer_batch(loaded, "projected", seeds, key=0, view=view).scores

@@ -41,7 +41,7 @@ from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.http.changes import CHANGES_TYPE
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
-from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
@@ -61,6 +61,7 @@ from gnnserve_worker.repository.revision_files import RowLayout
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
+from gnnserve_worker.serving.requests import Question
 from gnnserve_worker.serving.security.credentials import Credentials
 
 
@@ -220,7 +221,9 @@ def test_requests_that_bring_nodes_and_edges_are_answered_as_torch_does_over_the
             questions.append(read(served, {"nodes": nodes, "overlay": overlay}))
             wanted.append(graph.scores(model)[places])
         seeds = np.concatenate([one.nodes for one in questions])
-        view = view_of(loaded.graph.nodes, [Part(len(one.nodes), one.overlay, one.seed) for one in questions], seeds)
+        view = view_of(
+            loaded.graph.nodes, [Part(len(one.nodes), one.overlay, one.wishes.seed) for one in questions], seeds
+        )
         assert_close(infer_batch(loaded, "x1", seeds, 0, view=view).scores, np.concatenate(wanted))
 
 

@@ -1,4 +1,4 @@
-"""Questions: what a request asks for beside its items, and what is wrong with one, whatever the protocol.
+"""What a request asks for beside its items, and what is wrong with it, whatever the protocol.
 
 A message names the field, the value, what was expected and what to do. What depends on the revision is checked by its
 task, its graph and `resolve` in `serving/http/predict.py`.
@@ -20,14 +20,12 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.http.changes import MIN_OFFSET_HEADER
 from gnnserve_api.http.protocol import MAX_OFFSET, MAX_SEED
-from gnnserve_api.objective import DEFAULT_PRIORITY, LOWEST_PRIORITY, NO_OBJECTIVE, Objective
-from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_api.objective import LOWEST_PRIORITY, NO_OBJECTIVE, Objective
 
 PREDICT_PATH = "/v1/predict"
 RECOMMEND_PATH = "/v1/recommend"
@@ -126,31 +124,6 @@ def unauthorized(which: str) -> RequestError:
     )
 
 
-class Question(msgspec.Struct, frozen=True):
-    """A request that can be answered."""
-
-    # A msgspec struct, as all that is made per request: it costs a sixth of a frozen dataclass.
-    nodes: np.ndarray
-    """int64, positions in the graph, all in range; N + k for overlay node k."""
-    objective: Objective
-    strict: bool
-    outputs: tuple[str, ...]
-    """Requested outputs, without repetition."""
-    overlay: Overlay | None = None
-    """What the request brings; arranged against the revision that its nodes were found in."""
-    seed: int | None = None
-    """What its draws depend on; None: the batch's key."""
-    variant: str | None = None
-    """The variant that is to answer, which can; None: the one that routing and load call for."""
-    form: Any = None
-    """What its items keep so that they are made of the answer; None: they keep nothing."""
-    timeout_ms: float | None = None
-    """Time from its arrival after which its client wants no answer any more; None: there is no such time."""
-    priority: int = DEFAULT_PRIORITY
-    answer_form: Any = None
-    """What its codec keeps of the request for the answer."""
-
-
 def unknown_model(name: str, service: str) -> RequestError:
     return RequestError(
         ErrorCode.UNKNOWN_MODEL, "model", f"there is no model {shown_value(name)}", f"this worker serves {service}"
@@ -235,16 +208,6 @@ class Wishes(msgspec.Struct, frozen=True):
 NO_WISHES = Wishes()
 _stated = attrgetter(*Wishes.__struct_fields__)
 _NOT_STATED = _stated(NO_WISHES)
-
-
-class BehindError(Exception):
-    """The worker has not applied the offset that a request asks for. It may wait, and then be read again."""
-
-    def __init__(self, min_offset: int, wishes: Wishes) -> None:
-        super().__init__(f"offset {min_offset:,} is not applied yet")
-        self.min_offset = min_offset
-        self.wishes = wishes
-        """All of the request's own."""
 
 
 # Values

@@ -43,7 +43,7 @@ _ODD = None
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request, as it is scheduled. It is admitted once."""
+    """A request, as it is scheduled: the part of a pending one that decisions read. It is admitted once."""
 
     key: int
     """Identity of the request, unique in the process."""
@@ -179,6 +179,8 @@ class Group:
         self._counted_ms = -math.inf
         # The current decision's values
         self.head: Request | None = None
+        """The first of its queued requests. None, too, once that is queued no more: nothing here keeps a request, and
+        with it all that it refers to."""
         self.due_ms = math.inf
         """When the head is due."""
         self.take = 0.0
@@ -216,6 +218,8 @@ class Group:
             self.last_due_ms = waiting.deadline_ms
 
     def remove(self, waiting: Request) -> None:
+        if waiting is self.head:
+            self.head = None
         del self.waiting[waiting.key]
         self.seeds -= waiting.load
         self.overlay -= waiting.overlay
@@ -236,6 +240,7 @@ class Group:
     def take_all(self) -> list[Request]:
         """Remove and return all requests, in the order of arrival."""
         requests = list(self.waiting.values())
+        self.head = None
         self.waiting.clear()
         self._heap.clear()
         self.seeds = self.overlay = self.requests = 0

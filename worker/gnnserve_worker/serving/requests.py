@@ -1,8 +1,10 @@
 """Requests, from arrival to outcome: their stages, the codecs that read and write them, and the lanes that answer them.
 
-A request arrives as a head and a body (`Arrival`). Its codec decodes the body into an `Ask`, of which `resolve` in
-`http/predict.py` makes a `Question`, so that it can be answered (`ResolvedRequest`). Accepted by its lane it is
-`PendingRequest`, until a batch has its `Answer` or another outcome; its codec encodes that, which becomes a `Reply`.
+A request is four structs, one a stage. It arrives as a head and a body (`Arrival`). Its codec decodes the body into an
+`Ask`; while that asks for changes which are not applied yet, it goes no further. `resolve` in `http/predict.py` finds
+its nodes in the revision of a lane, which makes a `Question` of it. Accepted by that lane it is a `PendingRequest`,
+which is what the queue holds, until a batch has its `Answer` or another outcome; its codec encodes that, which becomes
+a `Reply`.
 
 A lane is one revision with its routing and its queue, from a switch to it until its last request is answered.
 Everything here but `infer` belongs to the event loop. Functions take a model's accepted requests, by key, as their
@@ -26,7 +28,7 @@ from gnnserve_api.http.protocol import ErrorDetail
 from gnnserve_api.limits import Batching, OverlayLimits
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import RoutingTable
-from gnnserve_worker.asking.question import IN_BODY, NO_WISHES, Question, Wishes
+from gnnserve_worker.asking.question import IN_BODY, NO_WISHES, Wishes
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import Infer, Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
@@ -187,18 +189,25 @@ class ContentCoding(msgspec.Struct, frozen=True):
     """The format, as zlib numbers it."""
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The parsed head of a request."""
+class Arrival(msgspec.Struct, frozen=True):
+    """A request as it came: its parsed head and, once that has come too, its body."""
 
     codec: Codec
-    query: bytes
-    wishes: Wishes
+    query: bytes = b""
+    wishes: Wishes = NO_WISHES
+    """Wishes of the head."""
     coding: ContentCoding | None = None
     """How the answer is to be compressed; None: not at all."""
     path: str = ""
     """Path of its URL, or method of gRPC."""
     parent: bytes | None = None
     """Its `traceparent`, unread; None: it has none."""
+    body: bytes = b""
+    """Empty, too, where only the head has come, which is kept for requests that have the same one."""
+    arrived_ms: float = -math.inf
+    """When all of it had come; -inf where only the head has."""
+    trace: RequestTrace | None = None
+    """None: it is not traced."""
 
 
 Arrange = Callable[[], tuple[Overlay, np.ndarray]]
@@ -215,7 +224,8 @@ class Ask(msgspec.Struct, frozen=True):
     something."""
     outputs: tuple[str, ...]
     wishes: Wishes = NO_WISHES
-    """Wishes of the body."""
+    """Wishes of the body. Of a request that waits for its offset: all of them, with the service's objective where it
+    has none."""
     places: Mapping[str, str] = IN_BODY
     """Where the body has each wish, by its field."""
     arrange: Arrange | None = None
@@ -226,41 +236,24 @@ class Ask(msgspec.Struct, frozen=True):
     """Whether its form may bring nodes, which is advised where one is unknown."""
 
 
-class Arrival(msgspec.Struct, frozen=True):
-    """A request as it came."""
+class Question(msgspec.Struct, frozen=True):
+    """A request that can be answered by its lane, whatever is switched to meanwhile."""
 
-    head: Head
-    body: bytes
-    arrived_ms: float | None = None
-    """None: it is read as it comes."""
-    trace: RequestTrace | None = None
-    """None: it is not traced."""
-
-
-class ResolvedRequest(msgspec.Struct, frozen=True):
-    """A request that can be answered, and the lane that it belongs to, whatever is switched to meanwhile."""
-
-    arrival: Arrival
     lane: Lane
-    question: Question
-    arrived_ms: float
-    is_large: bool
-    """Its answer is sent in pieces."""
-    read_ms: float
-    """Time of reading its overlay; 0 without one."""
-    receive_ms: float | None = None
-    """Time of reading the request, which an overlay's is not part of; None: its client did not ask for it."""
-
-
-class RequestAheadOfLog(msgspec.Struct, frozen=True):
-    """A request that asks for an offset which the worker has not applied yet. Nothing else of it is read."""
-
-    arrival: Arrival
-    """With its time."""
-    min_offset: int
-    deadline_ms: float
-    wishes: Wishes
-    """All of the request's own."""
+    nodes: np.ndarray
+    """int64, positions in the graph of the lane's revision, all in range; N + k for overlay node k."""
+    outputs: tuple[str, ...]
+    """Requested outputs, without repetition."""
+    wishes: Wishes = NO_WISHES
+    """All of the request's own. The variant that they name, if any, can answer it."""
+    overlay: Overlay | None = None
+    """What the request brings; arranged against the lane's revision."""
+    form: Any = None
+    """What its items keep so that they are made of the answer; None: they keep nothing."""
+    answer_form: Any = None
+    """What its codec keeps of the request for the answer."""
+    read_ms: float = 0.0
+    """Time of reading the request, where it brings something or its client asks for that time; 0 for others."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -318,19 +311,14 @@ class NodeLeft(msgspec.Struct, frozen=True):
 Outcome = Answer | Refusal | Failure | NotFinite | NodeLeft
 
 
-class PendingRequest(msgspec.Struct):
+class PendingRequest(Request, kw_only=True):
     """An accepted request. Its outcome is delivered once, unless it is cancelled before."""
 
     accepted: AcceptedRequests
     """Those of its model, of which it is one until it has an outcome."""
-    lane: Lane
-    request: Request
-    """As the lane's queue has it."""
     question: Question
-    """Its nodes were found in the revision of `lane`, and its overlay is arranged against that."""
-    wants_embeddings: bool
     deliver: Callable[[Outcome], None]
-    parts: list[Answer] = []
+    parts: list[Answer] = []  # noqa: RUF012  (a struct copies it)
     """Partial answers of a request that takes several batches."""
     cancelled: bool = False
     successor: Any = None
@@ -341,7 +329,7 @@ class PendingRequest(msgspec.Struct):
 
 
 AcceptedRequests = dict[int, PendingRequest]
-"""Requests that have no final outcome yet, by the key of their request."""
+"""Requests that have no final outcome yet, by their key."""
 
 
 class BatchInputs(msgspec.Struct, frozen=True):
@@ -375,8 +363,8 @@ def fetch_inputs(accepted: AcceptedRequests, lane: Lane, batch: Batch, key: int)
         pending = accepted[piece.request.key]
         question = pending.question
         nodes.append(question.nodes if piece.whole else question.nodes[piece.start : piece.stop])
-        with_embeddings |= pending.wants_embeddings
-        has_parts |= question.overlay is not None or question.seed is not None
+        with_embeddings |= pending.needs.embeddings
+        has_parts |= question.overlay is not None or question.wishes.seed is not None
     if has_parts:
         seeds = np.concatenate(nodes, out=lane.seeds[: batch.seeds])  # a copy: the view changes it
         parts = [_part_of(accepted[p.request.key], p) for p in batch.pieces]
@@ -400,7 +388,7 @@ def _pairs_of(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> SeedPairs
 
 
 def _part_of(pending: PendingRequest, piece: Piece) -> Part:
-    return Part(piece.stop - piece.start, pending.question.overlay, pending.question.seed)
+    return Part(piece.stop - piece.start, pending.question.overlay, pending.question.wishes.seed)
 
 
 def infer(
@@ -446,13 +434,13 @@ def share_out(
         pending = accepted.get(piece.request.key)
         if pending is None:
             continue  # its client left while the thread computed
-        question, changes = pending.question, pending.lane.changes
+        question, changes = pending.question, pending.question.lane.changes
         if changes is not None and changes.gone.are_named(question.nodes, piece.start, piece.stop, question.overlay):
             settled += settle(accepted, [(piece.request.key, NodeLeft())])
             continue
         scores = inference.scores[first:start]
         embeddings = None
-        if pending.wants_embeddings and inference.embeddings is not None:
+        if pending.needs.embeddings and inference.embeddings is not None:
             embeddings = inference.embeddings[first:start]
         if not (finite or _is_finite(scores)) or not (embeddings is None or _is_finite(embeddings)):
             outcome: Outcome = NotFinite(batch.variant)
@@ -498,13 +486,13 @@ def deliver_all(settled: list[tuple[PendingRequest, Outcome]]) -> None:
             try:
                 pending.deliver(outcome)
             except Exception:  # noqa: BLE001  (the others are to get theirs)
-                _log.exception("request %d: its outcome could not be delivered", pending.request.key)
+                _log.exception("request %d: its outcome could not be delivered", pending.key)
 
 
 def forget(accepted: AcceptedRequests, key: int) -> PendingRequest | None:
     pending = accepted.pop(key, None)
     if pending is not None:
-        pending.lane.batcher.cancel(key)
+        pending.question.lane.batcher.cancel(key)
     return pending
 
 

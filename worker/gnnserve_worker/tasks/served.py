@@ -19,7 +19,7 @@ from gnnserve_api.files.provenance import Provenance
 from gnnserve_api.http.protocol import Label
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.id_list import IdList
-from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.tasks.deciding import Decides
@@ -41,6 +41,22 @@ class ScoredNodes(Protocol):
     @property
     def embeddings(self) -> np.ndarray | None:
         """float32 [nodes, width]; None: they were not asked for."""
+
+
+class AskedItems(Protocol):
+    """Items that a question asks about, as its answer is made of them (`serving/requests.py: Question`)."""
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """int64, positions of the nodes that are computed."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Requested outputs, without repetition."""
+
+    @property
+    def form(self) -> Any:
+        """What `Items.joined` kept; None: items are the nodes."""
 
 
 class Items(Protocol):
@@ -122,13 +138,13 @@ class AskedTensors(Protocol):
 class AnswerTensors(Protocol):
     """Tensors of the Open Inference Protocol that an answer has."""
 
-    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> tuple[Datatype, list[int]]:
         """Datatype and shape of an output."""
 
     def are_texts(self, name: str) -> bool:
         """Whether an output's elements have no fixed size."""
 
-    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         """An output whose elements have a fixed size, C-contiguous, little-endian."""
 
     def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
@@ -208,16 +224,16 @@ class ServedTask(Items, AskedModel, Protocol):
     def numbers_per_node(self) -> int:
         """Most numbers that an answer has for each node of its question, roughly; 0: no answer is large."""
 
-    def is_large(self, question: Question, most_numbers: int) -> bool:
+    def is_large(self, question: AskedItems, most_numbers: int) -> bool:
         """Whether the answer has more numbers than that, roughly."""
 
-    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
+    def as_json(self, answer: ScoredNodes, question: AskedItems) -> bytes:
         """The outputs that are asked for as members of an object, each followed by a comma."""
 
-    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
+    def json_blocks(self, answer: ScoredNodes, question: AskedItems) -> Iterator[bytes]:
         """The same in pieces, each short work."""
 
-    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def array(self, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         """The first output that is asked for, C-contiguous, little-endian."""
 
     # Describing (OpenAPI, `GET /v1/variants`)

@@ -26,13 +26,12 @@ from tests.support.serving.serving import (
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.pods.routing import AffineCost
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import engine as engine_module
 from gnnserve_worker.serving.engine.engine import ROUND_MS, SHORT_BATCH_MS, Engine
 from gnnserve_worker.serving.engine.model import ModelState, monotonic_ms
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
-from gnnserve_worker.serving.requests import Answer, Failure, PendingRequest, deliver_all
+from gnnserve_worker.serving.requests import Answer, Failure, PendingRequest, Question, deliver_all
 
 
 async def answer(submitted: Submitted) -> Answer:
@@ -527,7 +526,7 @@ def test_outcome_that_cannot_be_delivered_keeps_nobody_from_theirs(caplog: pytes
         async with running(quick_worker()) as client:
             lane = client.model.lane
             assert lane is not None
-            client.model.submit(lane, Question(np.array([1]), NO_OBJECTIVE, False, ()), 0.0, refuse)
+            client.model.submit(Question(lane, np.array([1]), ()), 0.0, refuse)
             await answer(accepted(client.model, [2]))
 
     with caplog.at_level(logging.ERROR):
@@ -542,7 +541,7 @@ def test_request_cancelled_between_its_batch_and_its_turn_hears_nothing(monkeypa
             delivered: list[object] = []
             lane = client.model.lane
             assert lane is not None
-            gone = client.model.submit(lane, Question(np.array([3]), NO_OBJECTIVE, False, ()), 0.0, delivered.append)
+            gone = client.model.submit(Question(lane, np.array([3]), ()), 0.0, delivered.append)
             assert isinstance(gone, PendingRequest)
 
             def cancel_first(settled: Any) -> None:

@@ -258,6 +258,6 @@ def test_of_a_request_the_seeds_that_are_nodes_of_its_overlay_count_as_new() -> 
     async def scenario() -> Request:
         async with running(worker) as client:
             await held(worker, client)
-            return accepted(client.model, [1, 2, 3, NODES, NODES + 4], overlay=overlay).pending.request
+            return accepted(client.model, [1, 2, 3, NODES, NODES + 4], overlay=overlay).pending
 
     assert asyncio.run(scenario()).changed_seeds == 2

@@ -24,13 +24,12 @@ from tests.support.serving.serving import (
     variant,
 )
 
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import AffineCost, RoutingMode
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import TableError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine.model import ModelState
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Question
 
 OLD, NEW = "old", "new"
 
@@ -94,7 +93,7 @@ def test_waiting_requests_are_answered_by_the_revision_that_admitted_them_and_fi
             old.gate.set()
             answers = [await pending.outcome for pending in (first, waiting, late)]
         assert all(isinstance(answer, Answer) for answer in answers)
-        assert [request.pending.lane.revision.manifest.revision for request in (first, waiting, late)] == [
+        assert [request.pending.question.lane.revision.manifest.revision for request in (first, waiting, late)] == [
             OLD,
             OLD,
             NEW,
@@ -259,7 +258,7 @@ def test_a_lane_that_is_closed_takes_no_request_of_who_read_it_before() -> None:
             async with asyncio.timeout(30):
                 while model.has_more:
                     await asyncio.sleep(0)
-            refused = model.submit(before, Question(np.array([1]), NO_OBJECTIVE, False, ()), 0.0, lambda _: None)
+            refused = model.submit(Question(before, np.array([1]), ()), 0.0, lambda _: None)
             assert isinstance(refused, Refusal)
             assert refused.reason is RefusalReason.LOADING
             assert not model.accepted

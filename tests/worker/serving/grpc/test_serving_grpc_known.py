@@ -14,12 +14,13 @@ from tests.support.serving.questions import question_of
 from tests.support.serving.serving import FakeWorker
 from tests.support.serving.typed_worker import TypedWorker
 
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
+from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
+from gnnserve_worker.serving.requests import Question
 
 NODES = 20
 MOST_NODES = 1000
@@ -45,7 +46,7 @@ def outcome(raw: bytes, known: KnownMessages | None, revision: ServedRevision) -
         asked = ask(codec, raw, revision)
     except RequestError as error:
         return error.code, str(error)
-    return *told, asked.nodes.tolist(), asked.objective, asked.outputs, asked.seed, asked.answer_form, asked.priority
+    return *told, asked.nodes.tolist(), asked.wishes, asked.outputs, asked.answer_form
 
 
 def varied(draw: random.Random) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures
 from gnnserve_worker.asking.overlay import GraphOverlays, OverlaySupport, StandIn
 from gnnserve_worker.asking.overlay_ids import IdsWithTypes
-from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.asking.type_ids import TargetIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import lay_out, string_ids
@@ -46,6 +46,7 @@ from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
+from gnnserve_worker.serving.requests import Question
 from gnnserve_worker.serving.security.credentials import Credentials
 
 Tensors = dict[str, tuple[str, list[Any], list[int]]]

@@ -39,11 +39,12 @@ from gnnserve_api.limits import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_worker.asking import naming
 from gnnserve_worker.asking.overlay import OverlaySupport
-from gnnserve_worker.asking.question import Question, RequestError, wishes_of_head
+from gnnserve_worker.asking.question import RequestError, wishes_of_head
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import integer_ids
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.openapi import complete
+from gnnserve_worker.serving.requests import Question
 
 FEW_IDS = naming._FEW_IDS
 NEW = {"id": 99, "features": [1, 2, 3, 4, 5]}
@@ -98,13 +99,13 @@ def test_new_nodes_edges_and_overrides_become_arrays() -> None:
         [[2, NODES], [NODES + 1, NODES], [1, 2]],
         [NODES, 2],
     )
-    assert question.seed == 7
+    assert question.wishes.seed == 7
 
 
 def test_request_that_brings_nothing_is_an_ordinary_one() -> None:
     for overlay in (None, {}, {"nodes": [], "edges": []}):
         assert ask({"nodes": [3], "overlay": overlay}).overlay is None
-    assert ask({"nodes": [3]}).seed is None
+    assert ask({"nodes": [3]}).wishes.seed is None
 
 
 def test_sparse_features_go_by_number_where_the_source_names_no_columns() -> None:
@@ -491,9 +492,9 @@ def test_seeds_are_63_bits(seed: int) -> None:
 def test_seed_of_the_body_goes_before_that_of_the_head() -> None:
     wishes = wishes_of_head({b"gnnserve-seed": b" 5 "})
     for body, seed in ((b'{"nodes": [0]}', 5), (b'{"nodes": [0], "seed": 0}', 0)):
-        assert question_of(JSON, body, POSITIONS, wishes=wishes).seed == seed
+        assert question_of(JSON, body, POSITIONS, wishes=wishes).wishes.seed == seed
     body = arrays([0], [], [[0, 1]], [], [])
-    assert question_of(ARRAYS, body, POSITIONS, wishes=wishes).seed == 5
+    assert question_of(ARRAYS, body, POSITIONS, wishes=wishes).wishes.seed == 5
 
 
 @pytest.mark.parametrize(

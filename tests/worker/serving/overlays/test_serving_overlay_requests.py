@@ -7,7 +7,6 @@ import json
 import logging
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from tests.support.overlays.overlays import arrange_overlay
@@ -27,14 +26,13 @@ from tests.support.serving.serving import (
 )
 
 from gnnserve_api.files.edges import Direction, EdgeRules
-from gnnserve_worker.asking.question import NO_WISHES, Wishes
+from gnnserve_worker.asking.question import Wishes
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine.model import monotonic_ms
-from gnnserve_worker.serving.http import predict
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.requests import Answer, Arrival, Ask, Failure, Head, NodeLeft, Reply, ResolvedRequest
+from gnnserve_worker.serving.requests import Answer, Arrival, Ask, Failure, NodeLeft, PendingRequest, Reply
 from gnnserve_worker.tasks.node_items import NodeItems
 
 GRAPH = Graph(np.zeros(NODES + 1, np.int64), np.zeros(0, np.int32))
@@ -269,11 +267,10 @@ class _WithOverlay(JsonCodec):
         return Ask(NodeItems(), (), ("labels",), Wishes(seed=7), arrange=lambda: (overlay(64), np.array([NODES, 1])))
 
 
-async def ask(client: Client) -> Reply:
-    asked = client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
-    assert isinstance(asked, ResolvedRequest)
+async def ask(client: Client, arrived_ms: float | None = None) -> Reply:
     replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    client.app.predict.ask(asked, replied.set_result)
+    begun = client.app.predict.start(Arrival(_WithOverlay()), b"", replied.set_result, arrived_ms)
+    assert isinstance(begun, PendingRequest)
     return await replied
 
 
@@ -296,7 +293,7 @@ def test_overlays_are_counted_and_timed() -> None:
             assert 'gnnserve_overlay_requests_total{service="digits"} 0.0' in lines
             assert 'stage="overlay"' not in lines
             # As where another revision is asked what both have read.
-            client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
+            client.app.predict.read(Arrival(_WithOverlay()), monotonic_ms())
             reply = await ask(client)
             assert reply.status == 200
             assert b", overlay;dur=" in reply.head
@@ -319,16 +316,11 @@ def test_overlays_are_counted_and_timed() -> None:
 def test_reading_an_overlay_counts_as_its_stage_and_not_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(FakeWorker()) as client:
-            now = iter((0.0, 5_000.0))
-            monkeypatch.setattr(predict, "monotonic_ms", lambda: next(now, monotonic_ms()))
-            asked = client.app.predict.read(Arrival(Head(_WithOverlay(), b"", NO_WISHES), b""))
-            assert isinstance(asked, ResolvedRequest)
-            assert asked.read_ms == 5_000
+            predicting = client.app.predict
+            read = predicting.read
             # As if it had come 5 s ago and had been read since.
-            asked = msgspec.structs.replace(asked, arrived_ms=monotonic_ms() - 5_000)
-            replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            client.app.predict.ask(asked, replied.set_result)
-            timing = (await replied).head.split(b"server-timing: ")[1]
+            monkeypatch.setattr(predicting, "read", lambda arrival, now_ms: read(arrival, now_ms - 5_000))
+            timing = (await ask(client, monotonic_ms() - 5_000)).head.split(b"server-timing: ")[1]
         durations = {part.split(b";dur=")[0]: float(part.split(b"=")[1]) for part in timing.strip().split(b", ")}
         assert durations[b"overlay"] >= 5_000
         assert durations[b"queue"] < 5_000

@@ -23,7 +23,6 @@ from tests.support.serving.two_revisions import FIRST, SECOND, STAYS, DirectCall
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.routing import AffineCost, Canary, RoutingMode, RoutingTable
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.programs.failure import ProgramFailure
@@ -36,6 +35,7 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.process.canary import ServedCanary
 from gnnserve_worker.serving.process.log_follower import LogFollower
+from gnnserve_worker.serving.requests import Question
 from gnnserve_worker.serving.security.access import Access
 
 
@@ -324,10 +324,9 @@ def test_a_client_that_leaves_takes_along_what_was_asked_of_the_first_in_its_pla
             model = two.client.model
             replies: list[Any] = []
             head = two.client.app.predict  # the callback is never reached
-            lane, question = two.second.lane, Question(np.array([3]), Objective(), False, ())
-            assert lane is not None
-            pending = two.second.submit(lane, question, 0.0, replies.append)
-            again = model.submit(model.lane, question, 0.0, replies.append)  # type: ignore[arg-type]
+            assert two.second.lane is not None and model.lane is not None
+            pending = two.second.submit(Question(two.second.lane, np.array([3]), ()), 0.0, replies.append)
+            again = model.submit(Question(model.lane, np.array([3]), ()), 0.0, replies.append)
             pending.successor = again  # type: ignore[union-attr, assignment]
             head.cancel(pending)  # type: ignore[arg-type]
             left = len(model.accepted) + len(two.second.accepted)

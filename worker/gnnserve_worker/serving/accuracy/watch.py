@@ -24,13 +24,12 @@ import numpy as np
 
 from gnnserve_api.families import point_of
 from gnnserve_api.http.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
 from gnnserve_worker.serving.accuracy.tally import Tally
 from gnnserve_worker.serving.idle.idle_jobs import Job, nodes_of_job
-from gnnserve_worker.serving.requests import Lane
+from gnnserve_worker.serving.requests import Lane, Question
 from gnnserve_worker.tasks.served_labels import NO_VALUES, GivenLabel, Item, KeptAnswer, Measure
 
 
@@ -193,8 +192,9 @@ class AccuracyWatch:
             return None
         return self._next_labels(lane) or self._next_shadow(lane)
 
-    def note_answer(self, lane: Lane, variant: str, question: Question, scores: np.ndarray) -> None:
+    def note_answer(self, variant: str, question: Question, scores: np.ndarray) -> None:
         """Keep a part of an answer about stored nodes, to compute it again. `scores`: float32 [nodes, columns]."""
+        lane = question.lane
         if lane.revision is self._revision and self._measure is not None and self.shadows.wants_answer:
             most = nodes_of_job(lane.chooser.costs, lane.chooser.indices[self.reference])
             self.shadows.kept = self._measure.keep(variant, question.nodes, scores, question.form, most)

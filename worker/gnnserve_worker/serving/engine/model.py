@@ -19,14 +19,12 @@ from operator import attrgetter
 import numpy as np
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
-from gnnserve_api.objective import NO_OBJECTIVE
+from gnnserve_api.objective import DEFAULT_PRIORITY, NO_OBJECTIVE
 from gnnserve_api.pods.routing import Damage, Route, RoutingTable
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.batcher import Batch
 from gnnserve_worker.scheduling.choice import decide_route
 from gnnserve_worker.scheduling.cost_terms import load_of, overlay_parts, round_load
-from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.variants import VariantChooser
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
@@ -41,12 +39,14 @@ from gnnserve_worker.serving.requests import (
     Lane,
     Outcome,
     PendingRequest,
+    Question,
     deliver_all,
     forget,
     open_lane,
     settle,
 )
 from gnnserve_worker.serving.tracing.tracer import Tracer
+from gnnserve_worker.serving.tracing.traces import RequestTrace
 
 _REPLACED = "another revision or other settings took the place of those that the request was read by; send it again"
 _RETRY_WHEN_UNAVAILABLE_S = 1
@@ -251,30 +251,57 @@ class ServedModel:
     # Its requests
 
     def submit(
-        self, lane: Lane, question: Question, arrived_ms: float, deliver: Callable[[Outcome], None]
-    ) -> PendingRequest | Refusal:  # fmt: skip
-        """Submit a question to the present lane, against whose revision it was checked. With an empty objective the
-        service's own applies. `deliver` is called later, never during this call. During it requests of a lower priority
-        may be refused, whose place it takes."""
-        wants_embeddings = "embeddings" in question.outputs
-        request = _request_of(next(self._request_keys), lane, question, arrived_ms, wants_embeddings)
-        seeds, extra, batcher = request.seeds, request.overlay_load, lane.batcher
+        self,
+        question: Question,
+        arrived_ms: float,
+        deliver: Callable[[Outcome], None],
+        trace: RequestTrace | None = None,
+    ) -> PendingRequest | Refusal:
+        """Submit a question to its lane. With an empty objective the service's own applies. `deliver` is called later,
+        never during this call. During it requests of a lower priority may be refused, whose place it takes. `trace`:
+        None: it is not traced."""
+        pending = self._pending_of(question, arrived_ms, deliver, trace)
+        lane, seeds, extra = question.lane, pending.seeds, pending.overlay_load
+        batcher = lane.batcher
         self.metrics.counters.offered_seeds += load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds
         if self.state is not ModelState.READY:
             return self.refuse()
         if lane is not self.lane and all(lane is not one for one in self._lanes):
             # Its caller has awaited something since it read the request, and this lane is served no more.
             return Refusal(RefusalReason.LOADING, _REPLACED, _RETRY_WHEN_UNAVAILABLE_S)
-        refusal = batcher.admit(request, question.strict, self._clock_ms())
+        refusal = batcher.admit(pending, bool(question.wishes.strict), self._clock_ms())
         if refusal is not None:
             return refusal
-        pending = PendingRequest(self.accepted, lane, request, question, wants_embeddings, deliver)
-        self.accepted[request.key] = pending
+        self.accepted[pending.key] = pending
         if batcher.admission.displaced:
             lost: list[tuple[int, Outcome]] = [(each.key, why) for each, why in batcher.take_displaced()]
             deliver_all(settle(self.accepted, lost))
         self._go_on()
         return pending
+
+    def _pending_of(
+        self, question: Question, arrived_ms: float, deliver: Callable[[Outcome], None], trace: RequestTrace | None
+    ) -> PendingRequest:
+        """The question as the queue of its lane has it, which is yet to accept it."""
+        lane, nodes, overlay, wishes = question.lane, question.nodes, question.overlay, question.wishes
+        changes, wants_embeddings = lane.changes, "embeddings" in question.outputs
+        seeds, extra, changed, fixed, of_rows = len(nodes), 0, 0, 0.0, 0.0
+        if overlay is not None:
+            most_drawn = seeds * lane.revision.most_drawn_per_seed
+            features = overlay.features
+            fixed, of_rows = overlay_parts(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn)
+            extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
+            changed = int(np.count_nonzero(nodes >= lane.revision.graph.first_new))
+        objective = lane.objective if wishes.objective == NO_OBJECTIVE else wishes.objective
+        needs = STORED_GRAPH
+        if overlay is not None or wants_embeddings or changes is not None:
+            needs = _NEEDS[overlay is not None, wants_embeddings, changes is not None and changes.needed.changes]
+        named = None if wishes.variant is None else lane.chooser.indices[wishes.variant]
+        return PendingRequest(
+            next(self._request_keys), seeds, objective, arrived_ms, needs, extra, changed, fixed, of_rows, named,
+            wishes.priority or DEFAULT_PRIORITY,
+            accepted=self.accepted, question=question, deliver=deliver, trace=trace,
+        )  # fmt: skip
 
     def would_refuse(self, seeds: int, now_ms: float) -> Refusal | None:
         """The refusal that a request with the service's own objective would get now, if it is known from the last one:
@@ -298,7 +325,7 @@ class ServedModel:
         """Cancel a request whose client is gone, of this model or another: nothing more is computed or delivered for
         it."""
         pending.cancelled = True
-        forget(pending.accepted, pending.request.key)
+        forget(pending.accepted, pending.key)
 
     @property
     def queued_seeds(self) -> int:
@@ -345,7 +372,7 @@ class ServedModel:
             return
         for pending, outcome in outcomes:
             if isinstance(outcome, Answer) and pending.question.overlay is None:
-                self.watch.note_answer(pending.lane, outcome.variant, pending.question, outcome.scores)
+                self.watch.note_answer(outcome.variant, pending.question, outcome.scores)
                 return
 
     def next_task(self) -> IdleTask | None:
@@ -373,23 +400,3 @@ class ServedModel:
     def _refuse_accepted(self, keys: list[int]) -> None:
         refusal = self.refuse()
         deliver_all(settle(self.accepted, [(key, refusal) for key in keys]))
-
-
-def _request_of(key: int, lane: Lane, question: Question, arrived_ms: float, wants_embeddings: bool) -> Request:
-    """The question as the lane's queue has it."""
-    nodes, overlay, changes = question.nodes, question.overlay, lane.changes
-    seeds, extra, changed, fixed, of_rows = len(nodes), 0, 0, 0.0, 0.0
-    if overlay is not None:
-        most_drawn = seeds * lane.revision.most_drawn_per_seed
-        features = overlay.features
-        fixed, of_rows = overlay_parts(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn)
-        extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
-        changed = int(np.count_nonzero(nodes >= lane.revision.graph.first_new))
-    objective = lane.objective if question.objective == NO_OBJECTIVE else question.objective
-    needs = STORED_GRAPH
-    if overlay is not None or wants_embeddings or changes is not None:
-        needs = _NEEDS[overlay is not None, wants_embeddings, changes is not None and changes.needed.changes]
-    named = None if question.variant is None else lane.chooser.indices[question.variant]
-    return Request(
-        key, seeds, objective, arrived_ms, needs, extra, changed, fixed, of_rows, named, question.priority
-    )  # fmt: skip

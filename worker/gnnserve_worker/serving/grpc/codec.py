@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from gnnserve_api.http.protocol import ErrorDetail
 from gnnserve_api.limits import OverlayLimits
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, counted
+from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 from gnnserve_worker.asking.tensors import (
     AsBytes,
     Contents,
@@ -53,7 +53,7 @@ from gnnserve_worker.serving.http.tensors.request import (
     read_request,
 )
 from gnnserve_worker.serving.http.tensors.served import OVERLAY, read_by
-from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer, Question
 from gnnserve_worker.tasks.served import AnswerTensors
 
 _LISTS = {Datatype.INT64: "int64_contents", Datatype.FP32: "fp32_contents", Datatype.BYTES: "bytes_contents"}

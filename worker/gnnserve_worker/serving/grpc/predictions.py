@@ -36,7 +36,7 @@ from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.codecs.recommending.tensors import RECOMMENDS
 from gnnserve_worker.serving.http.waiting_request import WaitingRequest
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
-from gnnserve_worker.serving.requests import Head, PendingRequest, Reply
+from gnnserve_worker.serving.requests import Arrival, PendingRequest, Reply
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
 _PARENT = PARENT_HEADER.decode()
@@ -63,15 +63,15 @@ def wishes_of(metadata: Fields) -> Wishes:
     return wishes_of_head(dict(headers))
 
 
-def head_of(codec: InferCodec, metadata: Fields) -> Head:
-    """The head of a request by the metadata of its call. Raises RequestError."""
+def head_of(codec: InferCodec, metadata: Fields) -> Arrival:
+    """The head of a request, without a body, by the metadata of its call. Raises RequestError."""
     parent, has_wishes = None, False
     for name, value in metadata:
         if name in _WISHES:
             has_wishes = True
         elif name == _PARENT and parent is None:
             parent = value.encode() if isinstance(value, str) else value
-    return Head(codec, b"", wishes_of(metadata) if has_wishes else NO_WISHES, path=_PATH, parent=parent)
+    return Arrival(codec, b"", wishes_of(metadata) if has_wishes else NO_WISHES, path=_PATH, parent=parent)
 
 
 class _ListenerState:

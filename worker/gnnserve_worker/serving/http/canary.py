@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
-from gnnserve_worker.asking.question import Question, Wishes
 from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.hooks import Begin, Begun, Respond
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.requests import Arrival, Head, Reply, RequestAheadOfLog, ResolvedRequest
+from gnnserve_worker.serving.requests import Arrival, Ask, Question, Reply
 
 _GOLDEN_RATIO = 0.6180339887498949
 """Its multiples, without their whole parts, are spread evenly over 0 to 1."""
+_SHARE_OF_WAIT = 0.5
+"""Part of the time that a request may wait for its offset in which it waits for the canary."""
 _OK, _TIMED_OUT = 200, 504
 _MULTIPLIER, _WORD = 0x9E3779B97F4A7C15, 1 << 64
 """Spread neighbouring seeds over all numbers of 64 bits."""
@@ -40,39 +39,37 @@ class CanaryShare:
 
     def begin(self, arrival: Arrival, respond: Respond, go_on: Begin) -> Begun:  # noqa: PLR0911 - a rung a revision
         """`go_on` asks the first revision."""
-        head, body = arrival.head, arrival.body
-        if arrival.arrived_ms is None:
-            arrival = Arrival(head, body, monotonic_ms(), arrival.trace)
+        codec = arrival.codec
 
         def ask_first() -> Begun:
             return go_on(arrival, respond)
 
-        if not (self.percent and head.codec.is_for_canary):
+        if not (self.percent and codec.is_for_canary):
             return ask_first()
-        is_drawn, may_have_seed = self._draw(head), head.codec.may_have_seed(body)
+        is_drawn, may_have_seed = self._draw(arrival), codec.may_have_seed(arrival.body)
         if not (is_drawn or may_have_seed):
             return ask_first()
         # Whose it is must not depend on which of both has room, so that a body with a seed is read in any case.
-        of_first = None if is_drawn else self._first.read(arrival, must_parse=True)
+        of_first = None if is_drawn else self._first.read(arrival, monotonic_ms(), must_parse=True)
         if of_first is not None and not isinstance(of_first, Reply) and not self._is_canarys(of_first, is_drawn):
-            return self._first.begin(of_first, respond)
-        asked = self._canary.read(arrival, must_parse=may_have_seed)
+            return self._first.begin(arrival, of_first, respond)
+        asked = self._canary.read(arrival, monotonic_ms(), must_parse=may_have_seed)
         if not isinstance(asked, Reply):
             if not self._is_canarys(asked, is_drawn):
-                return ask_first() if of_first is None else self._first.begin(of_first, respond)
-            begun = self._ask_canary(asked, respond, ask_first)
+                return ask_first() if of_first is None else self._first.begin(arrival, of_first, respond)
+            begun = self._ask_canary(arrival, asked, respond, ask_first)
             if not isinstance(begun, Reply):
                 return begun
             self.passed_on += 1
             return ask_first()
         if of_first is None:
-            of_first = self._first.read(arrival)
+            of_first = self._first.read(arrival, monotonic_ms())
         if not isinstance(of_first, Reply) and self._is_canarys(of_first, is_drawn):
             self.passed_on += 1  # else it is wrong for both of them
-        return self._first.begin(of_first, respond)
+        return self._first.begin(arrival, of_first, respond)
 
     def _ask_canary(
-        self, asked: ResolvedRequest | RequestAheadOfLog, respond: Respond, ask_first: Callable[[], Begun]
+        self, arrival: Arrival, asked: Question | Ask, respond: Respond, ask_first: Callable[[], Begun]
     ) -> Begun:
         """A reply: the canary refuses it at once."""
 
@@ -88,24 +85,23 @@ class CanaryShare:
             else:
                 begun.successor = again
 
-        if isinstance(asked, RequestAheadOfLog):
-            asked = msgspec.structs.replace(asked, deadline_ms=(monotonic_ms() + asked.deadline_ms) / 2)
-        begun = self._canary.begin(asked, take)
+        begun = self._canary.begin(arrival, asked, take, _SHARE_OF_WAIT)
         return begun
 
-    def _draw(self, head: Head) -> bool:
-        """Whether it is the canary's, as far as the head says."""
-        if head.wishes.seed is not None:
-            return is_of_canary(head.wishes.seed, self.percent)
+    def _draw(self, arrival: Arrival) -> bool:
+        """Whether it is the canary's, as far as its head says."""
+        seed = arrival.wishes.seed
+        if seed is not None:
+            return is_of_canary(seed, self.percent)
         self._drawn = (self._drawn + _GOLDEN_RATIO) % 1.0
         return self._drawn * 100 < self.percent
 
-    def _is_canarys(self, asked: ResolvedRequest | RequestAheadOfLog, is_drawn: bool) -> bool:
+    def _is_canarys(self, asked: Question | Ask, is_drawn: bool) -> bool:
         """Whether it is the canary's, now that the body is read."""
-        said: Question | Wishes = asked.question if isinstance(asked, ResolvedRequest) else asked.wishes
-        if said.variant is not None:
+        wishes = asked.wishes
+        if wishes.variant is not None:
             return False
-        return is_drawn if said.seed is None else is_of_canary(said.seed, self.percent)
+        return is_drawn if wishes.seed is None else is_of_canary(wishes.seed, self.percent)
 
 
 def is_of_canary(seed: int, percent: int) -> bool:

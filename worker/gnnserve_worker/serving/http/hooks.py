@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from gnnserve_worker.serving.engine.model import monotonic_ms
 from gnnserve_worker.serving.http.waiting_request import WaitingRequest
 from gnnserve_worker.serving.requests import Arrival, PendingRequest, Reply
@@ -36,12 +38,11 @@ class TracingHook:
         self._tracer = tracer
 
     def begin(self, arrival: Arrival, respond: Respond, go_on: Begin) -> Begun:
-        tracer, head = self._tracer, arrival.head
-        arrived_ms = monotonic_ms() if arrival.arrived_ms is None else arrival.arrived_ms
-        trace = tracer.begin(head.parent, head.path, arrived_ms)
-        arrival = Arrival(head, arrival.body, arrived_ms, trace)
+        tracer = self._tracer
+        trace = tracer.begin(arrival.parent, arrival.path, arrival.arrived_ms)
         if trace is None:
             return go_on(arrival, respond)
+        arrival = msgspec.structs.replace(arrival, trace=trace)
 
         def respond_and_end(reply: Reply) -> None:
             respond(reply)

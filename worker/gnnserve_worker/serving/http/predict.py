@@ -16,19 +16,16 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, assert_never
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.families import Capabilities
-from gnnserve_api.limits import OverlayLimits
-from gnnserve_api.objective import DEFAULT_PRIORITY, NO_OBJECTIVE, Objective
 from gnnserve_worker.asking.question import (
     IN_HEAD,
     MIN_OFFSET,
     NO_WISHES,
     VARIANT,
-    BehindError,
     ErrorCode,
-    Question,
     RequestError,
     Wish,
     Wishes,
@@ -54,15 +51,13 @@ from gnnserve_worker.serving.requests import (
     Codec,
     ErrorForm,
     Failure,
-    Head,
     Lane,
     NodeLeft,
     NotFinite,
     Outcome,
     PendingRequest,
+    Question,
     Reply,
-    RequestAheadOfLog,
-    ResolvedRequest,
 )
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -121,14 +116,20 @@ class Predict:
         self._refusal_replies: dict[type[Codec], Reply] = {}
         """The encoded replies of `_refusal`, by the form of the request."""
 
-    def start(self, head: Head, body: bytes, respond: Respond, arrived_ms: float | None = None) -> Begun:
-        """`respond` is called later, unless there is a reply at once or the request is cancelled. `arrived_ms`: None:
-        now."""
-        arrival = Arrival(head, body, arrived_ms)
+    def start(self, head: Arrival, body: bytes, respond: Respond, arrived_ms: float | None = None) -> Begun:
+        """`head`: the request without its body. `respond` is called later, unless there is a reply at once or the
+        request is cancelled. `arrived_ms`: None: now."""
+        now_ms = monotonic_ms()
+        arrival = Arrival(
+            head.codec, head.query, head.wishes, head.coding, head.path, head.parent, body,
+            now_ms if arrived_ms is None else arrived_ms,
+        )  # fmt: skip
         if self._model.tracer is not None or self.canary is not None:
             return self._start_hooked(arrival, respond)
-        asked = self.read(arrival)
-        return self.ask(asked, respond) if isinstance(asked, ResolvedRequest) else self.begin(asked, respond)
+        asked = self.read(arrival, now_ms)
+        if isinstance(asked, Question):
+            return self.ask(arrival, asked, respond)
+        return self.begin(arrival, asked, respond)
 
     def hooks(self) -> list[Hook]:
         """What every request goes through, in this order, the first around all others."""
@@ -138,98 +139,88 @@ class Predict:
 
     def _start_hooked(self, arrival: Arrival, respond: Respond) -> Begun:
         def go_on(arrival: Arrival, respond: Respond) -> Begun:
-            return self.begin(self.read(arrival), respond)
+            return self.begin(arrival, self.read(arrival, monotonic_ms()), respond)
 
         begin: Begin = go_on
         for hook in reversed(self.hooks()):
             begin = partial(hook.begin, go_on=begin)
         return begin(arrival, respond)
 
-    def begin(self, asked: ResolvedRequest | RequestAheadOfLog | Reply, respond: Respond) -> Begun:
-        if isinstance(asked, ResolvedRequest):
-            return self.ask(asked, respond)
-        return self._hold(asked, respond) if isinstance(asked, RequestAheadOfLog) else asked
+    def begin(
+        self, arrival: Arrival, asked: Question | Ask | Reply, respond: Respond, share_of_wait: float = 1.0
+    ) -> Begun:
+        """`asked`: what the request was read as. `share_of_wait`: part of the time that it may wait for its offset in
+        which it does."""
+        if isinstance(asked, Question):
+            return self.ask(arrival, asked, respond)
+        return self._hold(arrival, asked.wishes, respond, share_of_wait) if isinstance(asked, Ask) else asked
 
-    def read(self, arrival: Arrival, *, must_parse: bool = False) -> ResolvedRequest | RequestAheadOfLog | Reply:  # noqa: PLR0911 - a ladder
-        """`must_parse`: refuse it unread on no account, because what it says is to be known."""
-        begun_ms = monotonic_ms()
-        head, body, arrived_ms, lane = arrival.head, arrival.body, arrival.arrived_ms, self._model.lane
-        if arrived_ms is None:
-            arrived_ms = begun_ms
-        codec = head.codec
+    def read(self, arrival: Arrival, now_ms: float, *, must_parse: bool = False) -> Question | Ask | Reply:
+        """Read a request, now. An `Ask` has to wait for its offset. `must_parse`: refuse it unread on no account,
+        because what it says is to be known."""
+        codec, lane = arrival.codec, self._model.lane
         if codec.model is not None and codec.model != self._service:
             return self.refuse_request(unknown_model(codec.model, self._service), codec.encode_error)
         if lane is None:
             return self.refuse(self._model.refuse(), codec.encode_error)
         if lane.batcher.memory.known is not None:
-            refused = self._refuse_unread(arrival, lane, arrived_ms, must_parse=must_parse)
+            refused = self._refuse_unread(arrival, lane, must_parse=must_parse)
             if refused is not None:
                 return refused
         revision, limits = lane.revision, lane.overlay_limits
         try:
-            ask = codec.decode(body, head.query, revision, lane.batching.max_queued_seeds, limits)
-            question = resolve(ask, head.wishes, revision, limits)
+            ask = codec.decode(arrival.body, arrival.query, revision, lane.batching.max_queued_seeds, limits)
+            asked = resolve(ask, arrival.wishes, lane)
         except RequestError as error:
             return self.refuse_request(error, codec.encode_error)
-        except BehindError as behind:
-            return _behind(arrival, arrived_ms, behind, lane.objective)
         except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
             return self.fail(error, codec.encode_error)
-        read_ms, receive_ms = 0.0, None
-        if question.overlay is not None:
-            read_ms = monotonic_ms() - begun_ms
-        if head.wishes.all_times:
-            receive_ms = monotonic_ms() - begun_ms - read_ms
-        task = revision.task
-        is_large = len(question.nodes) * task.numbers_per_node > _MOST_AT_ONCE
-        is_large = is_large and task.is_large(question, _MOST_AT_ONCE)
-        return ResolvedRequest(arrival, lane, question, arrived_ms, is_large, read_ms, receive_ms)
+        is_timed = ask.arrange is not None or arrival.wishes.all_times
+        if is_timed and isinstance(asked, Question):
+            asked = msgspec.structs.replace(asked, read_ms=monotonic_ms() - now_ms)
+        return asked
 
-    def ask(self, asked: ResolvedRequest, respond: Respond) -> PendingRequest | Reply:
+    def ask(self, arrival: Arrival, question: Question, respond: Respond) -> PendingRequest | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
-        question, trace, timeout = asked.question, asked.arrival.trace, None
+        trace, timeout_ms, timeout = arrival.trace, question.wishes.timeout_ms, None
         if question.overlay is not None:
-            self._note_overlay(question.overlay, asked)
-        if question.timeout_ms is not None:
-            timeout = Timeout(respond, partial(self._give_up, asked))
+            self._note_overlay(question.overlay, question)
+        if timeout_ms is not None:
+            timeout = Timeout(respond, partial(self._give_up, arrival, question))
             respond = timeout.respond
-        deliver = partial(self._deliver, asked, respond)
-        pending = self._model.submit(asked.lane, question, asked.arrived_ms, deliver)
+        deliver = partial(self._deliver, arrival, question, respond)
+        pending = self._model.submit(question, arrival.arrived_ms, deliver, trace)
         if trace is not None:
-            trace.seeds, trace.revision = len(question.nodes), asked.lane.revision.manifest.revision
+            trace.seeds, trace.revision = len(question.nodes), question.lane.revision.manifest.revision
         if isinstance(pending, Refusal):
-            return self.refuse(pending, asked.arrival.head.codec.encode_error)
-        if trace is not None:
-            pending.trace = trace
-        if timeout is not None and question.timeout_ms is not None:
-            timeout.start(pending, asked.arrived_ms + question.timeout_ms - monotonic_ms())
+            return self.refuse(pending, arrival.codec.encode_error)
+        if timeout is not None and timeout_ms is not None:
+            timeout.start(pending, arrival.arrived_ms + timeout_ms - monotonic_ms())
         return pending
 
-    def _note_overlay(self, overlay: Overlay, asked: ResolvedRequest) -> None:
+    def _note_overlay(self, overlay: Overlay, question: Question) -> None:
         # Not in `read`: of two revisions that read a request, one is asked.
-        revision = asked.lane.revision
         if len(overlay.features):
-            self._model.watch.note_inputs(revision, overlay.features)
-        self._counters.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
+            self._model.watch.note_inputs(question.lane.revision, overlay.features)
+        self._counters.count_overlay(overlay.new_nodes, overlay.edges, question.read_ms)
 
-    def _give_up(self, asked: ResolvedRequest, pending: PendingRequest) -> Reply | None:
+    def _give_up(self, arrival: Arrival, question: Question, pending: PendingRequest) -> Reply | None:
         """The reply to a request whose time has passed, and which is dropped; None: it has its outcome."""
-        if self._model.accepted.get(pending.request.key) is not pending:
+        if self._model.accepted.get(pending.key) is not pending:
             return None
         self._model.cancel(pending)
-        problem = f"{asked.question.timeout_ms:,.15g} ms have passed, and the answer is not there"
+        problem = f"{question.wishes.timeout_ms:,.15g} ms have passed, and the answer is not there"
         remedy = "allow more time, or ask for a latency (latencyMs), which chooses a variant that keeps it"
         error = RequestError(ErrorCode.TIMED_OUT, "timeout", problem, remedy)
-        return self.refuse_request(error, asked.arrival.head.codec.encode_error)
+        return self.refuse_request(error, arrival.codec.encode_error)
 
-    def _refuse_unread(self, arrival: Arrival, lane: Lane, arrived_ms: float, *, must_parse: bool) -> Reply | None:
+    def _refuse_unread(self, arrival: Arrival, lane: Lane, *, must_parse: bool) -> Reply | None:
         """Under overload most requests end here, so that refusing takes little of what answering needs: the body is not
         parsed, and the reply is encoded once for as long as the reason is the same. None: it has to be read."""
-        head, body = arrival.head, arrival.body
-        codec = head.codec
+        codec, body = arrival.codec, arrival.body
         seeds = codec.estimate_seeds(body, lane.revision)
-        refusal = self._model.would_refuse(seeds, arrived_ms)
-        if refusal is None or must_parse or head.wishes.may_choose() or codec.may_choose(body):
+        refusal = self._model.would_refuse(seeds, arrival.arrived_ms)
+        if refusal is None or must_parse or arrival.wishes.may_choose() or codec.may_choose(body):
             return None
         self._counters.offered_seeds += seeds
         self._counters.count_refused(refusal.reason)
@@ -242,19 +233,23 @@ class Predict:
             reply = self._refusal_replies[type(codec)] = refusal_reply(refusal, codec.encode_error)
         return reply
 
-    def _hold(self, behind: RequestAheadOfLog, respond: Respond) -> WaitingRequest | Reply:
-        """Let a request wait until the worker has applied its offset; it is read and asked then."""
-        updates, size, form = self._updates, len(behind.arrival.body), behind.arrival.head.codec.encode_error
-        assert updates is not None  # noqa: S101  (the graph of its revision changes)
+    def _hold(self, arrival: Arrival, wishes: Wishes, respond: Respond, share: float) -> WaitingRequest | Reply:
+        """Let a request wait until the worker has applied its offset; it is read and asked then. Nothing else that was
+        read of it is kept."""
+        updates, size, form = self._updates, len(arrival.body), arrival.codec.encode_error
+        min_offset = wishes.min_offset
+        assert updates is not None and min_offset is not None  # noqa: S101  (the graph of its revision changes)
         if self._held_bytes + size > _MOST_HELD_BYTES:
             message = f"requests that wait for their offset have more than {_MOST_HELD_BYTES:,} bytes; send it again"
             return self.refuse(Refusal(RefusalReason.QUEUE_FULL, message, 1), form)
         self._held_bytes += size
+        now_ms = monotonic_ms()
+        deadline_ms = now_ms + share * (arrival.arrived_ms + _patience_ms(wishes) - now_ms)
 
         async def run(held: WaitingRequest) -> None:
             try:
-                asked = await self._read_when_applied(behind, updates)
-                reply = self.ask(asked, respond) if isinstance(asked, ResolvedRequest) else asked
+                asked = await self._read_when_applied(arrival, min_offset, deadline_ms, updates)
+                reply = self.ask(arrival, asked, respond) if isinstance(asked, Question) else asked
                 if isinstance(reply, PendingRequest):
                     held.successor = reply
                 else:
@@ -267,17 +262,19 @@ class Predict:
 
         return WaitingRequest(run, let_go)
 
-    async def _read_when_applied(self, behind: RequestAheadOfLog, updates: Updates) -> ResolvedRequest | Reply:
-        form = behind.arrival.head.codec.encode_error
+    async def _read_when_applied(
+        self, arrival: Arrival, min_offset: int, deadline_ms: float, updates: Updates
+    ) -> Question | Reply:
+        form = arrival.codec.encode_error
 
         async def is_reached() -> bool:
             return await wait_for_offset(
-                updates, behind.min_offset, behind.deadline_ms, lambda: self._model.state is ModelState.READY
+                updates, min_offset, deadline_ms, lambda: self._model.state is ModelState.READY
             )
 
         while await is_reached():
-            asked = self.read(behind.arrival)
-            if not isinstance(asked, RequestAheadOfLog):
+            asked = self.read(arrival, monotonic_ms())
+            if not isinstance(asked, Ask):
                 return asked
             # Another revision took over, whose graph does not have the offset yet.
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -288,7 +285,7 @@ class Predict:
                 ErrorCode.OFFSET_NOT_REACHED,
                 "minOffset",
                 f"this worker has applied offset {updates.applied:,} of {updates.last:,} that it knows of, and "
-                f"{behind.min_offset:,} is wanted",
+                f"{min_offset:,} is wanted",
                 "send it again, allow more time by objective.latencyMs, or ask for an earlier offset",
             ),
             form,
@@ -322,14 +319,14 @@ class Predict:
         self._counters.count_error(error.code)
         return error_reply(error, form)
 
-    def _deliver(self, asked: ResolvedRequest, respond: Respond, outcome: Outcome) -> None:
+    def _deliver(self, arrival: Arrival, question: Question, respond: Respond, outcome: Outcome) -> None:
         if not isinstance(outcome, Answer):
-            respond(self._reply_without_answer(outcome, asked.arrival.head.codec.encode_error))
+            respond(self._reply_without_answer(outcome, arrival.codec.encode_error))
             return
         try:
-            reply = self._encode(asked, outcome)
+            reply = self._encode(arrival, question, outcome)
         except Exception as error:  # noqa: BLE001  (as in `read`)
-            reply = self.fail(error, asked.arrival.head.codec.encode_error)
+            reply = self.fail(error, arrival.codec.encode_error)
         respond(reply)
 
     def _reply_without_answer(self, outcome: NoAnswer, form: ErrorForm) -> Reply:
@@ -363,22 +360,26 @@ class Predict:
         self._model.note_failure()
         return internal_error_reply(message, form)
 
-    def _encode(self, asked: ResolvedRequest, answer: Answer) -> Reply:
+    def _encode(self, arrival: Arrival, question: Question, answer: Answer) -> Reply:
+        codec, trace, queue_ms = arrival.codec, arrival.trace, answer.queue_ms
         # Reading an overlay takes the longer, the more it brings: it counts as what it is, and not as waiting.
-        receive_ms, overlay_ms, head = asked.receive_ms, answer.times.overlay_ms + asked.read_ms, asked.arrival.head
-        queue_ms = answer.queue_ms
-        if asked.read_ms or receive_ms:
-            queue_ms = max(0.0, queue_ms - asked.read_ms - (receive_ms or 0.0))
+        read_ms, overlay_ms, receive_ms = question.read_ms, answer.times.overlay_ms, None
+        if arrival.wishes.all_times:
+            receive_ms = read_ms if question.overlay is None else 0.0
+        if read_ms:
+            queue_ms = max(0.0, queue_ms - read_ms)
+            overlay_ms += 0.0 if question.overlay is None else read_ms
+        revision = question.lane.revision
+        in_pieces = len(question.nodes) * revision.task.numbers_per_node > _MOST_AT_ONCE
+        in_pieces = in_pieces and revision.task.is_large(question, _MOST_AT_ONCE)
         is_in_time = None if answer.objective.latency_ms is None else partial(_is_in_time, answer)
-        encoded = head.codec.encode_answer(
-            answer, asked.question, asked.lane.revision, is_in_time, in_pieces=asked.is_large
-        )
-        if head.coding is not None:
-            encoded = compress(encoded, head.coding)
-        lines, pieces, trace = encoded.head, encoded.pieces, asked.arrival.trace
+        encoded = codec.encode_answer(answer, question, revision, is_in_time, in_pieces=in_pieces)
+        if arrival.coding is not None:
+            encoded = compress(encoded, arrival.coding)
+        lines, pieces = encoded.head, encoded.pieces
         if trace is not None:
             trace.variant, trace.latency_ms = answer.variant, answer.objective.latency_ms
-        if receive_ms is not None or head.codec.tells_times:
+        if receive_ms is not None or codec.tells_times:
             send_ms = None if receive_ms is None or pieces is not None else monotonic_ms() - answer.finished_ms
             lines += self._timing.tell(answer.times, queue_ms, overlay_ms, receive_ms, send_ms)
         trace_id = None if trace is None else trace.ids.trace_id
@@ -398,36 +399,32 @@ class Predict:
         )
 
 
-def _behind(arrival: Arrival, arrived_ms: float, behind: BehindError, own: Objective) -> RequestAheadOfLog:
-    """`own`: the service's objective, which holds where the request has none."""
-    wishes = behind.wishes
-    wanted = own if wishes.objective == NO_OBJECTIVE else wishes.objective
-    patience_ms = WAIT_WITHOUT_LATENCY_MS if wanted.latency_ms is None else wanted.latency_ms
-    if wishes.timeout_ms is not None:
-        patience_ms = min(patience_ms, wishes.timeout_ms)
-    timed = Arrival(arrival.head, arrival.body, arrived_ms, arrival.trace)
-    return RequestAheadOfLog(timed, behind.min_offset, arrived_ms + patience_ms, wishes)
+def _patience_ms(wishes: Wishes) -> float:
+    """Time from its arrival for which a request may wait for its offset."""
+    latency_ms = wishes.objective.latency_ms
+    patience_ms = WAIT_WITHOUT_LATENCY_MS if latency_ms is None else latency_ms
+    return patience_ms if wishes.timeout_ms is None else min(patience_ms, wishes.timeout_ms)
 
 
 def _is_in_time(answer: Answer) -> bool:
     return answer.objective_met(monotonic_ms())
 
 
-def resolve(ask: Ask, head: Wishes, revision: ServedRevision, limits: OverlayLimits) -> Question:
-    """`head`: wishes of the request's head. Raises RequestError, and BehindError before any id is looked up, which the
-    changes may bring."""
-    wishes = head if ask.wishes is NO_WISHES else ask.wishes.or_else(head)
-    if wishes.min_offset is not None:
-        _require_offset(wishes.min_offset, wishes, revision, _place_of(MIN_OFFSET, ask))
-    variant = wishes.variant
-    if variant is not None:
-        check_variant(variant, ask.outputs, ask.arrange is not None, revision, _place_of(VARIANT, ask))
+def resolve(ask: Ask, head: Wishes, lane: Lane) -> Question | Ask:
+    """Find what a request asks about in the revision of the lane. `head`: wishes of the request's head. An `Ask`: the
+    changes may yet bring that, since the offset which it asks for is not applied; nothing is looked up. Raises
+    RequestError."""
+    wishes, revision = head if ask.wishes is NO_WISHES else ask.wishes.or_else(head), lane.revision
+    if wishes.min_offset is not None and _is_ahead(wishes.min_offset, revision, _place_of(MIN_OFFSET, ask)):
+        return msgspec.structs.replace(ask, wishes=wishes.or_else(Wishes(lane.objective)))
+    if wishes.variant is not None:
+        check_variant(wishes.variant, ask.outputs, ask.arrange is not None, revision, _place_of(VARIANT, ask))
     overlay: Overlay | None = None
     try:
         if ask.arrange is not None:
             overlay, nodes = ask.arrange()
         else:
-            otherwise = revision.compute.overlays.hint if ask.may_bring and limits.max_nodes else ""
+            otherwise = revision.compute.overlays.hint if ask.may_bring and lane.overlay_limits.max_nodes else ""
             ids, naming = ask.ids, revision.graph.naming
             nodes = naming.find_integers(ids, otherwise) if isinstance(ids, np.ndarray) else naming.find(ids, otherwise)
     except RequestError as error:
@@ -436,10 +433,7 @@ def resolve(ask: Ask, head: Wishes, revision: ServedRevision, limits: OverlayLim
     joined = ask.items.joined
     if joined is not None:
         nodes, form = joined(nodes, overlay)
-    return Question(
-        nodes, wishes.objective, bool(wishes.strict), ask.outputs, overlay, wishes.seed, variant, form,
-        wishes.timeout_ms, wishes.priority or DEFAULT_PRIORITY, ask.answer_form,
-    )  # fmt: skip
+    return Question(lane, nodes, ask.outputs, wishes, overlay, form, ask.answer_form)
 
 
 def _place_of(wish: Wish, ask: Ask) -> str:
@@ -447,13 +441,12 @@ def _place_of(wish: Wish, ask: Ask) -> str:
     return (ask.places if is_in_body else IN_HEAD)[wish.field]
 
 
-def _require_offset(min_offset: int, wishes: Wishes, revision: ServedRevision, where: str) -> None:
-    """Raises BehindError where the revision's graph does not have that offset yet."""
+def _is_ahead(min_offset: int, revision: ServedRevision, where: str) -> bool:
+    """Whether the revision's graph does not have that offset yet."""
     applied = revision.changes.log.offset
     if applied is None:
         raise no_updates(where, "leave it out")
-    if applied < min_offset:
-        raise BehindError(min_offset, wishes)
+    return applied < min_offset
 
 
 def no_updates(where: str, instead: str = "") -> RequestError:

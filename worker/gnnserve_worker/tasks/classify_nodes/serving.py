@@ -21,7 +21,7 @@ from gnnserve_worker.asking.asked_nodes import TARGET_NODES
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows
 from gnnserve_worker.asking.naming import IdForm
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, check_node_count, shown_value
+from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.variants import MissingEmbeddings, missing_embeddings, most_embedding_columns
 from gnnserve_worker.graph.store import Splits
@@ -34,7 +34,7 @@ from gnnserve_worker.tasks.classify_nodes.tensors import ClassTensors, class_col
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
-from gnnserve_worker.tasks.served import ScoredNodes
+from gnnserve_worker.tasks.served import AskedItems, ScoredNodes
 from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES, NOTHING_HELD_OUT, HeldOutNodes
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
@@ -179,11 +179,11 @@ class ClassifyNodes(NodeItems):
 
     # Answering
 
-    def is_large(self, question: Question, most_numbers: int) -> bool:
+    def is_large(self, question: AskedItems, most_numbers: int) -> bool:
         widths = {"labels": 1, "scores": len(self.classes), "embeddings": self.most_embedding_columns}
         return len(question.nodes) * sum(widths[output] for output in question.outputs) > most_numbers
 
-    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
+    def as_json(self, answer: ScoredNodes, question: AskedItems) -> bytes:
         outputs, body = question.outputs, b""
         if "labels" in outputs:
             body += b'"labels":' + self._labels(answer) + b","
@@ -193,7 +193,7 @@ class ClassifyNodes(NodeItems):
             body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=ARRAYS) + b","
         return body
 
-    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
+    def json_blocks(self, answer: ScoredNodes, question: AskedItems) -> Iterator[bytes]:
         outputs = question.outputs
         if "labels" in outputs:
             yield b'"labels":' + self._labels(answer) + b","
@@ -203,7 +203,7 @@ class ClassifyNodes(NodeItems):
                 yield from encode_rows(matrix)
                 yield b"],"
 
-    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def array(self, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         match question.outputs[0]:
             case "labels":
                 deciding = self.decisive_scores(answer.variant, answer.scores)

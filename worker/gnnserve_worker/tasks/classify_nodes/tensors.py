@@ -9,11 +9,11 @@ import numpy as np
 
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.repository import RevisionManifest
-from gnnserve_worker.asking.question import Question, check_node_count
+from gnnserve_worker.asking.question import check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.asking.variants import capabilities_of
 from gnnserve_worker.models.network import decisive_scores
-from gnnserve_worker.tasks.served import NOTHING_OWN, ScoredNodes
+from gnnserve_worker.tasks.served import NOTHING_OWN, AskedItems, ScoredNodes
 
 _FLOAT32, _INT64 = np.dtype("<f4"), np.dtype("<i8")
 """NumPy reads the names of its types anew each time."""
@@ -64,7 +64,7 @@ class ClassTensors:
             kinds.append(TensorKind("embeddings", Datatype.FP32, (ANY_LENGTH, width), is_optional=True))
         return tuple(kinds)
 
-    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> tuple[Datatype, list[int]]:
         nodes = len(answer.scores)
         if name == "labels" and not self._multi_label:
             return (Datatype.BYTES if self._json_texts else Datatype.INT64), [nodes]
@@ -75,7 +75,7 @@ class ClassTensors:
     def are_texts(self, name: str) -> bool:
         return name == "labels" and not self._multi_label and bool(self._json_texts)
 
-    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         if name != "labels":
             return np.ascontiguousarray(_matrix_of(name, answer), _FLOAT32)
         if self._multi_label:

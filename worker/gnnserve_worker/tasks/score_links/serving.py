@@ -26,7 +26,7 @@ from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.json_arrays import ARRAYS
 from gnnserve_worker.asking.naming import IdForm
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
+from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.tasks.deciding import Decides
@@ -42,7 +42,7 @@ from gnnserve_worker.tasks.score_links.published import PublishedLinks, link_par
 from gnnserve_worker.tasks.score_links.recommending import BestPairs, BestPairsOfTypes
 from gnnserve_worker.tasks.score_links.served_labels import LinkLabels, NoNodeLabels
 from gnnserve_worker.tasks.score_links.tensors import PairTensors
-from gnnserve_worker.tasks.served import ExplainedScores, ScoredNodes
+from gnnserve_worker.tasks.served import AskedItems, ExplainedScores, ScoredNodes
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.INTEGERS: decoding.decoder(PairsRequest[int]),
@@ -124,17 +124,17 @@ class ScoreLinks:
 
     # Answering
 
-    def is_large(self, question: Question, most_numbers: int) -> bool:
+    def is_large(self, question: AskedItems, most_numbers: int) -> bool:
         return False
 
-    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
+    def as_json(self, answer: ScoredNodes, question: AskedItems) -> bytes:
         return b"".join(self.json_blocks(answer, question))
 
-    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
+    def json_blocks(self, answer: ScoredNodes, question: AskedItems) -> Iterator[bytes]:
         for name, one in _outputs(self.links, answer, question).items():
             yield b'"%b":%b,' % (name.encode(), orjson.dumps(one, option=ARRAYS))
 
-    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def array(self, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         return _outputs(self.links, answer, question)[question.outputs[0]].astype("<f4", copy=False)
 
     # Describing
@@ -169,7 +169,7 @@ class ScoreLinks:
         return isinstance(other, ScoreLinks)
 
 
-def _outputs(links: ServedLinks, answer: ScoredNodes, question: Question) -> dict[str, np.ndarray]:
+def _outputs(links: ServedLinks, answer: ScoredNodes, question: AskedItems) -> dict[str, np.ndarray]:
     """The arrays that are asked for, float32 [pairs] each, C-contiguous."""
     outputs, form = question.outputs, question.form
     scores = links.score_by(answer.variant, answer.scores, form.first, form.second)

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.tasks.score_links.description import OUTPUTS
 from gnnserve_worker.tasks.score_links.pairs import check_pair_count
-from gnnserve_worker.tasks.served import NOTHING_OWN, ScoredNodes
+from gnnserve_worker.tasks.served import NOTHING_OWN, AskedItems, ScoredNodes
 
 
 class PairTensors:
@@ -18,7 +17,7 @@ class PairTensors:
     shape, own = (ANY_LENGTH, item_ids), NOTHING_OWN
     names = default_outputs = OUTPUTS
 
-    def __init__(self, outputs: Callable[[ScoredNodes, Question], Mapping[str, np.ndarray]]) -> None:
+    def __init__(self, outputs: Callable[[ScoredNodes, AskedItems], Mapping[str, np.ndarray]]) -> None:
         """`outputs`: arrays of the outputs that are asked for, float32 [pairs]."""
         self._outputs = outputs
         self._answer: ScoredNodes | None = None
@@ -32,13 +31,13 @@ class PairTensors:
     def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
         return tuple(TensorKind(name, Datatype.FP32, (ANY_LENGTH,)) for name in OUTPUTS)
 
-    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> tuple[Datatype, list[int]]:
         return Datatype.FP32, [len(question.form)]
 
     def are_texts(self, name: str) -> bool:
         return False
 
-    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         if answer is not self._answer:
             self._answer, self._arrays = answer, self._outputs(answer, question)
         return self._arrays[name].astype("<f4", copy=False)

@@ -16,10 +16,10 @@ import numpy as np
 from gnnserve_api.http.changes import OFFSET_HEADER
 from gnnserve_api.http.protocol import ErrorDetail
 from gnnserve_api.limits import OverlayLimits
-from gnnserve_worker.asking.question import HEADERS_REMEDY, PREDICT_PATH, ErrorCode, Question, RequestError
+from gnnserve_worker.asking.question import HEADERS_REMEDY, PREDICT_PATH, ErrorCode, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer, Question
 
 ID_BYTES = 8
 _SCORES = ("scores",)

@@ -31,7 +31,7 @@ from gnnserve_worker.asking.overlay_arrays import NumberArrays
 from gnnserve_worker.asking.overlay_checks import NUMBER_BYTES
 from gnnserve_worker.asking.overlay_ids import NumberedIds
 from gnnserve_worker.asking.overlay_parts import LENGTH_BYTES, MOST_PARTS_BYTES, Counts, no_parts
-from gnnserve_worker.asking.question import PREDICT_PATH, Question, RequestError, counted
+from gnnserve_worker.asking.question import PREDICT_PATH, RequestError, counted
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import (
@@ -42,7 +42,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
     read_outputs,
 )
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer, Question
 
 COUNTS = struct.Struct("<4q")
 

@@ -23,7 +23,6 @@ from gnnserve_worker.asking.question import (
     NOTHING_GIVEN,
     PREDICT_PATH,
     ErrorCode,
-    Question,
     RequestError,
     cut,
     given_in,
@@ -36,7 +35,7 @@ from gnnserve_worker.serving.http.codecs.large_json import (
     may_have_field,
     without_collection,
 )
-from gnnserve_worker.serving.requests import Answer, Arrange, Ask, EncodedAnswer
+from gnnserve_worker.serving.requests import Answer, Arrange, Ask, EncodedAnswer, Question
 
 _SHORTEST_OVERLAY = len('{"overlay":')
 _CHOOSING = tuple(member.encode() for member in CHOOSING_MEMBERS)

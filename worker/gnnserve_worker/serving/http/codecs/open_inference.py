@@ -18,7 +18,7 @@ import orjson
 
 from gnnserve_api.http.protocol import ErrorDetail
 from gnnserve_api.limits import OverlayLimits
-from gnnserve_worker.asking.question import CHOOSING_PARAMETERS, ErrorCode, Question, RequestError, cut, read_whole
+from gnnserve_worker.asking.question import CHOOSING_PARAMETERS, ErrorCode, RequestError, cut, read_whole
 from gnnserve_worker.asking.tensors import read_elements
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
@@ -37,7 +37,7 @@ from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_ask
 from gnnserve_worker.serving.http.tensors.request import PREDICTIONS_OF, AskedOf, InferBody
 from gnnserve_worker.serving.http.tensors.served import read_by
-from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer, Question
 from gnnserve_worker.tasks.served import AnswerTensors
 
 JSON_LENGTH = b"inference-header-content-length"

@@ -18,15 +18,7 @@ from gnnserve_api.http.recommend import RecommendAnswer, RecommendRequest, Typed
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.body_form import IDS, MEMBERS, REMEDIES, BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
-from gnnserve_worker.asking.question import (
-    RECOMMEND_PATH,
-    ErrorCode,
-    Question,
-    RequestError,
-    cut,
-    shown_value,
-    wishes_of_body,
-)
+from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, cut, shown_value, wishes_of_body
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
@@ -38,7 +30,7 @@ from gnnserve_worker.serving.http.codecs.recommending.filters import (
     read_filter,
 )
 from gnnserve_worker.serving.http.codecs.recommending.found import recommend
-from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer
+from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer, Question
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {

@@ -18,7 +18,7 @@ from gnnserve_worker.serving.http.codecs.open_inference import (
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference, is_open_inference
 from gnnserve_worker.serving.http.codecs.recommend import RecommendCodec
 from gnnserve_worker.serving.http.content_coding import CODINGS
-from gnnserve_worker.serving.requests import Codec, ContentCoding, ErrorForm, Head, MediaCodec
+from gnnserve_worker.serving.requests import Arrival, Codec, ContentCoding, ErrorForm, MediaCodec
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
 CODECS: tuple[MediaCodec, ...] = (JsonCodec(), BinaryCodec(), BinaryOverlayCodec(), RecommendCodec())
@@ -58,8 +58,9 @@ READ_HEADERS = WISH_HEADERS | CODEC_HEADERS | {_ACCEPT_ENCODING, PARENT_HEADER}
 """The headers that `read_head` looks at."""
 
 
-def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -> Head | None:
-    """`headers`: all of them, names in lower case. None: no predictions at this path."""
+def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -> Arrival | None:
+    """The request as its head has it, without a body. `headers`: all of them, names in lower case. None: no predictions
+    at this path. Raises RequestError."""
     read = {name: value for name, value in headers if name in READ_HEADERS}
     codec = find_codec(path, read)
     if codec is None:
@@ -72,7 +73,7 @@ def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -
     if not WISH_HEADERS.isdisjoint(read):
         check_stated_once(headers)
         wishes = wishes_of_head(read)
-    return Head(codec, query, wishes, coding, path, read.get(PARENT_HEADER))
+    return Arrival(codec, query, wishes, coding, path, read.get(PARENT_HEADER))
 
 
 @functools.lru_cache(256)

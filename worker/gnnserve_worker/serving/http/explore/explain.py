@@ -24,17 +24,16 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api import decoding
 from gnnserve_api.http.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
-from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.node_lists import ReadList
 from gnnserve_worker.asking.overlay import StandIn
-from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, shown_value
+from gnnserve_worker.asking.question import ErrorCode, RequestError, Wishes, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.http.predict import check_variant
-from gnnserve_worker.serving.requests import Answer, Lane, Outcome
+from gnnserve_worker.serving.requests import Answer, Lane, Outcome, Question
 from gnnserve_worker.tasks.served import ExplainedScores
 
 
@@ -216,8 +215,8 @@ async def _ask(model: ServedModel, lane: Lane, variant: str, explained: NodeExpl
         if not outcome.done():
             outcome.set_result(given)
 
-    question = Question(seeds, NO_OBJECTIVE, False, (), overlay, _SEED, variant)
-    pending = model.submit(lane, question, monotonic_ms(), deliver)
+    question = Question(lane, seeds, (), Wishes(seed=_SEED, variant=variant), overlay)
+    pending = model.submit(question, monotonic_ms(), deliver)
     if isinstance(pending, Refusal):
         return pending
     try:

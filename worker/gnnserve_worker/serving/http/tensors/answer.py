@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.asking.tensors import encode_texts
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Question
 from gnnserve_worker.tasks.served import AnswerTensors
 
 

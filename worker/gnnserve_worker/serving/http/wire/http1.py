@@ -22,7 +22,7 @@ import msgspec
 from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
 from gnnserve_worker.serving.http.codecs.registry import read_head
 from gnnserve_worker.serving.http.content_coding import CONTENT_ENCODING
-from gnnserve_worker.serving.requests import Head
+from gnnserve_worker.serving.requests import Arrival
 from gnnserve_worker.serving.security.access import Access
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -339,7 +339,8 @@ _MOST_BYTES = 1024
 class KnownHead(msgspec.Struct, frozen=True):
     """A request's head on the fast path. Nothing else in it matters to the answer."""
 
-    head: Head
+    head: Arrival
+    """Without its body."""
     body_bytes: int
     keep_alive: bool
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from gnnserve_api.files.embeddings import IndexState
 from gnnserve_api.http.recommend import RecommendedNode
-from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.search import SearchHits
 from gnnserve_worker.serving.http.codecs.recommending.index_query import IndexQuery, find
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.serving.requests import Answer, Question
 
 
 class Recommendations(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import numpy as np
 from gnnserve_api.files.embeddings import IndexState
 from gnnserve_api.http.recommend import Exclude, RecommendedNode
 from gnnserve_api.limits import OverlayLimits
-from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, Question, RequestError, shown_value
+from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, Elements, GivenTensor, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.recommending.asked import NodeSearch, ask_of, check_count
@@ -23,7 +23,7 @@ from gnnserve_worker.serving.http.tensors.asking import arrange_of, as_list
 from gnnserve_worker.serving.http.tensors.request import AnswerForm, InferBody
 from gnnserve_worker.serving.http.tensors.served import OVERLAY
 from gnnserve_worker.serving.requests import Ask
-from gnnserve_worker.tasks.served import OwnInputs, ScoredNodes
+from gnnserve_worker.tasks.served import AskedItems, OwnInputs, ScoredNodes
 
 RECOMMENDS = ".recommend"
 """End of the model's name, behind the service's: names of services have no dot."""
@@ -156,14 +156,14 @@ class FoundTensors:
         self._items = items
         self._has_texts = revision.graph.naming.are_texts
 
-    def form_of(self, name: str, answer: ScoredNodes, question: Question) -> tuple[Datatype, list[int]]:
+    def form_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> tuple[Datatype, list[int]]:
         ids = Datatype.BYTES if self._has_texts else Datatype.INT64
         return ids if name == NODES else Datatype.FP32, [len(self._items)]
 
     def are_texts(self, name: str) -> bool:
         return name == NODES and self._has_texts
 
-    def numbers_of(self, name: str, answer: ScoredNodes, question: Question) -> np.ndarray:
+    def numbers_of(self, name: str, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         return np.array(self._column(name), "<i8" if name == NODES else "<f4")
 
     def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
