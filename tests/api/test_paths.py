@@ -27,6 +27,8 @@ def typed(**source: Any) -> dict[str, Any]:
     return {"graph": {"source": {"typed": source}}}
 
 
+GIVEN_PROGRAM: dict[str, Any] = {"program": {"uri": "a"}, "expected": {"uri": "a"}}
+WITH_DECODER: dict[str, Any] = {"program": {"uri": "a", "decoder": {"uri": "a"}}, "expected": {"uri": "a"}}
 SPECS: dict[str, dict[str, Any]] = {
     "graph.source.npz.uri": {"graph": {"source": {"npz": {"uri": "a"}}}},
     "graph.source.ogb.mirror": {"graph": {"source": {"ogb": {"name": "ogbn-arxiv", "mirror": "a"}}}},
@@ -51,15 +53,8 @@ SPECS: dict[str, dict[str, Any]] = {
         **DIGITS,
         "model": {"checkpoint": {"uri": "file:///m.safetensors"}, "expected": {"uri": "a"}},
     },
-    "model.program.uri": {
-        **DIGITS,
-        "model": {"program": {"uri": "a"}, "expected": {"uri": "file:///e.npz"}},
-    },
-    "model.program.decoder.uri": {
-        **DIGITS,
-        "model": {"program": {"uri": "a", "decoder": {"uri": "a"}}, "expected": {"uri": "a"}},
-        "task": {"links": {"decoder": "MLP"}},
-    },
+    "model.program.uri": {**DIGITS, "model": GIVEN_PROGRAM},
+    "model.program.decoder.uri": {**DIGITS, "model": WITH_DECODER, "task": {"links": {"decoder": "MLP"}}},
     "variants.given[0].checkpoint.uri": {
         **DIGITS,
         "variants": {"given": [{"checkpoint": {"uri": "a"}, "columns": [0]}]},
@@ -68,6 +63,17 @@ SPECS: dict[str, dict[str, Any]] = {
         **DIGITS,
         "model": {"checkpoint": {"uri": "a", "decoder": {"uri": "a"}}},
         "variants": {"given": [{"checkpoint": {"uri": "a", "decoder": {"uri": "a"}}, "columns": [0]}]},
+        "task": {"links": {"decoder": "MLP"}},
+    },
+    "variants.given[0].program.uri": {
+        **DIGITS,
+        "model": GIVEN_PROGRAM,
+        "variants": {"given": [GIVEN_PROGRAM]},
+    },
+    "variants.given[0].program.decoder.uri": {
+        **DIGITS,
+        "model": WITH_DECODER,
+        "variants": {"given": [WITH_DECODER]},
         "task": {"links": {"decoder": "MLP"}},
     },
     "variants.given[0].expected.uri": {

@@ -87,6 +87,42 @@ def test_a_program_has_one_variant_of_all_columns_and_those_beside_it_that_look_
     assert not spec_with().trains_networks
 
 
+GIVEN: dict[str, Any] = {"program": {**PROGRAM, "hops": 1}, "expected": {"uri": "data/small.npz"}, "name": "small"}
+
+
+def test_another_program_is_a_variant_of_its_own_and_part_of_the_recipe() -> None:
+    spec = spec_with(variants={"given": [GIVEN, {**GIVEN, "name": None}], "storage": ["float32", "int8"]})
+    assert {*spec.possible_variants()} == {"x1", "x1-int8", "small", "small-int8", "given-2", "given-2-int8"}
+    assert not spec.trains_networks
+    plain = spec_with(variants={"given": [GIVEN]})
+    said = {**GIVEN, "program": {**GIVEN["program"], "readsDegrees": False, "otherScores": []}}
+    assert plain.recipe() == spec_with(variants={"given": [said]}).recipe() != spec_with().recipe()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({**GIVEN, "columns": [0]}, "columns and hidden must be left out with program"),
+        ({**GIVEN, "expected": None}, "expected must be given with program"),
+        ({**GIVEN, "checkpoint": {"uri": "a.safetensors"}}, "either checkpoint or program must be given"),
+        (
+            {"checkpoint": {"uri": "a.safetensors"}},
+            r"must be programs \(program in place of checkpoint\) with",
+        ),
+        ({**GIVEN, "program": {**PROGRAM, "limits": {}}}, "limits"),
+    ],
+)
+def test_what_another_program_excludes_is_said(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        spec_with(variants={"given": [given]})
+
+
+def test_programs_stand_beside_a_program_alone() -> None:
+    layers = {"graph": SPEC["graph"], "variants": {"given": [GIVEN]}}
+    with pytest.raises(ValidationError, match="must be checkpoints, and no programs, without model"):
+        GNNServiceSpec.model_validate(layers)
+
+
 def test_what_does_nothing_to_a_program_makes_no_other_revision() -> None:
     recipe = spec_with().recipe()
     assert spec_with(model={"training": {"epochs": 5}}).recipe() == recipe
@@ -96,9 +132,13 @@ def test_what_does_nothing_to_a_program_makes_no_other_revision() -> None:
 
 
 def test_scores_of_a_program_are_held_to_what_float32_leaves() -> None:
-    assert spec_with().model.expected_permille == 0.01
+    def held_to(spec: GNNServiceSpec) -> float:
+        assert spec.model.expected is not None
+        return spec.model.expected.of_program().tolerance_permille
+
+    assert held_to(spec_with()) == 0.01
     closer = {"expected": {"uri": "data/expected.npz", "tolerancePermille": 0.001}}
-    assert spec_with(model=closer).model.expected_permille == 0.001
+    assert held_to(spec_with(model=closer)) == 0.001
 
 
 TYPED: dict[str, Any] = {"graph": {"source": {"typed": {"npz": {"uri": "data/shop"}}}}}

@@ -51,6 +51,7 @@ def stored(api: Api, name: str, storage: str | None, repository: dict[str, Any])
 
 KINDS_OF_GRAPHS: dict[str, Any] = {
     "program-over-one-type": {"model": PROGRAM, "variants": {"oneRow": [{"hops": 0}]}},
+    "program-beside-a-program": {"model": PROGRAM, "variants": {"given": [PROGRAM]}},
     "program-over-types": {"graph": TYPED, "model": PROGRAM, "variants": {"storage": ["float32", "int8"]}},
     "products-over-types": {"graph": TYPED, "model": {"architecture": "RGCN"}, "variants": {"stored": [1]}},
     "batches-over-types": {"graph": TYPED, "model": {"training": {"batches": "WholeGraph"}}},

@@ -46,15 +46,15 @@ class Column:
     """Types of the nodes that are asked about: of the first, and of the second one of pairs. Empty: ids have none."""
 
     def completed(self, *features: Mapping[str, Any]) -> dict[str, Any]:
-        """The spec of the page's manifest that asks for these, with what it leaves to be chosen. Where a perceptron
-        scores pairs, weights that are given name its file."""
+        """The spec of the page's manifest that asks for these, with what it leaves to be chosen, and so do variants
+        that are given. Where a perceptron scores pairs, weights that are given name its file."""
         spec = merged(self.setup.spec, self.parts, *features)
-        if spec.get("task", {}).get("links", {}).get("decoder") != "MLP":
-            return spec
-        of_pairs = {"checkpoint": {"decoder": {"uri": _DECODER}}}
+        has_perceptron = spec.get("task", {}).get("links", {}).get("decoder") == "MLP"
+        of_pairs = {"checkpoint": {"decoder": {"uri": _DECODER}}} if has_perceptron else {}
         if "checkpoint" in spec["model"]:
             spec = merged(spec, {"model": of_pairs})
-        given = [merged(one, of_pairs) for one in spec.get("variants", {}).get("given", ())]
+        of_given = {"program": self.parts["model"]["program"]} if "program" in spec["model"] else of_pairs
+        given = [merged(one, of_given) for one in spec.get("variants", {}).get("given", ())]
         return merged(spec, {"variants": {"given": given}}) if given else spec
 
     @property

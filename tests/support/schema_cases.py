@@ -87,12 +87,28 @@ BREAKS_RULE = {
         "model": {**PROGRAM, "program": CONTRACT},
         "task": {"links": {"decoder": "MLP", "dimensions": 10}},
     },
-    "variants.given must be left out with model.program: they are other weights of the layers that spec.model "
-    "describes, and a program has its own in its file; another program is a service of its own, or a second revision, "
-    "routing.canary": {
+    "variants.given must be programs (program in place of checkpoint) with model.program: checkpoints are other "
+    "weights of the layers that spec.model describes, and a program has its own in its file": {
         **MINIMAL,
         "model": PROGRAM,
         "variants": {"given": [GIVEN]},
+    },
+    "variants.given must be checkpoints, and no programs, without model.program: variants of a service are all "
+    "programs, or all networks; gnnserve export writes a network as a program, to be served as model.program beside "
+    "them": {**MINIMAL, "variants": {"given": [PROGRAM]}},
+    "either checkpoint or program must be given, and not both: a program has its weights in it": {
+        **MINIMAL,
+        "variants": {"given": [{"name": "small"}]},
+    },
+    "expected must be given with program: only scores that the model gave tell that it is computed right": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "variants": {"given": [{"program": PROGRAM["program"]}]},
+    },
+    "columns and hidden must be left out with program, whose layers and columns are in its file": {
+        **MINIMAL,
+        "model": PROGRAM,
+        "variants": {"given": [{**PROGRAM, "hidden": 8}]},
     },
     "variants.stored and channels must be left out with model.program, whose layers are not looked into: storage, "
     "fanouts, oneRow, cascades and search are there": {
@@ -145,8 +161,8 @@ BREAKS_RULE = {
         },
         "variants": {"pruning": {"factors": [1]}},
     },
-    "checkpoint.decoder, of model and of variants.given, must be left out without task.links.decoder DistMult or MLP, "
-    "whose weights it names": {
+    "decoder of model.checkpoint, and of checkpoint and program of variants.given, must be left out without "
+    "task.links.decoder DistMult or MLP, whose weights it names": {
         **MINIMAL,
         "task": {"links": {}},
         "model": {"checkpoint": {"uri": "file:///m.safetensors", "decoder": {"uri": "file:///d.safetensors"}}},

@@ -53,7 +53,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         ),
         ("Model", ", ".join(model)),
         *((f"Fan-outs of {name}", ", ".join(map(str, drawn))) for name, drawn in made.relation_fanouts.items()),
-        *([] if made.given and made.ranking_method == NOT_RANKED else [("Weights", weights)]),
+        *([] if made.given and not made.checkpoint and made.ranking_method == NOT_RANKED else [("Weights", weights)]),
         *((f"Weights of {name}", f"given: SHA-256 {digest}") for name, digest in made.given.items()),
         *([("Assumed of the weights", says_assumed(made.assumptions))] if made.assumptions else []),
         *(("Compared", one.in_words) for one in made.compared),

@@ -138,6 +138,9 @@ FEATURES = (
         {"variants": {"given": [{"checkpoint": _CHECKPOINT}]}},
     ),
     Feature(
+        "… as programs (`variants.given[].program`)", "programs.md", {"variants": {"given": [_PROGRAM["model"]]}}
+    ),
+    Feature(
         "propagated features (`model.architecture: SGC`)", "models.md",
         {"model": {"architecture": "SGC", "fanouts": [0], "hops": 2}},
     ),

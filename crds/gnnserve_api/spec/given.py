@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.model import Checkpoint, ExpectedScores
+from gnnserve_api.spec.program import ProgramFile
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import MAX_GIVEN_NAME
 
@@ -33,8 +34,13 @@ _GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|i
 
 
 class GivenNetwork(ApiModel):
-    checkpoint: Checkpoint
-    """Weights of spec.model's architecture and layers, whose first layer reads `columns`."""
+    checkpoint: Checkpoint | None = None
+    """Weights of spec.model's architecture and layers, whose first layer reads `columns`. Absent: the variant is a
+    program."""
+    program: ProgramFile | None = None
+    """Another program than model.program, of the same task and graph, as a smaller one that was distilled from it: with
+    its own inputs, hops and neighbours. It needs `expected`. Its decoder, where links are scored by one with weights,
+    is that of model.program. Absent: the variant is a checkpoint."""
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)] | None = None
     """Feature columns that the given variant reads, in the order of the first layer's inputs: names of the source's
     columns, or indices among the features, from 0. A name of a column of lists stands for all of its features. Absent:
@@ -57,6 +63,28 @@ class GivenNetwork(ApiModel):
         | None
     ) = None
     """Name of the given variant. Absent: given- and its place in the list, as in given-1."""
+
+    @property
+    def weights(self) -> Checkpoint:
+        """The checkpoint of a variant that is one. Raises ValueError for a program."""
+        if self.checkpoint is None:
+            raise ValueError(f"{self.name} is a program, which has its weights in it")
+        return self.checkpoint
+
+    _has_one_kind_of_weights = rule(
+        "has(self.checkpoint) != has(self.program)",
+        "either checkpoint or program must be given, and not both: a program has its weights in it",
+    )
+
+    _programs_have_expected_scores = rule(
+        "!has(self.program) || has(self.expected)",
+        "expected must be given with program: only scores that the model gave tell that it is computed right",
+    )
+
+    _programs_have_their_layers = rule(
+        "!has(self.program) || (!has(self.columns) && !has(self.hidden))",
+        "columns and hidden must be left out with program, whose layers and columns are in its file",
+    )
 
     _name_is_free = rule(
         f"!has(self.name) || !self.name.matches('{_GENERATED_NAME}')",

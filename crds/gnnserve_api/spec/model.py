@@ -189,6 +189,11 @@ class ExpectedScores(ApiModel):
     """Largest difference of a score, in permille of the largest absolute expected score. A larger one ends generation,
     and nothing is published. With a program it is 0.01 at most, whatever is given."""
 
+    def of_program(self) -> ExpectedScores:
+        """With the tolerance of programs, which compute what their models do, but for rounding."""
+        closest = min(self.tolerance_permille, MOST_PROGRAM_PERMILLE)
+        return self.model_copy(update={"tolerance_permille": closest})
+
 
 def _sampled_nodes() -> str:
     """CEL for f0 + f0·f1 + f0·f1·f2 + …, by Horner's rule; in floating point, which no fan-outs overflow."""
@@ -365,12 +370,6 @@ class Model(ApiModel):
     def is_given(self) -> bool:
         """Whether the network of all columns comes from a file, and is not trained."""
         return self.checkpoint is not None or self.program is not None
-
-    @property
-    def expected_permille(self) -> float:
-        """Largest difference from the expected scores, in permille of the largest."""
-        stated = 1000.0 if self.expected is None else self.expected.tolerance_permille
-        return stated if self.program is None else min(stated, MOST_PROGRAM_PERMILLE)
 
     @property
     def reads_one_row(self) -> bool:

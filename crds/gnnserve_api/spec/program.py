@@ -103,8 +103,8 @@ class DecoderWeights(ApiModel):
     """Expected SHA-256 of the file that `uri` names. Another file is refused. Absent: any file is read."""
 
 
-class Program(ApiModel):
-    """A model exported as ONNX, which is served as it is."""
+class ProgramFile(ApiModel):
+    """A model exported as ONNX, which is served as it is: its file, and what each of its inputs and outputs is."""
 
     uri: ProgramPath
     """Path of an ONNX file, or of the folder that `gnnserve-describe` or `gnnserve export` wrote. The folder's
@@ -134,9 +134,6 @@ class Program(ApiModel):
     Absent: all neighbours, so that answers are those of the model."""
     decoder: DecoderWeights | None = None
     """Weights of task.links.decoder, for DistMult and MLP. Absent: none, or as the folder says."""
-    limits: Annotated[LimitsSpec, Audience.GENERATION | Audience.WORKERS] = with_defaults(LimitsSpec)
-    """Limits of the process that runs the program. Workers follow other ones without a restart, and no revision is made
-    of them; generation refuses a program that needs more."""
 
     _contract_is_whole = rule(
         f"({_HAS_CONTRACT}) ? has(self.hops) && has(self.scores) : "
@@ -175,3 +172,12 @@ class Program(ApiModel):
             self.reads_degrees,
             other_scores=tuple(each.as_output() for each in self.other_scores),
         )
+
+
+class Program(ProgramFile):
+    """A model exported as ONNX, which is served as it is, and the limits of what runs it."""
+
+    limits: Annotated[LimitsSpec, Audience.GENERATION | Audience.WORKERS] = with_defaults(LimitsSpec)
+    """Limits of the process that runs the program, and of each of those that run programs of variants.given. Workers
+    follow other ones without a restart, and no revision is made of them; generation refuses a program that needs more.
+    """

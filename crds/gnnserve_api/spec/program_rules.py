@@ -29,10 +29,17 @@ programs_bring_the_decoder = _rule_of_programs(
 
 
 programs_have_no_other_weights = _rule_of_programs(
-    "!has(self.variants.given) || size(self.variants.given) == 0",
-    "variants.given must be left out with model.program: they are other weights of the layers that spec.model "
-    "describes, and a program has its own in its file; another program is a service of its own, or a second revision, "
-    "routing.canary",
+    "!has(self.variants.given) || self.variants.given.all(one, has(one.program))",
+    "variants.given must be programs (program in place of checkpoint) with model.program: checkpoints are other "
+    "weights of the layers that spec.model describes, and a program has its own in its file",
+)
+
+
+networks_have_no_programs_beside = rule(
+    f"{_PROGRAM} || !has(self.variants.given) || self.variants.given.all(one, has(one.checkpoint))",
+    "variants.given must be checkpoints, and no programs, without model.program: variants of a service are all "
+    "programs, or all networks; gnnserve export writes a network as a program, to be served as model.program beside "
+    "them",
 )
 
 

@@ -175,14 +175,15 @@ light_gcn_is_learnt = rule(
 decoders_have_weights = rule(
     f"({_HAS_LINKS} && self.task.links.decoder != 'Dot') || "
     "((!has(self.model.checkpoint) || !has(self.model.checkpoint.decoder)) && "
-    "(!has(self.variants.given) || !self.variants.given.exists(one, has(one.checkpoint.decoder))))",
-    "checkpoint.decoder, of model and of variants.given, must be left out without task.links.decoder DistMult or MLP, "
-    "whose weights it names",
+    "(!has(self.variants.given) || !self.variants.given.exists(one, "
+    "has(one.checkpoint) ? has(one.checkpoint.decoder) : has(one.program) && has(one.program.decoder))))",
+    "decoder of model.checkpoint, and of checkpoint and program of variants.given, must be left out without "
+    "task.links.decoder DistMult or MLP, whose weights it names",
 )
 
 one_decoder_reads_all = rule(
     f"!{_HAS_LINKS} || self.task.links.decoder == 'Dot' || !has(self.variants.given) || size(self.variants.given) == 0 "
-    f"|| has(self.model.checkpoint) || !({SOME_ARE_MADE.replace('self.', 'self.variants.')})",
+    f"|| {MODEL_IS_GIVEN} || !({SOME_ARE_MADE.replace('self.', 'self.variants.')})",
     "variants.given must not be given with task.links.decoder DistMult and MLP beside a model that is trained: one "
     "decoder reads all variants, and that one is learnt with the model; give model.checkpoint, whose decoder they were "
     "trained with, or use Dot",

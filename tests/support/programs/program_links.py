@@ -69,6 +69,7 @@ class Given:
     @staticmethod
     def of(folder: Path, module: Encoder, relation: np.ndarray | None = None) -> Given:
         outputs = ("rows",) if module.head is None else ("logits", "rows")
+        folder.mkdir(exist_ok=True)
         export_over_graph(module, COLUMNS, folder / "model.onnx", outputs)
         write_npz(folder / "graph.npz", npz_arrays(GRAPH))
         made = Given(folder, module, relation)
@@ -113,6 +114,12 @@ class Given:
             normalization="Disabled",
             **(parts or {}),
         )
+
+    def as_variant(self) -> dict[str, Any]:
+        """Its program as an entry of another one's variants.given."""
+        model = self.service().spec.model.model_dump(by_alias=True, exclude_none=True, mode="json")
+        del model["program"]["limits"]
+        return {name: model[name] for name in ("program", "expected")}
 
     def generate(self, program: dict[str, Any] | None = None, **links: Any) -> RevisionManifest:
         return generate(self.service(program, **links), self.repository)

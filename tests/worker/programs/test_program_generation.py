@@ -31,7 +31,7 @@ from tests.support.programs.generated_programs import (
     ProgramWorker,
     contract,
 )
-from tests.support.programs.programs import export, manifest_of
+from tests.support.programs.programs import export, export_over_graph, manifest_of
 from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import InputError
@@ -155,6 +155,96 @@ def test_what_does_not_look_inside_is_made_beside_a_program(given: Callable[...,
     assert_close(made.scores(revision, "x1", range(NODES))[0], scores)
     rounded = made.scores(revision, "x1-int8", range(NODES))[0]
     assert 0 < np.abs(rounded - scores).max() < 0.1 * np.abs(scores).max()
+
+
+class Small(torch.nn.Module):
+    """One convolution, which stands in for two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.only = pyg.SAGEConv(COLUMNS, CLASSES)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.only(x, edge_index)
+        return scores
+
+
+def small_beside(made: Given, *, off: float = 0.0) -> dict[str, Any]:
+    """An entry of variants.given, whose files are written beside the model's. `off`: how far its first expected score
+    is from what it gives."""
+    module = Small().eval()
+    export_over_graph(module, COLUMNS, made.folder / "small.onnx", ("logits",))
+    with torch.no_grad():
+        scores = module(torch.tensor(FEATURES), torch.tensor(EDGES)).numpy()
+    wanted = scores.copy()
+    wanted[0, 0] += off
+    np.savez(made.folder / "small.npz", nodes=np.arange(NODES), scores=wanted)
+    np.save(made.folder / "scores.npy", scores)
+    program = {"uri": (made.folder / "small.onnx").as_uri(), **contract(hops=1)}
+    del program["embeddings"]
+    return {"program": program, "expected": {"uri": (made.folder / "small.npz").as_uri()}, "name": "small"}
+
+
+def test_another_program_is_a_variant_that_is_compared_measured_and_served_beside_the_model(
+    given: Callable[..., Given],
+) -> None:
+    made = given("GCN")
+    entry = small_beside(made)
+    variants = {"given": [entry], "storage": ["float32", "int8"]}
+    revision = made.generate(contract(readsDegrees=True), variants=variants)
+    assert [one.name for one in revision.variants] == ["x1", "x1-int8", "small", "small-int8"]
+    assert {one.name for one in revision.profile.variants} == {one.name for one in revision.variants}
+    by_name = {one.name: one for one in revision.variants}
+    assert by_name["small"].weights == by_name["small-int8"].weights == "variants/small/small.onnx"
+    assert (len(by_name["x1"].fanouts), len(by_name["small"].fanouts)) == (3, 1)
+    assert {*revision.tables} == {"features-float32", "features-int8"}, "both read all columns"
+    assert [one.weights for one in revision.compared] == ["spec.model", "small"]  # type: ignore[union-attr]
+    assert {*revision.given} == {"small"}
+    loaded = made.loaded(revision)
+    assert_close(infer_batch(loaded, "x1", np.arange(NODES), 1).scores, made.module.over(FEATURES, EDGES)[0])
+    assert_close(infer_batch(loaded, "small", np.arange(NODES), 1).scores, np.load(made.folder / "scores.npy"))
+    assert len(loaded.programs) == 2, "a process each"
+    for one in loaded.programs:
+        one.close()
+    assert find(made.service(contract(readsDegrees=True), variants=variants), made.repository) == revision
+    # Another file of it is another revision.
+    shutil.copy(made.folder / "model.onnx", made.folder / "small.onnx")
+    assert find(made.service(contract(readsDegrees=True), variants=variants), made.repository) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"scores": {"name": "logits", "columns": 4}},
+            "given[0].program.scores: has 4 columns, and that of spec",
+        ),
+        ({"inputs": [{"name": "x", "is": "Features"}]}, "given[0].program.inputs: the program takes edge_index, x"),
+        ({"sha256": "0" * 64}, "expected 0000"),
+        ({"uri": "file:///none.onnx"}, "spec.variants.given[0].program.uri"),
+    ],
+)
+def test_another_program_that_does_not_fit_is_refused_by_its_own_field(
+    given: Callable[..., Given], changes: dict[str, Any], words: str
+) -> None:
+    made = given("SAGE")
+    entry = small_beside(made)
+    refusal = made.refusal(contract(), variants={"given": [{**entry, "program": {**entry["program"], **changes}}]})
+    assert words in refusal
+    assert "spec.variants.given[0].program" in refusal
+
+
+def test_expected_scores_of_another_program_are_its_own(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    refusal = made.refusal(contract(), variants={"given": [small_beside(made, off=5.0)]})
+    assert "spec.variants.given[0].expected: scores of 1 of 90 nodes differ" in refusal
+
+
+def test_fewer_neighbours_are_of_all_programs_or_refused(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    refusal = made.refusal(contract(), variants={"given": [small_beside(made)], "fanouts": [[2, 2]]})
+    assert "spec.variants.fanouts[0]: [2, 2] has 2 numbers, and spec.variants.given[0].program 1 hops" in refusal
 
 
 def test_a_program_may_sample_neighbours_where_it_counts_no_edges(given: Callable[..., Given]) -> None:

@@ -148,6 +148,29 @@ def test_what_is_published_says_how_far_rows_are_from_expected_ones(gcn: Publish
     assert gcn.revision.training is None
 
 
+@pytest.mark.parametrize("relation", [None, np.linspace(-1, 2, HIDDEN, dtype=np.float32)])
+def test_another_program_scores_pairs_by_the_decoder_of_the_model(tmp_path: Path, relation: np.ndarray | None) -> None:
+    given = Given.of(tmp_path, Encoder(pyg.SAGEConv), relation)
+    other = Given.of(tmp_path / "other", Encoder(pyg.GraphConv), relation)
+    revision = given.generate(parts={"variants": {"given": [other.as_variant()]}})
+    assert [one.name for one in revision.variants] == ["x1", "given-1"]
+    loaded = load_revision(given.repository, revision.revision)
+    served = served_revision(loaded)
+    pairs = np.random.default_rng(1).integers(0, NODES, (40, 2)).tolist()
+    for name, of in (("x1", given), ("given-1", other)):
+        answer = ask(served, "/v1/predict", {"pairs": pairs, "variant": name}).json()
+        assert_close(answer["scores"], of.scores(of.module.rows(), pairs))
+    for one in loaded.programs:
+        one.close()
+
+
+def test_a_decoder_of_its_own_is_refused(tmp_path: Path) -> None:
+    given = Given.of(tmp_path, Encoder(pyg.SAGEConv), np.ones(HIDDEN, np.float32))
+    other = Given.of(tmp_path / "other", Encoder(pyg.GraphConv), np.full(HIDDEN, 2, np.float32))
+    refusal = given.refusal(parts={"variants": {"given": [other.as_variant()]}})
+    assert "spec.variants.given[0].program.decoder: has other numbers than spec.model.program.decoder" in refusal
+
+
 def test_rows_that_differ_are_refused_with_the_worst_nodes(tmp_path: Path) -> None:
     given = Given.of(tmp_path, Encoder(pyg.SAGEConv))
     rows = given.module.rows()

@@ -128,6 +128,21 @@ def test_storages_and_smaller_fanouts_are_made_beside_it(given: Given, expected:
     assert 0 < np.abs(rounded - expected[0]).max() < 0.1 * np.abs(expected[0]).max()
 
 
+def test_another_program_over_types_is_a_variant_beside_it(
+    given: Given, expected: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """The same file, which samples two neighbours by each relation and hop."""
+    file = (given.folder / "expected.npz").as_uri()
+    entry = {"program": {"uri": given.program.as_uri(), **contract(fanouts=[2, 2])}, "expected": {"uri": file}}
+    revision = given.generate(contract(), variants={"given": [entry]})
+    assert [(one.name, one.fanouts) for one in revision.variants] == [("x1", (-1, -1)), ("given-1", (2, 2))]
+    loaded = load_revision(given.repository, revision.revision)
+    assert_close(infer_batch(loaded, "x1", np.arange(USERS), 1).scores, expected[0])
+    assert infer_batch(loaded, "given-1", np.arange(USERS), 1).scores.shape == expected[0].shape
+    for one in loaded.programs:
+        one.close()
+
+
 def test_scores_that_differ_are_refused_with_the_worst_node_by_its_id(
     tmp_path: Path, program: Path, expected: tuple[np.ndarray, np.ndarray]
 ) -> None:

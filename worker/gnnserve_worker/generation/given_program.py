@@ -1,14 +1,17 @@
-"""Reading a program that a manifest names: its file, its contract, and whether both fit the graph.
+"""Reading the programs that a manifest names: their files, their contracts, and whether both fit the graph.
 
-A contract is in the manifest, or beside the file: `manifest.yaml` of gnnserve-describe, `export.json` of
-`gnnserve export`. Nothing here runs the program, and another process reads its file.
+They are that of `spec.model` and those of `spec.variants.given`. A contract is in the manifest, or beside the file:
+`manifest.yaml` of gnnserve-describe, `export.json` of `gnnserve export`. Nothing here runs a program, and another
+process reads its file. What checks one calls it `spec.model.program`; `naming` calls it by the field that it is of.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -25,15 +28,18 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.programs import (
     InputRole,
     ProgramInput,
+    ProgramLimits,
     ProgramManifest,
     RelationKey,
     contract_problems,
 )
+from gnnserve_api.files.repository import NetworkManifest, program_network
 from gnnserve_api.manifest_problems import describe
 from gnnserve_api.manifest_yaml import read_yaml
 from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder
-from gnnserve_api.spec.program import DecoderWeights, Program
+from gnnserve_api.spec.program import DecoderWeights, Program, ProgramFile
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
 from gnnserve_worker.programs.allowed import check_size, may_have_data_files
 from gnnserve_worker.programs.exported import contract_of_export
@@ -56,6 +62,16 @@ class GivenProgram:
     """Columns of the features that it reads, in its order; None: all, in the order of the source."""
     decoder: Path | None = None
     """File of the weights that pairs of its rows are scored by; None: there are none."""
+    fanouts: tuple[int, ...] | None = None
+    """Neighbours that are sampled per hop; None: all of them."""
+    weights: str = MODEL
+    """Name of its weights, as `ListedScores.weights`."""
+    field: str = FIELD
+    """Field that names it, for messages."""
+
+    @property
+    def network(self) -> NetworkManifest:
+        return program_network(self.contract, self.fanouts)
 
     @property
     def file(self) -> Path:
@@ -66,13 +82,36 @@ class GivenProgram:
         return (self.file, *(self.folder / name for name in self.contract.data_files))
 
 
-def program_digest(given: Program) -> str:
-    """Digest of all that the program is made of. InputError: something is missing, or not the pinned one."""
-    return read_program(given).digest
+def read_programs(spec: GNNServiceSpec) -> tuple[GivenProgram, ...]:
+    """The model, and behind it those of `spec.variants.given` in its order; empty: the model is no program. InputError:
+    a file is missing, or another one than the manifest says."""
+    if (model := spec.model.program) is None:
+        return ()
+    limits = model.limits.to_limits()
+    found = [read_program(model, limits)]
+    for place, (name, one) in enumerate(zip(spec.variants.given_names(), spec.variants.given, strict=True)):
+        field = f"spec.variants.given[{place}].program"
+        if one.program is not None:
+            with naming(field):
+                found.append(replace(read_program(one.program, limits), weights=name, field=field))
+    return tuple(found)
 
 
-def read_program(given: Program) -> GivenProgram:
-    """InputError: a file is missing, or another one than the manifest says."""
+@contextmanager
+def naming(field: str) -> Iterator[None]:
+    """Have what is refused of a program name the field that it is of in place of `spec.model.program`, whose limits are
+    those of all."""
+    try:
+        yield
+    except InputError as error:
+        where, remedy = (re.sub(rf"{FIELD}(?!\.limits)", field, said) for said in (error.where, error.remedy))
+        is_limit = field != FIELD and where.startswith(FIELD)
+        raise InputError(where, f"for {field} {error.problem}" if is_limit else error.problem, remedy) from error
+
+
+def read_program(given: ProgramFile, limits: ProgramLimits) -> GivenProgram:
+    """`limits`: of the process that will run it. InputError: a file is missing, or another one than the manifest
+    says."""
     path = given.uri.path
     if not path.is_dir():
         if not given.has_contract:
@@ -80,7 +119,7 @@ def read_program(given: Program) -> GivenProgram:
                 FIELD, f"says neither hops nor inputs nor scores, and uri names the file {path}",
                 "give them, or name the folder that gnnserve-describe or gnnserve export wrote",
             )  # fmt: skip
-        return _given(given, path.parent, _Contract(given.contract(path.name, "")), None)
+        return _given(given, limits, path.parent, _Contract(given.contract(path.name, "")), None)
     if given.has_contract:
         raise InputError(
             f"{FIELD}.uri", f"names the folder {path}, whose own file says what inputs and scores are",
@@ -88,7 +127,7 @@ def read_program(given: Program) -> GivenProgram:
         )  # fmt: skip
     for name, read in _CONTRACTS.items():
         if (path / name).is_file():
-            return _given(given, path, read(path / name), path / name)
+            return _given(given, limits, path, read(path / name), path / name)
     raise InputError(
         f"{FIELD}.uri", f"{path} has neither {DESCRIBED} nor {EXPORTED}",
         "name a folder that gnnserve-describe or gnnserve export wrote, or a .onnx file with hops, inputs and scores",
@@ -103,7 +142,9 @@ class _Contract:
     decoder: DecoderWeights | None = None
 
 
-def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -> GivenProgram:
+def _given(
+    given: ProgramFile, limits: ProgramLimits, folder: Path, told: _Contract, beside: Path | None
+) -> GivenProgram:
     contract, decoder = told.program, given.decoder or told.decoder
     file = folder / contract.file
     if file.suffix in _SUFFIXES_OF_TORCH:
@@ -118,7 +159,6 @@ def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -
             f"{FIELD}.uri", f"{file} has SHA-256 {sha256}, and {beside} was written beside {contract.sha256}",
             "describe the model again",
         )  # fmt: skip
-    limits = given.limits.to_limits()
     data = inspect(file, limits).data_files if may_have_data_files(file) else ()
     contract = msgspec.structs.replace(contract, sha256=sha256, data_files=data, limits=limits)
     lines = [sha256, *(digest_of(f"{FIELD}.uri", folder / name) for name in data)]
@@ -128,13 +168,13 @@ def _given(given: Program, folder: Path, told: _Contract, beside: Path | None) -
         lines.append(pinned_digest(f"{FIELD}.decoder", decoder.uri.path, decoder.sha256))
     digest = sha256 if len(lines) == 1 else hashlib.sha256("\n".join(lines).encode()).hexdigest()
     weights = None if decoder is None else decoder.uri.path
-    return GivenProgram(folder, contract, digest, told.columns, weights)
+    return GivenProgram(folder, contract, digest, told.columns, weights, given.fanouts)
 
 
-def decoder_tensors(path: Path | None) -> DecoderTensors:
-    """What a program has beside it to score pairs by. `path`: a safetensors file; None: there is none. InputError: it
-    cannot be read."""
-    field, within = f"{FIELD}.decoder", "the folder of the program"
+def decoder_tensors(path: Path | None, program: str = FIELD) -> DecoderTensors:
+    """What a program has beside it to score pairs by. `path`: a safetensors file; None: there is none. `program`: the
+    field that names it. InputError: it cannot be read."""
+    field, within = f"{program}.decoder", "the folder of the program"
     without = ", as the folder's manifest.yaml does; for dot products describe the encoder again, without --decoder"
     if path is None:
         return DecoderTensors(field, {}, "", within, without)
@@ -209,12 +249,12 @@ _CONTRACTS: Mapping[str, Callable[[Path], _Contract]] = {DESCRIBED: _described, 
 """What reads the contract that lies beside a program, by the name of its file; the first that is there is read."""
 
 
-def check_program(given: GivenProgram, program: Program, spec: GNNServiceSpec, schema: GraphSchema) -> None:
+def check_program(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSchema) -> None:
     """InputError: the program may not be run, or the contract does not fit it, the graph, or the rest of the spec."""
     contract = given.contract
     if problems := contract_problems(contract, schema):
         raise InputError(FIELD, "; ".join(problems), "correct the contract")
-    _check_fanouts(contract, program, spec)
+    _check_fanouts(given, spec)
     facts = inspect(given.file, contract.limits)
     check_contract(facts, contract)
     _check_columns(facts, given, schema)
@@ -252,18 +292,24 @@ _COLUMNS: Mapping[InputRole, Callable[[GivenProgram, ProgramInput, GraphSchema],
 """Whose features an input has, and how many, by its role."""
 
 
-def _check_fanouts(contract: ProgramManifest, program: Program, spec: GNNServiceSpec) -> None:
+def _check_fanouts(given: GivenProgram, spec: GNNServiceSpec) -> None:
     """Those of a contract that the manifest does not have, which could not be checked before."""
-    fields = [] if program.fanouts is None else [(f"{FIELD}.fanouts", program.fanouts)]
+    contract, own = given.contract, given.fanouts
+    fields = [] if own is None else [(f"{FIELD}.fanouts", own)]
     fields += [(f"spec.variants.fanouts[{place}]", one) for place, one in enumerate(spec.variants.fanouts)]
     for field, fanouts in fields:
         if contract.reads_degrees:
             raise InputError(
-                field, f"{list(fanouts)} is for programs that do not read degrees, and this one does",
+                field, f"{list(fanouts)} is for programs that do not read degrees, and {given.field} does",
                 "leave it out: layers that count edges are right over whole lists alone",
             )  # fmt: skip
         if len(fanouts) != contract.hops:
             raise InputError(
-                field, f"{list(fanouts)} has {len(fanouts)} numbers, and the program {contract.hops} hops",
+                field, f"{list(fanouts)} has {len(fanouts)} numbers, and {given.field} {contract.hops} hops",
                 "give a number for each hop",
+            )  # fmt: skip
+        if own is not None and any(one > most for one, most in zip(fanouts, own, strict=True)):
+            raise InputError(
+                field, f"{list(fanouts)} reads more neighbours than {given.field}.fanouts, {list(own)}",
+                "give no number above those",
             )  # fmt: skip

@@ -56,7 +56,7 @@ def given_digests(variants: Variants) -> dict[str, str]:
     """Digest of the weights of each given variant, by its name. InputError: a file is missing, or not the pinned
     one."""
     return {
-        name: digest_of_weights(f"{_field(place)}.checkpoint", given.checkpoint)
+        name: digest_of_weights(f"{_field(place)}.checkpoint", given.weights)
         for place, (name, given) in enumerate(zip(variants.given_names(), variants.given, strict=True))
     }
 
@@ -136,8 +136,8 @@ def load_given_weights(
     """The weights of a given variant, and what they have to score pairs by; None: outputs are not read in pairs. Raises
     InputError."""
     field = f"{_field(place)}.checkpoint"
-    tensors = load_checkpoint(given.checkpoint, digest, wanted_of(spec, wanted), field)
-    decoder = given_decoder_of(field, given.checkpoint, tensors) if spec.task.asked().reads_pairs else None
+    tensors = load_checkpoint(given.weights, digest, wanted_of(spec, wanted), field)
+    decoder = given_decoder_of(field, given.weights, tensors) if spec.task.asked().reads_pairs else None
     return (tensors if decoder is None else without_decoder(tensors)[0]), decoder
 
 

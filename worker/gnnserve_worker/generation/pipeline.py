@@ -101,11 +101,12 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
     if graph is None:
         source, task = source_digest(spec.graph.source), task_of(spec)
         graph, earlier = task.graph_digest(source), task.earlier_digest(source)
+    model, given = _weights_digests(spec)
     return RevisionIdentity(
         spec.recipe(),
         graph,
-        _weights_digest(spec),
-        given_digests(spec.variants) if spec.variants.given else {},
+        model,
+        given,
         expected_digests(spec) if spec.model.expected is not None or spec.variants.given else {},
         earlier,
     )
@@ -120,14 +121,15 @@ def find_published(repository: Repository, identity: RevisionIdentity) -> Revisi
     return next((one for one in found if one is not None), None)
 
 
-def _weights_digest(spec: GNNServiceSpec) -> str | None:
-    """Digest of what the given weights come from; None: they are trained."""
+def _weights_digests(spec: GNNServiceSpec) -> tuple[str | None, dict[str, str]]:
+    """Digest of what the model's weights come from (None: they are trained), and those of given variants, by name."""
     if spec.model.program is not None:
         # Imported here: a start that serves another model needs none of it.
-        from gnnserve_worker.generation.given_program import program_digest  # noqa: PLC0415
+        from gnnserve_worker.generation.given_program import read_programs  # noqa: PLC0415
 
-        return program_digest(spec.model.program)
-    return None if spec.model.checkpoint is None else checkpoint_digest(spec.model)
+        model, *given = read_programs(spec)
+        return model.digest, {one.weights: one.digest for one in given}
+    return checkpoint_digest(spec.model), given_digests(spec.variants)
 
 
 def _graph_digest(spec: GNNServiceSpec, source: str) -> str:

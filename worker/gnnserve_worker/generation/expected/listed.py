@@ -10,7 +10,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.graph.sources.files import pinned_digest
 
 MODEL = "spec.model"
-"""Name of the weights of spec.model.checkpoint; given variants have names of their own, without a dot."""
+"""Name of the weights of the model's checkpoint or program; given variants have names of their own, without a dot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,19 @@ class ListedScores:
 
 
 def listed_scores(spec: GNNServiceSpec) -> Sequence[ListedScores]:
-    found = []
-    if (expected := spec.model.expected) is not None:
-        closest = expected.model_copy(update={"tolerance_permille": spec.model.expected_permille})
-        found.append(ListedScores("spec.model.expected", MODEL, closest))
     names = spec.variants.given_names()
-    return [
-        *found,
+    of_weights = [
+        ("spec.model", MODEL, spec.model.expected),
         *(
-            ListedScores(f"spec.variants.given[{place}].expected", name, given.expected)
+            (f"spec.variants.given[{place}]", name, given.expected)
             for place, (name, given) in enumerate(zip(names, spec.variants.given, strict=True))
-            if given.expected is not None
         ),
+    ]
+    are_programs = spec.model.program is not None
+    return [
+        ListedScores(f"{field}.expected", name, expected.of_program() if are_programs else expected)
+        for field, name, expected in of_weights
+        if expected is not None
     ]
 
 

@@ -48,11 +48,15 @@ class OneRowNetwork:
 class PlacedProgram:
     """The files of a program, and where a revision has them."""
 
+    name: str
+    """Name of its variants, without storage and fan-outs."""
+    field: str
+    """Field of the spec that names it, for messages."""
     folder: Path
     given: ProgramManifest
     """With the paths that files have in the folder."""
-    kept: ProgramManifest
-    """With the paths that they have in the revision."""
+    network: NetworkManifest
+    """Its program has the paths that files have in the revision."""
     features: Sequence[Features]
     """Scaled features of each type, in the order of the source; a type without has no column."""
     columns: tuple[int, ...] | None = None
@@ -80,8 +84,8 @@ class Ingredients:
     """Variants of spec.variants.given, in its order."""
     one_rows: Mapping[str, OneRowNetwork] = field(default_factory=dict)
     """One-row networks by their names."""
-    program: PlacedProgram | None = None
-    """The program that is the model; None: it has layers."""
+    programs: Sequence[PlacedProgram] = ()
+    """The program that is the model, and behind it those of spec.variants.given; empty: the model has layers."""
     network_name: str = ""
     """What the network and the master are called where they are not the model's: names of their variants and tables
     begin with it."""
@@ -107,6 +111,8 @@ class Outline:
     """Columns of `Ingredients.features`, of several types of the widest."""
     given: Sequence[GivenVariant] = ()
     """The given variants, as in `Ingredients`."""
+    columns_of_programs: Sequence[tuple[int, ...] | None] = ()
+    """Columns of the features that each program reads, as `PlacedProgram.columns`."""
 
 
 Blocks = Callable[[], Iterable[np.ndarray]]

@@ -1,12 +1,12 @@
-"""Variants of what the user has trained elsewhere: networks, each on feature columns of its own choice, or a program.
+"""Variants of what the user has trained elsewhere: networks, each on feature columns of its own choice, or programs.
 
 A variant of a network reads a prefix of a table's rows. Hence variants share a table where the columns of one include
 those of the next: the columns of the smallest come first. A variant whose columns are the first in rank order reads the
 table of the pruned variants. The first layer's weights are brought into the table's order, so the order of the user's
 list costs no storage.
 
-A program is over all feature columns, from each storage. Of several types one table has the features of all nodes, as
-wide as the widest type; a narrower one has its columns first.
+Programs are over all feature columns, or those that they were exported with, from each storage. Of several types one
+table has the features of all nodes, as wide as the widest type; a narrower one has its columns first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from gnnserve_api.families import GIVEN, PROGRAM, PRUNED, point_of
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage, stored_name, variant_name
+from gnnserve_api.variants import Storage, stored_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
     Outline,
+    PlacedProgram,
     PlannedTable,
     PlannedVariant,
     plan_variant,
@@ -137,61 +138,80 @@ def _plan_table(features: Features, table: SharedTable, storage: Storage) -> Pla
     )
 
 
-# --- a program
-
-
-_NAME = variant_name(1)
+# --- programs
 
 
 class ProgramPlanner:
-    """One variant of `spec.model.program`, from each storage. All run one file."""
+    """One variant of each program, that of `spec.model` first, from each storage. Those of a program run one file, and
+    programs that read the same columns share a table."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return False
 
     def tables_bytes(self, outline: Outline) -> int:
-        if outline.spec.model.program is None:
-            return 0
-        storages = outline.spec.variants.storage
-        return sum(stored_bytes(outline.nodes, outline.features, storage) for storage in storages)
+        return sum(
+            stored_bytes(outline.nodes, outline.features if columns is None else len(columns), storage)
+            for columns in dict.fromkeys(outline.columns_of_programs)
+            for storage in outline.spec.variants.storage
+        )
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        program = made_from.program
-        if program is None or 1 not in made_from.spec.variants.pruning.factors:
+        if 1 not in made_from.spec.variants.pruning.factors:
             return FamilyPlan()
-        widest = max(one.shape[1] for one in program.features)
-        columns = list(range(widest)) if program.columns is None else list(program.columns)
-        # Of several types a column of the table is of another column of each.
-        source_columns = tuple(columns) if len(program.features) == 1 else None
-        storages = storages_of(made_from.spec)
-        file = stored_name(_NAME, storages[0])
+        storages, labels = storages_of(made_from.spec), _labels_of_tables(made_from.programs)
         return FamilyPlan(
             tables=[
-                PlannedTable(
-                    f"features-{storage}", "features", storage, len(columns),
-                    partial(_row_blocks, program.features, columns), source_columns=source_columns,
-                )
+                _plan_program_table(made_from.programs[0].features, columns, label, storage)
+                for columns, label in labels.items()
                 for storage in storages
             ],
             variants=[
-                PlannedVariant(
-                    VariantManifest(
-                        name=stored_name(_NAME, storage),
-                        family=PROGRAM.family,
-                        table=f"features-{storage}",
-                        columns=len(columns),
-                        fanouts=made_from.network.fanouts,
-                        network=made_from.network,
-                        compute="float32",
-                        weights=program.kept.file,
-                    ),
-                    factor=1,
-                    tensors=None,
-                    program=program if stored_name(_NAME, storage) == file else None,
-                )
+                _plan_program(one, labels[_columns_of(one)], storage, is_first=storage is storages[0])
+                for one in made_from.programs
                 for storage in storages
             ],
-        )  # fmt: skip
+        )
+
+
+def _labels_of_tables(programs: Sequence[PlacedProgram]) -> dict[tuple[int, ...], str]:
+    """Labels of tables by the columns that they have, after the first program that reads these."""
+    labels: dict[tuple[int, ...], str] = {}
+    for one in programs:
+        labels.setdefault(_columns_of(one), f"features-{one.name}" if labels else "features")
+    return labels
+
+
+def _columns_of(program: PlacedProgram) -> tuple[int, ...]:
+    """Of several types those of the widest; a narrower one has its own first."""
+    widest = max(one.shape[1] for one in program.features)
+    return tuple(range(widest)) if program.columns is None else program.columns
+
+
+def _plan_program_table(
+    features: Sequence[Features], columns: tuple[int, ...], label: str, storage: Storage
+) -> PlannedTable:
+    """`features`: of each type."""
+    # Of several types a column of the table is of another column of each.
+    source_columns = columns if len(features) == 1 else None
+    rows = partial(_row_blocks, features, columns)
+    return PlannedTable(f"{label}-{storage}", "features", storage, len(columns), rows, source_columns=source_columns)
+
+
+def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_first: bool) -> PlannedVariant:
+    """`is_first`: whether it brings the file that all variants of the program run."""
+    contract = program.network.program
+    assert contract  # noqa: S101 - its kind says so
+    manifest = VariantManifest(
+        name=stored_name(program.name, storage),
+        family=PROGRAM.family,
+        table=f"{label}-{storage}",
+        columns=len(_columns_of(program)),
+        fanouts=program.network.fanouts,
+        network=program.network,
+        compute="float32",
+        weights=contract.file,
+    )
+    return PlannedVariant(manifest, factor=1, tensors=None, program=program if is_first else None)
 
 
 def _row_blocks(features: Sequence[Features], columns: Sequence[int]) -> Iterator[np.ndarray]:
@@ -202,9 +222,10 @@ def _row_blocks(features: Sequence[Features], columns: Sequence[int]) -> Iterato
             yield block if len(own) == len(columns) else np.pad(block, ((0, 0), (0, len(columns) - len(own))))
 
 
-def kept_as(given: ProgramManifest, spec: GNNServiceSpec) -> ProgramManifest:
-    """The contract with the paths that its files have in a revision of the spec: those of the first variant."""
-    variant = stored_name(_NAME, storages_of(spec)[0])
+def kept_as(given: ProgramManifest, program: str, spec: GNNServiceSpec) -> ProgramManifest:
+    """The contract with the paths that its files have in a revision of the spec: those of the first of the variants
+    that are called like `program`."""
+    variant = stored_name(program, storages_of(spec)[0])
     return msgspec.structs.replace(
         given,
         file=paths.program_file_of(variant, given.file),

@@ -108,9 +108,9 @@ def _write_network(variant: PlannedVariant, staged: StagedRevision) -> None:
         staged.write_variant(variant.manifest.name, variant.tensors)
     if (program := variant.program) is not None:
         kept = staged.write_program(variant.manifest.name, program.folder, program.given)
-        if kept != program.kept:
+        if kept != program.network.program:
             raise InputError(
-                "spec.model.program.uri", f"{program.given.file} changed while it was read", "generate again"
+                f"{program.field}.uri", f"{program.given.file} changed while it was read", "generate again"
             )
 
 

@@ -19,8 +19,10 @@ from gnnserve_api.spec.graph import GraphSource, Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
+from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.expected.one_relation import TURNED, other_directions
 from gnnserve_worker.generation.expected.pairs import compare_all_pairs
+from gnnserve_worker.generation.given_program import GivenProgram, naming
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
 from gnnserve_worker.generation.training_set import normalization_of
 from gnnserve_worker.graph.store import GraphData
@@ -37,7 +39,7 @@ _MOST_EXCHANGES = 20
 _MOST_WHOLE = 5_000_000
 """Edges, and numbers of features, of a graph that the program is tried over as a whole."""
 _NORMALIZATIONS = (Normalization.DISABLED, Normalization.ROW_NORMALIZE, Normalization.STANDARDIZE)
-_COUNTS_EDGES = "set spec.model.program.readsDegrees to true, where layers count edges, as GCN's do; or "
+_COUNTS_EDGES = "set {}.readsDegrees to true, where layers count edges, as GCN's do; or "
 _WHOLE_GRAPH = (
     "a layer reads more than a node's neighbourhood, as torch_geometric's LayerNorm by default, GraphNorm, or a mean "
     "over all nodes do, and no server of neighbourhoods can be right there: train the model with "
@@ -68,18 +70,17 @@ class ComparedProgram:
     """A `ComparedNetwork` that is a program."""
 
     spec: GNNServiceSpec
-    contract: ProgramManifest
+    given: GivenProgram
     graph: GraphData
-    columns: Sequence[int] | None
-    """Columns of the features that it reads; None: all."""
     runner: ProgramRunner
     load: Callable[[GraphSource], GraphData]
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
-        return self._scores(self.contract, self._read(self.graph), nodes)
+        with naming(self.given.field):
+            return self._scores(self.given.contract, self._read(self.graph), nodes)
 
     def _read(self, data: GraphData, method: Normalization | None = None) -> ProgramGraph:
-        return read_graph(self.spec, data, self.columns, method)
+        return read_graph(self.spec, data, self.given.columns, method)
 
     def _scores(self, contract: ProgramManifest, graph: ProgramGraph, nodes: np.ndarray) -> np.ndarray:
         return ProgramScores(contract, graph, self.runner, called_by(self.graph)).scores_alone(nodes)
@@ -95,12 +96,12 @@ class ComparedProgram:
                     yield Cause(words, remedy, scores.astype(np.float64))
 
     def _others(self, nodes: np.ndarray) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
-        own, contract = self._read(self.graph), self.contract
+        own, contract, field = self._read(self.graph), self.given.contract, self.given.field
         for more in range(1, _MOST_HOPS_MORE + 1):
             hops = contract.sampled_hops + more
             deeper = msgspec.structs.replace(contract, hops=contract.hops + more)
-            counts = "" if more > 1 or contract.reads_degrees else _COUNTS_EDGES
-            remedy = f"{counts}set spec.model.program.hops to {deeper.hops}, the number of layers that read neighbours"
+            counts = "" if more > 1 or contract.reads_degrees else _COUNTS_EDGES.format(field)
+            remedy = f"{counts}set {field}.hops to {deeper.hops}, the number of layers that read neighbours"
             yield (
                 f"over {hops} hops in place of {contract.sampled_hops}",
                 remedy,
@@ -118,7 +119,7 @@ class ComparedProgram:
         for words, exchanged in _exchanges(contract, self.graph.schema):
             yield (
                 f"with {words} exchanged",
-                f"exchange {words} in spec.model.program.inputs",
+                f"exchange {words} in {field}.inputs",
                 lambda exchanged=exchanged: self._scores(exchanged, own, nodes),  # type: ignore[misc]
             )
         if own.lists.schema.slots == (1,) and not own.has_payload:  # lists of one type, which can be turned
@@ -135,7 +136,7 @@ class ComparedProgram:
             yield (
                 f"with edges as {field}: {direction.stated} reads them",
                 f"set {field} to {direction.stated}",
-                lambda source=source: self._scores(self.contract, self._read(self.load(source)), nodes),  # type: ignore[misc]
+                lambda source=source: self._scores(self.given.contract, self._read(self.load(source)), nodes),  # type: ignore[misc]
             )
         remedy = "state the direction of the edges in spec.graph.source, or write them so"
         for words, lists_of in TURNED.items():
@@ -143,7 +144,7 @@ class ComparedProgram:
                 words,
                 remedy,
                 lambda lists_of=lists_of: self._scores(  # type: ignore[misc]
-                    self.contract,
+                    self.given.contract,
                     replace(own, lists=replace(lists_of(own.lists), schema=own.lists.schema)),
                     nodes,
                 ),
@@ -151,18 +152,22 @@ class ComparedProgram:
 
     def _over_all(self, graph: ProgramGraph, nodes: np.ndarray) -> np.ndarray:
         """Scores of nodes where the program is given all nodes and edges, as its module was."""
-        laid: LaidOut = ProgramScores(self.contract, graph, self.runner).lay_out(np.arange(graph.lists.nodes))
+        contract = self.given.contract
+        laid: LaidOut = ProgramScores(contract, graph, self.runner).lay_out(np.arange(graph.lists.nodes))
         seeds = laid.seeds[: self.graph.target.nodes]
         rows = int(seeds.max(initial=-1)) + 1
-        (found,) = self.runner.run(laid.arrays, (self.contract.scores,), rows)
+        (found,) = self.runner.run(laid.arrays, (contract.scores,), rows)
         return np.asarray(found[seeds][nodes])
 
 
-def compare_program(
-    compared: ComparedProgram, digests: Mapping[str, str], decoder: GivenDecoder | None, progress: ProgressListener
-) -> Sequence[ComparedScores]:
-    """Hold the expected scores of the spec against those of the program, and of pairs against those that `decoder`
-    makes of its rows. InputError: they differ by more than they may."""
-    found = compare_listed(compared.spec, digests, compared.graph, "", lambda _: compared, progress)
-    compare_all_pairs(compared.spec, compared.graph, lambda _: compared.scores, decoder)
+def compare_programs(
+    compared: Mapping[str, ComparedProgram], digests: Mapping[str, str], decoder: GivenDecoder | None,
+    progress: ProgressListener,
+) -> Sequence[ComparedScores]:  # fmt: skip
+    """Hold all expected scores of the spec against those of the programs, and of pairs against those that `decoder`
+    makes of their rows. `compared`: by what `ListedScores` calls their weights. InputError: scores differ by more than
+    they may."""
+    model = compared[MODEL]
+    found = compare_listed(model.spec, digests, model.graph, "", lambda weights: compared[weights], progress)
+    compare_all_pairs(model.spec, model.graph, lambda weights: compared[weights].scores, decoder)
     return found

@@ -1,13 +1,14 @@
-"""A program, from a manifest to a published revision, over a graph of one type or of several.
+"""Programs, from a manifest to a published revision, over a graph of one type or of several.
 
-It is read and checked, run twenty times over the same rows, and held against the scores that its model gave, before
-anything is written. Then its table is written, one-row variants learn its scores, and all is measured as it will serve.
+Each is read and checked, held against the scores that its model gave, and run twenty times over the same rows, before
+anything is written. Then tables are written, one-row variants learn the scores of `spec.model.program`, and all is
+measured as it will serve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,21 +20,29 @@ from gnnserve_api.files.given_weights import ComparedScores
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NOT_RANKED, RankingManifest, program_network
 from gnnserve_api.spec.made_variants import search_space, variants_of_program
-from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
+from gnnserve_api.variants import variant_name
 from gnnserve_worker.generation.cascades import check_cascades
+from gnnserve_worker.generation.checkpoint import one_decoder
 from gnnserve_worker.generation.estimates import GraphSizes
+from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlacedProgram
 from gnnserve_worker.generation.families.given import kept_as
 from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_families
 from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
-from gnnserve_worker.generation.given_program import GivenProgram, check_program, decoder_tensors, read_program
+from gnnserve_worker.generation.given_program import (
+    GivenProgram,
+    check_program,
+    decoder_tensors,
+    naming,
+    read_programs,
+)
 from gnnserve_worker.generation.lessons import LearntNetworks, Lesson, OneRowModels, WeightSources, take_lessons
 from gnnserve_worker.generation.one_relation import check_range
 from gnnserve_worker.generation.profile import worth_keeping
-from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_program
+from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_programs
 from gnnserve_worker.generation.programs.running import (
     CHECKED_LANES,
     ProgramScores,
@@ -57,7 +66,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.programs.facts import FIELD
 from gnnserve_worker.programs.runner import ProgramRunner
-from gnnserve_worker.progress import CHECK, Progress, ProgressListener
+from gnnserve_worker.progress import CHECK, Progress
 from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
@@ -65,38 +74,66 @@ if TYPE_CHECKING:
     from gnnserve_worker.generation.learning import LearningContext
 
 
-def prepare(wanted: RequestedRevision) -> PreparedProgram:
-    """Prepare a program."""
+def prepare(wanted: RequestedRevision) -> PreparedPrograms:
+    """Prepare programs."""
     spec, progress = wanted.spec, wanted.progress
     graph, problem = import_graph(wanted)
     spec = wanted.task.settled(spec)
     spec = spec.model_copy(update={"variants": variants_of_program(spec.variants)})
-    program = _program_of(spec)
-    given = read_program(program)
-    given = replace(given, contract=spec.task.asked().program(given.contract))
-    if given.digest != wanted.identity.checkpoint:
-        raise InputError(f"{FIELD}.uri", f"{given.file} changed while it was read", "generate again")
-    wanted.task.check_given(given.contract.scores.columns, graph)
-    check_program(given, program, spec, graph.schema)
-    asked = _asked_nodes(given.contract, graph, problem)
-    network = program_network(given.contract, program.fanouts)
+    wanted = replace(wanted, spec=spec)
+    programs = _read(wanted)
+    asked = {one.weights: _check_reads(one, wanted, graph, problem) for one in programs}
+    decoders = [decoder_tensors(one.decoder, one.field) for one in programs]
+    wanted.task.given_decoder(decoders[0])  # that of the model, which reads rows of all, has to be there
+    decoder = one_decoder(wanted.task, decoders)
     widest = max(kind.features or 0 for kind in graph.schema.types)
-    decoder = wanted.task.given_decoder(decoder_tensors(given.decoder))
-    outline = Outline(spec, network, graph.nodes, widest)
+    columns = [one.columns for one in programs]
+    outline = Outline(spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns)
     tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
     source = graph
     if wanted.graph_version is not None:
         source = load_source(spec.graph.source, wanted.repository.downloads, progress)
-    with closing(ProgramRunner(given.file, CHECKED_LANES, given.contract.limits)) as runner:
-        compared = _check(wanted, spec, given, source, runner, decoder)
-        _check_runs(spec, given, graph, asked, runner, progress)
-    return PreparedProgram(replace(wanted, spec=spec), given, graph, problem, tables_bytes, compared, decoder)
+    with ExitStack() as running:
+        runners = {one.weights: running.enter_context(closing(_runner_of(one))) for one in programs}
+        compared = {one.weights: _compared(one, wanted, source, runners[one.weights]) for one in programs}
+        found = compare_programs(compared, wanted.identity.expected, decoder, progress)
+        progress(Progress(CHECK, 0, len(programs)))
+        for done, one in enumerate(programs, start=1):
+            _check_runs(one, spec, graph, asked[one.weights], runners[one.weights])
+            progress(Progress(CHECK, done, len(programs)))
+    return PreparedPrograms(wanted, programs, graph, problem, tables_bytes, found, decoder)
 
 
-def _program_of(spec: GNNServiceSpec) -> Program:
-    assert spec.model.program is not None  # noqa: S101 - the pipeline chose this module by it
-    return spec.model.program
+def _read(wanted: RequestedRevision) -> tuple[GivenProgram, ...]:
+    """The programs, as the task reads them. InputError: one is another than when the revision's name was made."""
+    digests, task = {MODEL: wanted.identity.checkpoint, **wanted.identity.given}, wanted.spec.task.asked()
+    programs = tuple(replace(one, contract=task.program(one.contract)) for one in read_programs(wanted.spec))
+    columns = programs[0].network.classes
+    for one in programs:
+        if one.digest != digests[one.weights]:
+            raise InputError(f"{one.field}.uri", f"{one.file} changed while it was read", "generate again")
+        if one.network.classes != columns:
+            raise InputError(
+                f"{one.field}.scores", f"has {one.network.classes} columns, and that of {FIELD} has {columns}",
+                "give a program of the same task, which gives as many",
+            )  # fmt: skip
+    return programs
+
+
+def _check_reads(
+    given: GivenProgram, wanted: RequestedRevision, graph: GraphData, problem: LearningProblem
+) -> np.ndarray:
+    """Refuse a program that does not fit the task, the graph or the spec. Returns the nodes that it may be asked about,
+    as `_asked_nodes`."""
+    with naming(given.field):
+        wanted.task.check_given(given.contract.scores.columns, graph)
+        check_program(given, wanted.spec, graph.schema)
+        return _asked_nodes(given.contract, graph, problem)
+
+
+def _runner_of(given: GivenProgram) -> ProgramRunner:
+    return ProgramRunner(given.file, CHECKED_LANES, given.contract.limits)
 
 
 def _asked_nodes(contract: ProgramManifest, graph: GraphData, problem: LearningProblem) -> np.ndarray:
@@ -120,52 +157,45 @@ def _asked_nodes(contract: ProgramManifest, graph: GraphData, problem: LearningP
     return np.concatenate(found)
 
 
-def _check(
-    wanted: RequestedRevision, spec: GNNServiceSpec, given: GivenProgram, source: GraphData, runner: ProgramRunner,
-    decoder: GivenDecoder | None,
-) -> Sequence[ComparedScores]:  # fmt: skip
-    """Hold its scores against those that its model gave of the source's graph."""
-    compared = ComparedProgram(
-        spec, given.contract, source, given.columns, runner,
-        lambda other: load_source(other, wanted.repository.downloads),
+def _compared(
+    given: GivenProgram, wanted: RequestedRevision, source: GraphData, runner: ProgramRunner
+) -> ComparedProgram:
+    """Comparison of its scores with those that its model gave of the source's graph."""
+    return ComparedProgram(
+        wanted.spec, given, source, runner, lambda other: load_source(other, wanted.repository.downloads)
     )  # fmt: skip
-    return compare_program(compared, wanted.identity.expected, decoder, wanted.progress)
 
 
 def _check_runs(
-    spec: GNNServiceSpec, given: GivenProgram, graph: GraphData, asked: np.ndarray, runner: ProgramRunner,
-    progress: ProgressListener,
-) -> None:  # fmt: skip
+    given: GivenProgram, spec: GNNServiceSpec, graph: GraphData, asked: np.ndarray, runner: ProgramRunner
+) -> None:
     """Refuse a program whose runs differ, and one whose largest neighbourhood is beyond its limits."""
-    progress(Progress(CHECK, 0, 1))
-    read = read_graph(spec, graph, given.columns)
-    scores = ProgramScores(given.contract, read, runner, called_by(graph), _program_of(spec).fanouts)
-    scores.check_repeats(np.random.default_rng(0).permutation(asked))
-    scores.check_largest(asked)
-    progress(Progress(CHECK, 1, 1))
+    with naming(given.field):
+        read = read_graph(spec, graph, given.columns)
+        scores = ProgramScores(given.contract, read, runner, called_by(graph), given.fanouts)
+        scores.check_repeats(np.random.default_rng(0).permutation(asked))
+        scores.check_largest(asked)
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedProgram:
-    """The `Preparation` of a program."""
+class PreparedPrograms:
+    """The `Preparation` of programs."""
 
     wanted: RequestedRevision
-    given: GivenProgram
+    programs: Sequence[GivenProgram]
+    """The model, and behind it those of spec.variants.given."""
     graph: GraphData
     problem: LearningProblem
     tables_bytes: int
     compared: Sequence[ComparedScores]
     given_decoder: GivenDecoder | None
-    """What reads its rows in pairs; None: its outputs are answers."""
+    """What reads their rows in pairs; None: outputs are answers."""
 
     def learn(self, lessons: Sequence[Lesson], learning: LearningContext | None) -> Networks:
-        spec, given, graph = self.wanted.spec, self.given, self.graph
+        spec, graph, classes = self.wanted.spec, self.graph, self.programs[0].network.classes
         self.problem.check(spec.variants)
         check_cascades(spec)
-        network = program_network(given.contract, _program_of(spec).fanouts)
-        data = training_set(
-            graph, self.problem, network.classes, spec.model.training.scope, normalization_of(spec)
-        )  # fmt: skip
+        data = training_set(graph, self.problem, classes, spec.model.training.scope, normalization_of(spec))
         features = served_features(data.features, graph)
         for one in features:
             check_range(one, () if spec.variants.is_searched else spec.variants.storage)
@@ -177,7 +207,7 @@ class PreparedProgram:
         as_they_are = Ranking(np.arange(features[0].shape[1]), {})
         learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
         made = ProgramNetworks(
-            self.wanted, given, data, features, GraphSizes.of(graph, self.problem.items), sources, learnt
+            self.wanted, self.programs, data, features, GraphSizes.of(graph, self.problem.items), sources, learnt
         )
         ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
         rows, write = _NEW_NODES[RowLayout.of_nodes(graph.schema)](data)
@@ -195,12 +225,11 @@ class PreparedProgram:
         # Imported here: few programs have perceptrons beside them.
         from gnnserve_worker.generation.node_rows import taught_over  # noqa: PLC0415
 
-        spec, given = self.wanted.spec, self.given
-        read = read_graph(spec, self.graph, given.columns)
-        seen = joined_lists(replace(self.graph, relations=tuple(taught_over(data, self._decoder))))
-        fanouts = _program_of(spec).fanouts
+        given, decoder = self.programs[0], self._decoder
+        read = read_graph(self.wanted.spec, self.graph, given.columns)
+        seen = joined_lists(replace(self.graph, relations=tuple(taught_over(data, decoder))))
         return ProgramTeacher(
-            given.digest, given.contract, replace(read, lists=seen), given.file, fanouts, self._decoder
+            given.digest, given.contract, replace(read, lists=seen), given.file, given.fanouts, decoder
         )  # fmt: skip
 
     def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: LearningContext) -> OneRowModels:
@@ -215,10 +244,10 @@ class PreparedProgram:
 
 @dataclass(frozen=True, slots=True)
 class ProgramNetworks:
-    """A program, and perceptrons that learn its scores: the `SearchSubject` of a search."""
+    """Programs, and perceptrons that learn the model's scores: the `SearchSubject` of a search."""
 
     wanted: RequestedRevision
-    given: GivenProgram
+    programs: Sequence[GivenProgram]
     data: TrainingSet
     features: Sequence[Features]
     """Those of each type as tables have them."""
@@ -231,22 +260,27 @@ class ProgramNetworks:
     @property
     def space(self) -> SearchSpace:
         """With the fan-outs that the program's hops permit, which its folder may say."""
-        contract, space = self.given.contract, search_space(self.wanted.spec)
+        contract, space = self.programs[0].contract, search_space(self.wanted.spec)
         fanouts = (one for one in space.fanouts if len(one) == contract.hops and not contract.reads_degrees)
         return replace(space, fanouts=tuple(fanouts))
 
     def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
         """`variants`: others than those of the spec, as of a round of a search."""
-        spec, given, learnt = self.wanted.spec, self.given, self.learnt
+        spec, learnt = self.wanted.spec, self.learnt
         spec = spec if variants is None else spec.model_copy(update={"variants": variants})
-        kept = kept_as(given.contract, spec)
-        placed = PlacedProgram(given.folder, given.contract, kept, self.features, given.columns)
+        programs = [self._placed(one, spec) for one in self.programs]
         return plan_families(
             Ingredients(
-                spec, program_network(kept, _program_of(spec).fanouts), joined_lists(self.data.data), self.features[0],
-                learnt.ranking, None, one_rows=learnt.one_rows, program=placed,
+                spec, programs[0].network, joined_lists(self.data.data), self.features[0], learnt.ranking, None,
+                one_rows=learnt.one_rows, programs=programs,
             )
         )  # fmt: skip
+
+    def _placed(self, given: GivenProgram, spec: GNNServiceSpec) -> PlacedProgram:
+        name = variant_name(1) if given.weights == MODEL else given.weights
+        kept = kept_as(given.contract, name, spec)
+        network = program_network(kept, given.fanouts)
+        return PlacedProgram(name, given.field, given.folder, given.contract, network, self.features, given.columns)
 
     def after(self, lessons: Sequence[Lesson]) -> ProgramNetworks:
         """With networks of further lessons."""
