@@ -86,6 +86,12 @@ def test_of_links_a_plan_has_what_is_learnt_and_written(tmp_path: Path) -> None:
     assert latencies.startswith("Latencies are not modelled: those of classes of nodes alone are.")
 
 
+def test_of_embeddings_a_plan_ranks_no_columns(tmp_path: Path) -> None:
+    learnt, written, *_ = told(ROOT / "examples" / "shop" / "shop.yaml", tmp_path)
+    assert learnt == "Learnt: x1: embeddings of all nodes are learnt, and served as they are."
+    assert written == "Written: x1."
+
+
 def test_of_a_program_a_plan_has_what_is_learnt_and_written(tmp_path: Path) -> None:
     manifest = tmp_path / "digits.yaml"
     model = "model: {program: {uri: made}, expected: {uri: made/expected.npz}}"

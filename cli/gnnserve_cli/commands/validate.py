@@ -216,7 +216,8 @@ def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     elif pruning.factors:
         decided = ", those that are worth it" if variants.optional_factors else ""
         names = ", ".join(variant_name(factor) for factor in sorted(pruning.factors))
-        yield f"{names}, ranked by {pruning.method}{decided}"
+        ranked = f", ranked by {pruning.method}" if max(pruning.factors) > 1 else ""
+        yield f"{names}{ranked}{decided}"
     if variants.given:
         yield f"{', '.join(variants.given_names())}, given"
     if variants.stored:

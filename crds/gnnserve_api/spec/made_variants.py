@@ -56,10 +56,11 @@ def _kind_of(spec: _Spec) -> _ModelKind:
     return next(kind for kind in _KINDS if kind.is_kind_of(spec))
 
 
-def variants_of_program(variants: Variants) -> Variants:
-    """Those of a program, which reads all columns of features, and no product of them."""
-    pruning = variants.pruning.model_copy(update={"factors": (1,)})
-    return variants.model_copy(update={"pruning": pruning, "projection": ProjectionMode.DISABLED})
+def _variants_of_whole_rows(spec: _Spec) -> Variants:
+    """Those of a model that reads all columns of its rows, and no product of them: a program, or embeddings of nodes,
+    whose rows are stored as they are."""
+    pruning = spec.variants.pruning.model_copy(update={"factors": (1,)})
+    return spec.variants.model_copy(update={"pruning": pruning, "projection": ProjectionMode.DISABLED})
 
 
 def _variants_of_products(spec: _Spec) -> Variants:
@@ -123,10 +124,8 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
 
 
 _KINDS = (
-    _ModelKind(
-        lambda spec: spec.model.program is not None, lambda spec: variants_of_program(spec.variants), _space_of_program
-    ),
-    _ModelKind(lambda spec: spec.model.learns_embeddings, lambda spec: spec.variants, _space_of_embeddings),
+    _ModelKind(lambda spec: spec.model.program is not None, _variants_of_whole_rows, _space_of_program),
+    _ModelKind(lambda spec: spec.model.learns_embeddings, _variants_of_whole_rows, _space_of_embeddings),
     _ModelKind(reads_products, _variants_of_products, _space_of_products),
     _ModelKind(lambda spec: True, lambda spec: spec.variants, _space_of_rows),
 )

@@ -395,10 +395,16 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     is_chosen = variants.optional_factors and not variants.is_searched
     return (
         *((_first(spec),) if needs_master(spec) else ()),
-        _ranking(spec),
+        *((_ranking(spec),) if ranks_columns(spec) else ()),
         *((_choice(spec),) if is_chosen else ()),
         *_behind_choice(spec),
     )
+
+
+def ranks_columns(spec: GNNServiceSpec) -> bool:
+    """Whether networks read rows of features, of which some may have the first columns alone."""
+    is_of_rows = spec.model.program is None and not spec.model.learns_embeddings and not reads_products(spec)
+    return is_of_rows and not spec.variants.are_all_given
 
 
 def _behind_choice(spec: GNNServiceSpec) -> tuple[Lesson, ...]:

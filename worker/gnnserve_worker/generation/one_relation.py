@@ -49,6 +49,7 @@ from gnnserve_worker.generation.lessons import (
     Models,
     OneRowModels,
     WeightSources,
+    ranks_columns,
     steps_behind_choice,
     steps_of,
     take_lessons,
@@ -181,7 +182,7 @@ class OneRelation:
         network_s = time.monotonic() - started
         made = RowNetworks(wanted, network, data, rows.served, self.given, sizes, sources, learnt, network_s)
         ranking = RankingManifest(
-            method=NOT_RANKED if sources.models is None else spec.variants.pruning.method,
+            method=spec.variants.pruning.method if ranks_columns(spec) else NOT_RANKED,
             settings=learnt.ranking.settings,
             columns=tuple(learnt.ranking.columns.tolist()),
             others=learnt.other_rankings,

@@ -19,7 +19,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.files.given_weights import ComparedScores
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NOT_RANKED, RankingManifest, program_network
-from gnnserve_api.spec.made_variants import search_space, variants_of_program
+from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
@@ -79,7 +79,7 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     spec, progress = wanted.spec, wanted.progress
     graph, problem = import_graph(wanted)
     spec = wanted.task.settled(spec)
-    spec = spec.model_copy(update={"variants": variants_of_program(spec.variants)})
+    spec = spec.model_copy(update={"variants": made_variants(spec)})
     wanted = replace(wanted, spec=spec)
     programs = _read(wanted)
     asked = {one.weights: _check_reads(one, wanted, graph, problem) for one in programs}
