@@ -215,6 +215,28 @@ def test_a_node_is_found_and_shown_with_neighbours_answers_and_recommendations(t
     assert {urlsplit(each).netloc for each in tab.requested() if each.startswith("http")} == {host}
 
 
+def test_recommendations_are_filtered_by_what_is_written(tab: Browser, url: str) -> None:
+    def filtered(where: str, until: str) -> list[str]:
+        """The nodes that are shown then."""
+        tab.evaluate(f"document.querySelector('#where').value = '{where}'")
+        tab.evaluate("document.querySelector('#filter button').click()")
+        tab.wait_for(until)
+        return [line.split()[0] for line in tab.text("#recommended").splitlines() if line.strip()]
+
+    found = "document.querySelector('#index').textContent.startsWith('By embeddings')"
+    told = "!/^(Searching|By)/.test(document.querySelector('#index').textContent)"
+    tab.open(f"{url}#node=17")
+    wait_for_node(tab)
+    asked = {"node": 17, "count": 10, "filter": {"labels": [2, 3]}}
+    answer = httpx.post(f"{url.removesuffix('explore')}v1/recommend", json=asked).json()
+    assert filtered(" labels = 2,3 ;", found) == [str(one["id"]) for one in answer["items"]]
+    assert filtered("price<", told) == []
+    assert tab.text("#index") == "price<: no condition; give such as price<20, stock>=1, brand=3,5 or labels=7"
+    assert filtered("price<20; labels=2", told) == []
+    assert tab.text("#index").startswith("filter")  # the worker's own sentence
+    assert len(filtered("", found)) == 10
+
+
 def test_a_node_of_several_types_is_shown_by_relation_and_leads_to_those_of_others(
     tab: Browser, typed: Repository
 ) -> None:
