@@ -25,6 +25,7 @@ Body = dict[str, Any]
 Said = tuple[Any, ...]
 """Items, variant, revision, and what is told of the index; or status, code and sentence."""
 MODEL = "digits.recommend"
+_ROWS = "overlay.nodes.features"
 _MEMBERS = {"nodes": "id", "cosines": "cosine", "scores": "score", "probabilities": "probability"}
 _PARAMETERS = {"count": "count", "type": "type", "exclude": "exclude", "seed": "seed", "strict": "strict",
                "minOffset": "min_offset"}  # fmt: skip
@@ -33,17 +34,23 @@ _PARAMETERS = {"count": "count", "type": "type", "exclude": "exclude", "seed": "
 def tensors_of(body: Body) -> tuple[list[tuple[str, str, list[int], list[Any]]], Body]:
     """Inputs of a body (name, datatype, shape, elements), and its parameters."""
     overlay, filter_ = body.get("overlay", {}), body.get("filter", {})
+    new, edges = overlay.get("nodes", []), overlay.get("edges", [])
     lists = {
         "node": [body["node"]], "filter.nodes": filter_.get("nodes"), "filter.labels": filter_.get("labels"),
-        "overlay.nodes": [one["id"] for one in overlay.get("nodes", [])] or None,
-        "overlay.edges": [end for edge in overlay.get("edges", []) for end in edge] or None,
-        "overlay.nodes.features": [x for one in overlay.get("nodes", []) for x in one["features"]] or None,
+        "overlay.nodes": [one["id"] for one in new] or None,
+        "overlay.edges": [end for edge in edges for end in (edge[0], edge[-1])] or None,
+        "overlay.edges.relations": [name for edge in edges for name in edge[1:-1]] or None,
     }  # fmt: skip
-    widths = {"overlay.edges": 2, "overlay.nodes.features": FEATURES}
+    widths = {"overlay.edges": 2}
+    for one in new:
+        if "features" in one:  # with several types each has a tensor of its own
+            name = ".".join([_ROWS, *([one["id"].partition("/")[0]] if isinstance(one["id"], str) else [])])
+            lists[name] = [*lists.get(name, ()), *one["features"]]
+            widths[name] = len(one["features"])
     inputs = []
     for name, elements in lists.items():
         if elements is not None:
-            kind = "FP32" if name.endswith("features") else "INT64"
+            kind = "FP32" if name.startswith(_ROWS) else "INT64"
             kind = "BYTES" if any(isinstance(one, str) for one in elements) else kind
             width = widths.get(name)
             inputs.append((name, kind, [len(elements)] if width is None else [len(elements) // width, width], elements))
@@ -248,6 +255,23 @@ def test_ids_that_are_texts_and_pairs_that_are_scored(tmp_path: Path) -> None:
         assert others == [first] * len(others)
     assert {*pairs["a user"][0][0][0]} == {"id", "score", "probability"}
     assert pairs["of a type that is none"][0][1] == "InvalidValue"
+
+
+def test_new_nodes_of_several_types_are_recommended_alike(tmp_path: Path) -> None:
+    model = {"architecture": "GraphSAGE", "fanouts": [-1, -1], "training": {"epochs": 2}}
+    bought = [["user/900", "buys", "item/2"], ["user/900", "buys", "item/5"]]
+    new = {"nodes": [{"id": "user/900", "features": [0.5, 1.0, 0.0, 2.0]}], "edges": bought}
+    both = {"nodes": [*new["nodes"], {"id": "item/901", "features": [1.0, 2.0, 3.0]}],
+            "edges": [*bought, ["user/3", "buys", "item/901"]]}  # fmt: skip
+    bodies = {
+        "a user": {"node": "user/900", "count": 5, "overlay": new},
+        "a user beside an item": {"node": "user/900", "count": 5, "exclude": "nothing", "overlay": both},
+        "an item": {"node": "item/901", "count": 5, "overlay": both},
+    }
+    served = published(tmp_path, of_users(tmp_path) | {"model": model}).served()
+    for first, *others in in_all_forms(served, bodies).values():
+        assert len(first[0]) == 5, first
+        assert others == [first] * len(others)
 
 
 def test_what_is_told_of_the_model(tmp_path: Path) -> None:

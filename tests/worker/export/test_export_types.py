@@ -87,6 +87,16 @@ def test_exports_over_types_are_served_again(
     np.testing.assert_allclose(found.embeddings, wanted.embeddings, rtol=0, atol=1e-5 * np.abs(wanted.embeddings).max())
 
 
+def test_a_network_of_fewer_channels_is_exported_as_it_answers(tmp_path: Path) -> None:
+    channels = {"channels": [{"factor": 2, "table": "Projected"}]}
+    loaded = generated(tmp_path, parts_without_tags(), "GraphSAGE", variants=channels)
+    folder = tmp_path / "made"
+    export_variant(loaded, "default/shop", "channels2-projected", [ExportFormat.ONNX], folder, "a test")
+    made = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ExportManifest)
+    assert max(each.rows for each in made.checks) > 2000
+    assert max(each.largest_difference for each in made.checks) < 1e-5
+
+
 def test_what_no_program_over_types_can_have_is_refused(tmp_path: Path) -> None:
     loaded = generated(tmp_path, shop(users=USERS), "GraphSAGE", variants={"stored": [1]})
     assert loaded.manifest is not None

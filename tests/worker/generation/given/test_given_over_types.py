@@ -9,16 +9,24 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.support.changes.living_relations import PlainTypedGraph
+from tests.support.changes.living_types import ROOM_BYTES, batch_of, numbers_of, served_by
 from tests.support.generation.given_links import generated, refusal
 from tests.support.graphs.several_types import TypedParts, load_types, shop, typed_source, write_folder
 from tests.support.models import hetero_pyg
 from tests.support.models.hetero_pyg import HIDDEN, HeteroModel
+from tests.support.overlays.typed_overlays import read
 
 from gnnserve_api.families import point_of
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.batch_view import Part, view_of
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +92,35 @@ def test_given_variants_stand_beside_the_model_with_their_own_width(tmp_path: Pa
     (variant,) = (one for one in published.variants if one.name == "narrow")
     assert variant.family == "given-projected" and point_of(variant).capabilities.overlay
     assert published.tables["narrow"].made_by == "narrow."
+
+
+def test_given_variants_follow_changes_and_answer_about_nodes_that_come_with_requests(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "shop", with_features())
+    data = load_types(typed_source(source))
+    networks = {f"w{hidden}": saved(tmp_path, f"w{hidden}", data, hidden) for hidden in (HIDDEN, 4)}
+    given = [{**networks[f"w{hidden}"][1], "hidden": hidden, "name": f"w{hidden}"} for hidden in (HIDDEN, 4)]
+    variants = {"given": given, "pruning": {"factors": []}, "projection": "Disabled"}
+    published, _ = generated(tmp_path, service(tmp_path, source, variants))
+    loaded = load_revision(Repository(tmp_path / "repository", "default", "tiny"), published.revision, ROOM_BYTES)
+    living, plain, draw = LivingRevision(loaded, ROOM_BYTES), PlainTypedGraph(data, None), np.random.default_rng(3)
+    for _ in range(4):
+        said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served_by(living))])
+        assert all(isinstance(one, BatchEffect) for one in said), said
+    served, changed = served_by(living), plain.built()[0]
+    seeds, row, item = numbers_of(served, plain.target_ids), [1.0, 2.0, 3.0, 4.0], next(iter(plain.rows["item"]))
+    new = {"nodes": [{"id": "user/9999", "features": row}], "edges": [["user/9999", "buys", f"item/{item}"]]}
+    question = read(served, {"nodes": ["user/9999"], "overlay": new})
+    plain.rows["user"][9999] = np.array(row, np.float32)
+    relations = [(one.source, one.name, one.target) for one in data.relations]
+    plain.change_edge(relations.index(("user", "buys", "item")), 9999, item, adds=True)
+    joined = plain.built()[0]
+    for name, (module, _) in networks.items():
+        found = served.compute.infer(name, seeds.copy(), 0).scores
+        np.testing.assert_allclose(found, wanted_of(module, changed), atol=1e-4, rtol=1e-4)
+        nodes = question.nodes.copy()
+        view = view_of(served.graph.first_new, [Part(len(nodes), question.overlay, None)], nodes)
+        of_new = served.compute.infer(name, nodes, 0, view=view).scores
+        np.testing.assert_allclose(of_new, wanted_of(module, joined)[-1:], atol=1e-4, rtol=1e-4)
 
 
 def test_where_all_are_given_nothing_is_trained(tmp_path: Path) -> None:
