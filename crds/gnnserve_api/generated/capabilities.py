@@ -155,7 +155,8 @@ _INTRODUCTION = """\
 
 Each cell says whether a manifest may have the row's fields beside the column's graph, task and model. A number is that
 of the sentence below that refuses it: `gnnserve validate` says it, and in a cluster the API server, before anything is
-trained. A dash: it is of another task.
+trained. *Not made*: it may be given, and no variant comes of it, since the model does not read what these variants
+would have less of. A dash: it is of another task.
 """
 
 
@@ -181,6 +182,18 @@ def refusal_of(setup: Setup, *features: Feature) -> str | None:
     return None
 
 
+def _without_variants(feature: Feature) -> list[Setup]:
+    """Setups that may be given the feature, and have no other variants by it, though others have."""
+    able = [setup for setup in SETUPS if is_of_task(setup, feature) and refusal_of(setup, feature) is None]
+    idle = [setup for setup in able if _variants(setup, feature) == _variants(setup)]
+    return idle if len(idle) < len(able) else []
+
+
+def _variants(setup: Setup, *features: Feature) -> frozenset[str]:
+    document = manifest_of(merged(setup.spec, *(feature.parts for feature in features)))
+    return frozenset(parse_document(Document("manifest", document)).spec.possible_variants())
+
+
 SERVED_PART = "<!-- Generated out of what served revisions say; do not edit."
 """First words of the page's second part, which `tests/matrix` writes and which stays as it is here."""
 
@@ -194,7 +207,7 @@ def page() -> str:
     sentences: list[str] = []
     rows = [row(["", *(setup.name for setup in SETUPS)]), row(["---"] * (1 + len(SETUPS)))]
     for feature in FEATURES:
-        cells = [f"[{feature.name}]({feature.page})"]
+        cells, idle = [f"[{feature.name}]({feature.page})"], _without_variants(feature)
         for setup in SETUPS:
             if not is_of_task(setup, feature):
                 cells.append("–")
@@ -202,7 +215,8 @@ def page() -> str:
             said = refusal_of(setup, feature)
             if said is not None and said not in sentences:
                 sentences.append(said)
-            cells.append("yes" if said is None else f"{sentences.index(said) + 1}")
+            taken = "not made" if setup in idle else "yes"
+            cells.append(taken if said is None else f"{sentences.index(said) + 1}")
         rows.append(row(cells))
     listed = [f"{number}. {sentence}" for number, sentence in enumerate(sentences, start=1)]
     return "\n".join([_INTRODUCTION, *rows, "", *listed, ""])

@@ -281,7 +281,7 @@ def test_files_of_many_gigabytes_are_refused_before_they_are_read(
         }
     )  # fmt: skip
     with pytest.raises(InputError, match="has 42,949,672,960 bytes, more than"):
-        read_program(program)
+        read_program(program, program.limits.to_limits())
     sparse_file(tmp_path / "data", 40 << 30)
     node = helper.make_node("Add", ["x", "w"], ["scores"])
     with pytest.raises(InputError, match="data has 42,949,672,960 bytes, more than"):

@@ -263,6 +263,8 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
             assert {item["id"] for item in new["items"]} == {*range(NODES)} - {3, 4, 5}
             left = await followed(client, {"node": 5}, 1)
             assert left["error"]["field"] == "node"
+            gone = await followed(client, {"node": 17, "filter": {"nodes": [9, 5]}}, 1)
+            assert (gone["error"]["code"], gone["error"]["field"]) == ("UnknownNode", "filter.nodes[1]")
             text = client.metrics.render().decode()
             assert 'gnnserve_index_pending_nodes{service="digits"} 0.0' in text
 
