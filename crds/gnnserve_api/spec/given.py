@@ -38,9 +38,9 @@ class GivenNetwork(ApiModel):
     """Weights of spec.model's architecture and layers, whose first layer reads `columns`. Absent: the variant is a
     program."""
     program: ProgramFile | None = None
-    """Another program than model.program, of the same task and graph, as a smaller one that was distilled from it: with
-    its own inputs, hops and neighbours. It needs `expected`. Its decoder, where links are scored by one with weights,
-    is that of model.program. Absent: the variant is a checkpoint."""
+    """A program of the same task and graph as model.program, as a smaller one that was distilled from model.program:
+    with inputs, hops and neighbours of its own. It needs `expected`. Its decoder, where links are scored by one with
+    weights, is that of model.program. Absent: the variant is a checkpoint."""
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)] | None = None
     """Feature columns that the given variant reads, in the order of the first layer's inputs: names of the source's
     columns, or indices among the features, from 0. A name of a column of lists stands for all of its features. Absent:

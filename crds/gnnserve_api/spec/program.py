@@ -178,6 +178,5 @@ class Program(ProgramFile):
     """A model exported as ONNX, which is served as it is, and the limits of what runs it."""
 
     limits: Annotated[LimitsSpec, Audience.GENERATION | Audience.WORKERS] = with_defaults(LimitsSpec)
-    """Limits of the process that runs the program, and of each of those that run programs of variants.given. Workers
-    follow other ones without a restart, and no revision is made of them; generation refuses a program that needs more.
-    """
+    """Limits of the process that runs the program, and of the process of each program in variants.given. Workers follow
+    other ones without a restart, and no revision is made of them; generation refuses a program that needs more."""
