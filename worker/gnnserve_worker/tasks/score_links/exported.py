@@ -1,7 +1,7 @@
 """Rows of nodes that a variant is exported for, and how a pair of them is scored without gnnserve.
 
-A program gives rows alone: whoever runs it computes those of a node once, for any number of pairs. Weights of the
-decoder lie beside it, as `given_decoder.py` reads those of a user.
+A program gives rows alone: those of a node are computed once, for any number of pairs. Weights of the decoder lie
+beside it, as `given_decoder.py` reads those of a user.
 """
 
 from __future__ import annotations
