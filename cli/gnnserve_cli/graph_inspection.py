@@ -1,4 +1,4 @@
-"""What `gnnserve graph inspect` reads of a graph, and how it shows it."""
+"""Questions of `gnnserve graph inspect` about a graph, and how their answers are shown."""
 
 from __future__ import annotations
 

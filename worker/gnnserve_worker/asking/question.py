@@ -1,4 +1,4 @@
-"""What a request asks for beside its items, and what is wrong with it, whatever the protocol.
+"""Contents of a request beside its items, and errors of requests, whatever the protocol.
 
 A message names the field, the value, what was expected and what to do. What depends on the revision is checked by its
 task, its graph and `resolve` in `serving/http/predict.py`.

@@ -182,7 +182,7 @@ def _labels_of_tables(programs: Sequence[PlacedProgram]) -> dict[tuple[int, ...]
 
 
 def _columns_of(program: PlacedProgram) -> tuple[int, ...]:
-    """Of several types those of the widest; a narrower one has its own first."""
+    """Columns of features that it reads, where types differ those of the widest; a narrower one has its own first."""
     widest = max(one.shape[1] for one in program.features)
     return tuple(range(widest)) if program.columns is None else program.columns
 
