@@ -306,7 +306,8 @@ def test_links_are_learnt_in_batches(tmp_path: Path, architecture: str) -> None:
     [
         ({"builtin": "Digits"}, {"training": {"batches": "WholeGraph"}}, "batches WholeGraph must be left out without"),
         ({"typed": {"npz": {"uri": "file:///graph"}}}, {"architecture": "LightGCN", "fanouts": [0],
-         "training": {"batches": "Sampled"}}, "training.batches Sampled must be left out with architecture LightGCN"),
+         "training": {"batches": "Sampled"}},
+         "training.batches Sampled must be left out with architectures SGC, SIGN and LightGCN"),
     ],
 )  # fmt: skip
 def test_where_there_is_nothing_to_choose_batches_are_refused(

@@ -56,7 +56,7 @@ OF_ALL = "x1, rank by Greedy, choose factors, network of seed 1, x2, x4, channel
         (spec_of(ALL), OF_ALL),
         (spec_of({"pruning": {"factors": [2], "method": "Random"}, "projection": "Disabled"}), "rank by Random, x2"),
         (spec_of({"search": "Auto"}), "x1, rank by Greedy"),
-        (spec_of({"pruning": {"factors": [1]}}, **OF_LINKS), "x1, rank by Greedy"),
+        (spec_of({"pruning": {"factors": [1]}}, **OF_LINKS), "x1"),
     ],
     ids=["all kinds", "no network of all columns", "a search", "embeddings"],
 )
