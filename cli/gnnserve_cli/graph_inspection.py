@@ -118,7 +118,7 @@ class _InspectionView:
     """View of an inspection of some type: what is said and drawn."""
 
     notes: Callable[[GNNServiceSpec, GraphData], Sequence[str]]
-    """What generation by the spec would do with the graph."""
+    """Sentences on what generation by the spec would do with the graph."""
     parts: Callable[[Any, GenerationTask], Sequence[RenderableType]]
 
 
@@ -295,7 +295,7 @@ def _words_of_rules(relation: RelationFacts) -> str:
 
 
 def _remarks(findings: Sequence[FindingNote], notes: Sequence[str]) -> list[RenderableType]:
-    """What importing did, and what may be a mistake."""
+    """Parts that tell what importing did, and what may be a mistake."""
     parts: list[RenderableType] = []
     if findings:
         shown = [

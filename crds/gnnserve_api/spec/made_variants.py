@@ -57,8 +57,8 @@ def _kind_of(spec: _Spec) -> _ModelKind:
 
 
 def _variants_of_whole_rows(spec: _Spec) -> Variants:
-    """Those of a model that reads all columns of its rows, and no product of them: a program, or embeddings of nodes,
-    whose rows are stored as they are."""
+    """Variants of a model that reads all columns of its rows, and no product of them: a program, or embeddings of
+    nodes, whose rows are stored as they are."""
     pruning = spec.variants.pruning.model_copy(update={"factors": (1,)})
     return spec.variants.model_copy(update={"pruning": pruning, "projection": ProjectionMode.DISABLED})
 

@@ -44,7 +44,7 @@ class Rule:
     """Sentence about what breaks the rule: `name {self.name} must be free[: use another]`. The API server says it
     without values, which are CEL in braces, and without parts in brackets."""
     sentence: Sentence | None = None
-    """What is said here in place of `message`."""
+    """Sentence of this process in place of `message`."""
     members: Members | None = None
     """Members of which values in the message may be: of the first that breaks the rule."""
     is_for_server_alone: bool = False
@@ -52,7 +52,7 @@ class Rule:
     """CEL whose text takes the place of `message` at the API server, with the values in it."""
 
     def __call__(self, sentence: Sentence) -> Rule:
-        """As the decorator of a method: the rule with the sentence that the method makes."""
+        """Decorate a method: the rule with the sentence that the method makes."""
         return replace(self, sentence=sentence)
 
     def problem(self, subject: object) -> str | None:

@@ -41,6 +41,15 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(_POLL_S)
 
 
+async def until_holds(condition: Callable[[], bool], what: str) -> None:
+    """Wait as `until` does, while the event loop of the test goes on."""
+
+    async def look() -> bool:
+        return condition()
+
+    await until_told(look, bool, what)
+
+
 async def until_told(
     ask: Callable[[], Awaitable[T]], is_it: Callable[[T], bool], what: str, *, seldom_s: float = _POLL_S
 ) -> T:

@@ -129,7 +129,8 @@ def _weights_digests(spec: GNNServiceSpec) -> tuple[str | None, dict[str, str]]:
 
         model, *given = read_programs(spec)
         return model.digest, {one.weights: one.digest for one in given}
-    return checkpoint_digest(spec.model), given_digests(spec.variants)
+    digest = None if spec.model.checkpoint is None else checkpoint_digest(spec.model)
+    return digest, given_digests(spec.variants) if spec.variants.given else {}
 
 
 def _graph_digest(spec: GNNServiceSpec, source: str) -> str:

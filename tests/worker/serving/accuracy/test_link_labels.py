@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.machine.waiting import WAIT_S
+from tests.support.machine.waiting import until_holds
 from tests.support.serving.pair_workers import links, of_links
 from tests.support.serving.posted_labels import HEADERS, WRITING, evaluated
 from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, OpenedWorker, running, service
@@ -139,9 +139,7 @@ def test_answers_about_pairs_are_compared_by_shadows() -> None:
     async def scenario(client: Client) -> None:
         answer = await client.http.post("/v1/predict", json={"pairs": ALIKE[:9], "variant": "x8"})
         assert answer.status_code == 200
-        async with asyncio.timeout(WAIT_S):
-            while not client.model.watch.observed():
-                await asyncio.sleep(0.005)
+        await until_holds(lambda: bool(client.model.watch.observed()), "an answer is compared")
         (told,) = (await client.http.get("/v1/accuracy")).json()["variants"][2:]
         assert (told["name"], told["agreement"]["nodes"], told["agreement"]["mean"]) == ("x8", 9, 1.0)
 

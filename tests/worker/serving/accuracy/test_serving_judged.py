@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import numpy as np
 import pytest
-from tests.support.machine.waiting import WAIT_S
+from tests.support.machine.waiting import until_holds
 from tests.support.serving.serving import CLASSES, TRADE_OFF, Client, FakeWorker, profile, running, service, variant
 
 from gnnserve_api.files.profile import Profile
@@ -47,9 +47,7 @@ def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker)
 async def label(client: Client, count: int = 1500) -> None:
     """Labels that every variant of a plain `FakeWorker` answers correctly."""
     client.model.watch.take([((node % 1000,), CLASSES[node % 4]) for node in range(count)], [])
-    async with asyncio.timeout(WAIT_S):
-        while client.model.watch.waiting:
-            await asyncio.sleep(0.005)
+    await until_holds(lambda: not client.model.watch.waiting, "all labels are evaluated")
 
 
 async def allowed(client: Client) -> dict[str, float]:
