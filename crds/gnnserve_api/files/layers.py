@@ -1,0 +1,256 @@
+"""Networks that are listed layer by layer: what a revision keeps of them beside their weights.
+
+A network is products of rows before the first layer, layers that read neighbours, jumping knowledge, and a head. A
+layer has a convolution for each relation that it reads. `spec/layers.py` is what users write, and
+`worker/gnnserve_worker/layers/` what computes it. Weights are a safetensors file, whose keys are
+
+    before.<type>.<number>.<tensor>             products before the first layer, of each type of nodes
+    layers.<number>.convs.<relation>.<tensor>   torch_geometric's names within the convolution
+    layers.<number>.own.<type>.<tensor>         weight, bias: of the node's own row, beside the convolutions
+    layers.<number>.norms.<type>.<tensor>       weight, bias, running_mean, running_var, mean_scale
+    layers.<number>.activations.<type>.weight   of PReLU
+    layers.<number>.residuals.<type>.<tensor>   weight, bias
+    jumping.<tensor>                            lstm.…, att.…: torch_geometric's names
+    head.<number>.<tensor>
+
+where types and relations stand by their places in the graph's manifest, and numbers begin at 0. A product's tensors are
+`weight` [outputs, inputs], `bias`, `norm.<tensor>`, `activation.weight`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Convolution(StrEnum):
+    GRAPH_SAGE = "GraphSAGE"
+    """Aggregate of the neighbours times a matrix, and the node's own row times another (SAGEConv)."""
+    GCN = "GCN"
+    """Sum of the neighbours and the node itself, weighed by the roots of both degrees (GCNConv)."""
+    GRAPH_CONV = "GraphConv"
+    """Sum of the neighbours times a matrix, weighed by a column of the edges or not, and the node's own row times
+    another (GraphConv)."""
+    GAT = "GAT"
+    """Attention by the sum of a score of each end (GATConv)."""
+    GATV2 = "GATv2"
+    """Attention by a score of both ends together (GATv2Conv)."""
+    TRANSFORMER = "Transformer"
+    """Attention by the product of a query and a key (TransformerConv)."""
+    GIN = "GIN"
+    """Products over the sum of the neighbours and (1 + eps) times the node itself (GINConv)."""
+    GINE = "GINE"
+    """As GIN, over sums of ReLU(neighbour + what the edge has) (GINEConv)."""
+    PNA = "PNA"
+    """Several aggregates, each scaled by the degree in several ways (PNAConv)."""
+    TAG = "TAG"
+    """Sum of products of the rows that are propagated over 0, 1, … hops (TAGConv)."""
+    CHEBYSHEV = "Chebyshev"
+    """Sum of products of Chebyshev polynomials of the Laplacian (ChebConv)."""
+    SGC = "SGC"
+    """Product of rows that are propagated over several hops (SGConv)."""
+    APPNP = "APPNP"
+    """Propagation over several hops, each of which keeps a share of the input; no weights (APPNP)."""
+    GCNII = "GCNII"
+    """Propagation with a share of the network's input, and a product that is near the identity (GCN2Conv)."""
+
+
+class Aggregation(StrEnum):
+    MEAN = "Mean"
+    SUM = "Sum"
+    MAX = "Max"
+    MIN = "Min"
+    STD = "Std"
+    """Root of the variance, which is not below 1e-5 (torch_geometric's)."""
+    VAR = "Var"
+    SOFTMAX = "Softmax"
+    """Sum weighed by a softmax over the rows themselves, times a temperature `aggr_module.t` (SoftmaxAggregation)."""
+
+
+class DegreeScaler(StrEnum):
+    IDENTITY = "Identity"
+    AMPLIFICATION = "Amplification"
+    ATTENUATION = "Attenuation"
+    LINEAR = "Linear"
+    INVERSE_LINEAR = "InverseLinear"
+
+
+class Norm(StrEnum):
+    NONE = "None"
+    BATCH = "Batch"
+    """BatchNorm with its running mean and variance; a product and a shift of each column."""
+    LAYER = "Layer"
+    """LayerNorm over the columns of each row (torch.nn.LayerNorm; torch_geometric's with mode="node")."""
+    GRAPH = "Graph"
+    """GraphNorm by its running statistics."""
+    L2 = "L2"
+    """Division by the row's Euclidean length."""
+
+
+class Activation(StrEnum):
+    NONE = "None"
+    RELU = "Relu"
+    LEAKY_RELU = "LeakyRelu"
+    ELU = "Elu"
+    SELU = "Selu"
+    GELU = "Gelu"
+    SILU = "Silu"
+    PRELU = "Prelu"
+    TANH = "Tanh"
+    SIGMOID = "Sigmoid"
+
+
+class Residual(StrEnum):
+    """What is added of the layer's input."""
+
+    NONE = "None"
+    ADDED = "Added"
+    """The input as it is, which is as wide as the output."""
+    AVERAGED = "Averaged"
+    """Half of the sum of both."""
+    PROJECTED = "Projected"
+    """The input times a matrix, `residuals.<type>.weight`."""
+
+
+class ResidualPlace(StrEnum):
+    BEHIND_ACTIVATION = "BehindActivation"
+    BEFORE_ACTIVATION = "BeforeActivation"
+    """Behind the norm."""
+    BEFORE_NORM = "BeforeNorm"
+
+
+class Combination(StrEnum):
+    """How a layer combines what the relations of a type give."""
+
+    SUM = "Sum"
+    MEAN = "Mean"
+    MAX = "Max"
+    MIN = "Min"
+    CAT = "Cat"
+    """Beside each other, in the order of the convolutions."""
+
+
+class JumpingKnowledge(StrEnum):
+    """What the head reads of the layers."""
+
+    LAST = "Last"
+    CAT = "Cat"
+    """The outputs of all layers beside each other."""
+    MAX = "Max"
+    """The largest of each column over all layers."""
+    LSTM = "Lstm"
+    """Their sum, weighed by a bidirectional LSTM over them and a softmax (torch_geometric's JumpingKnowledge)."""
+
+
+class DenseManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """A product of rows: x · Wᵀ + b, then norm and activation."""
+
+    width: int
+    bias: bool = True
+    norm: Norm = Norm.NONE
+    is_norm_behind: bool = False
+    """Whether the norm stands behind the activation."""
+    norm_epsilon: float = 1e-5
+    activation: Activation = Activation.NONE
+    slope: float | None = None
+    """Of LeakyRelu below 0 (0.01), of Elu its limit (1.0). None: torch's default."""
+
+
+class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """A convolution over one relation. Each kind reads some of the fields (`layers/convolutions` of the worker)."""
+
+    conv: Convolution
+    relation: int = 0
+    """Place of its relation in the graph's manifest."""
+    width: int = 0
+    """Columns that it writes: of all heads together where these stand beside each other. APPNP's is that of its
+    input."""
+    heads: int = 1
+    averages_heads: bool = False
+    """Whether heads are averaged, in place of standing beside each other (`concat=False`)."""
+    negative_slope: float = 0.2
+    """Of the leaky ReLU over scores of GAT and GATv2."""
+    shares_weights: bool = False
+    """GATv2's share_weights."""
+    self_loops: bool = True
+    """Whether each node reads itself once (add_self_loops), of GCN and its kind and of attention over one type."""
+    improved: bool = False
+    """Whether that counts twice, of GCN."""
+    is_normalised: bool = True
+    """Whether sums are weighed by the roots of both degrees, of GCN and its kind (`normalize`)."""
+    bias: bool = True
+    root: bool = True
+    """Whether the node's own row is read (`root_weight`)."""
+    projects: bool = False
+    """GraphSAGE's `project`: a product and ReLU of the neighbours before they are aggregated."""
+    has_unit_rows: bool = False
+    """GraphSAGE's `normalize`: outputs are divided by their length."""
+    has_beta: bool = False
+    """Transformer's `beta`: a gate between the sum and the node's own row."""
+    aggregations: tuple[Aggregation, ...] = (Aggregation.MEAN,)
+    scalers: tuple[DegreeScaler, ...] = ()
+    """PNA's."""
+    towers: int = 1
+    divides_input: bool = False
+    """PNA's `divide_input`."""
+    pre_layers: int = 1
+    post_layers: int = 1
+    hops: int = 1
+    """Neighbours of neighbours that it reads: TAG's and SGC's and APPNP's K; Chebyshev's is one more."""
+    alpha: float = 0.0
+    """Share of the input, of APPNP and GCNII."""
+    theta: float | None = None
+    """GCNII's, with the number of the layer from 1: β = log(θ / layer + 1); None: β is 1."""
+    mlp: tuple[DenseManifest, ...] = ()
+    """GIN's and GINE's products, whose tensors are `nn.<number>.…`."""
+    edge_columns: tuple[str, ...] = ()
+    """Columns of the edges that it reads as features."""
+    edge_weight: str = ""
+    """Column of the edges that weighs them; empty: each counts 1."""
+
+
+class LayerManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    convs: tuple[ConvolutionManifest, ...]
+    combination: Combination = Combination.SUM
+    own: bool = False
+    """Whether the node's own row times a matrix of its type is added."""
+    norm: Norm = Norm.NONE
+    is_norm_behind: bool = False
+    norm_epsilon: float = 1e-5
+    activation: Activation = Activation.NONE
+    slope: float | None = None
+    is_pre_activated: bool = False
+    """Whether norm and activation stand before the convolution, and what is added of the input stands behind it."""
+    residual: Residual = Residual.NONE
+    residual_place: ResidualPlace = ResidualPlace.BEHIND_ACTIVATION
+    reads_input: bool = False
+    """Whether what is added is of the network's input, behind the products before the first layer."""
+
+    @property
+    def hops(self) -> int:
+        """Hops that it reads."""
+        return max((one.hops for one in self.convs), default=0)
+
+
+class TypeProductsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Products of the rows of a type before the first layer."""
+
+    type: int
+    """Place of the type in the graph's manifest."""
+    products: tuple[DenseManifest, ...]
+
+
+class LayersManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    layers: tuple[LayerManifest, ...]
+    """Empty: no neighbours are read, as of a perceptron."""
+    before: tuple[TypeProductsManifest, ...] = ()
+    jumping_knowledge: JumpingKnowledge = JumpingKnowledge.LAST
+    head: tuple[DenseManifest, ...] = ()
+    """Products behind the layers; empty: what these give are scores."""
+    head_reads_input: bool = False
+    """Whether the head reads the features beside, before what the layers give: over [x, h]."""
+
+    @property
+    def hops(self) -> int:
+        return sum(layer.hops for layer in self.layers)
