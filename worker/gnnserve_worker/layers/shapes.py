@@ -1,0 +1,386 @@
+"""Tensors of a network that is listed layer by layer, what it reads of a sample, and what is wrong with a description.
+
+Pure. A description stands over the types and relations of a graph's schema, by their places. All tensors that
+`tensor_shapes` names are given: where a model has no such weight, whoever reads it writes zeros, ones or the identity.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from gnnserve_api.files.edges import Direction
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.layers import (
+    Combination,
+    ConvolutionManifest,
+    JumpingKnowledge,
+    LayerManifest,
+    LayersManifest,
+    Residual,
+    ResidualPlace,
+)
+from gnnserve_api.files.programs import InputRole, ProgramInput, RelationKey
+from gnnserve_worker.layers.convolutions.kind import Degrees, Ends
+from gnnserve_worker.layers.convolutions.registry import KINDS
+from gnnserve_worker.layers.dense import activation_shapes, norm_shapes, products_shapes
+
+Columns = Mapping[int, int]
+"""Columns of rows by the place of their type."""
+
+CLASSIFIED = (0,)
+"""The type that is classified, by its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWidths:
+    """Columns of the rows of each type that a layer reads and writes."""
+
+    inputs: Columns
+    outputs: Columns
+    ends: tuple[Ends, ...]
+    """Of each convolution."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkWidths:
+    features: Columns
+    inputs: Columns
+    """Behind the products before the first layer."""
+    layers: tuple[LayerWidths, ...]
+
+    @property
+    def written(self) -> tuple[Columns, ...]:
+        """What each layer writes, or, where there are none, the network's input."""
+        return tuple(each.outputs for each in self.layers) or (self.inputs,)
+
+
+def widths_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int]) -> NetworkWidths:
+    """`columns_of_types`: features of each type that the network reads; 0: none."""
+    features = {place: columns for place, columns in enumerate(columns_of_types) if columns}
+    inputs = dict(features)
+    for each in layers.before:
+        if each.type in features and each.products:
+            inputs[each.type] = each.products[-1].width
+    found: list[LayerWidths] = []
+    read: Columns = inputs
+    for number, layer in enumerate(layers.layers, start=1):
+        ends = tuple(_ends_of(conv, schema, read, inputs, number) for conv in layer.convs)
+        found.append(LayerWidths(read, _outputs_of(layer, schema, read, ends), ends))
+        read = found[-1].outputs
+    return NetworkWidths(features, inputs, tuple(found))
+
+
+def tensor_shapes(
+    layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int]
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors of the network by their keys. The description has no problems."""
+    widths = widths_of(layers, schema, columns_of_types)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for each in layers.before:
+        shapes |= products_shapes(f"before.{each.type}", each.products, widths.features[each.type])
+    for place, (layer, of_layer) in enumerate(zip(layers.layers, widths.layers, strict=True)):
+        shapes |= _shapes_of_layer(f"layers.{place}", layer, of_layer, widths.inputs, schema)
+    # Types that the head is of are as wide as each other.
+    last = widths.written[-1]
+    read = _columns_jumped(layers, widths, next(iter(last)))
+    if layers.jumping_knowledge is JumpingKnowledge.LSTM:
+        shapes |= _shapes_of_lstm(len(widths.written), read)
+    beside = widths.features[next(iter(last))] if layers.head_reads_input else 0
+    return {**shapes, **products_shapes("head", layers.head, beside + read)}
+
+
+def output_columns(
+    layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int], type_: int = CLASSIFIED[0]
+) -> tuple[int, int]:
+    """Columns of the scores of a type, and of what the head reads of the layers: its embeddings. 0: there is no
+    head."""
+    embedded = _columns_jumped(layers, widths_of(layers, schema, columns_of_types), type_)
+    return (layers.head[-1].width, embedded) if layers.head else (embedded, 0)
+
+
+def reads_degrees(layers: LayersManifest, schema: GraphSchema) -> bool:
+    """Whether lists must be whole, and one hop deeper than the layers read."""
+    return Degrees.OF_LISTS in degrees_of(layers, schema)
+
+
+def degrees_of(layers: LayersManifest, schema: GraphSchema) -> set[Degrees]:
+    """Where its convolutions have degrees from."""
+    return {
+        KINDS[conv.conv].degrees(conv, _ends_of(conv, schema, {}, {}, number))
+        for number, layer in enumerate(layers.layers, start=1)
+        for conv in layer.convs
+    }
+
+
+def inputs_of(
+    layers: LayersManifest, schema: GraphSchema, wanted: Sequence[int] = CLASSIFIED
+) -> tuple[ProgramInput, ...]:
+    """What the network reads of a sample to write rows of the wanted types: features and counts of each type, edges,
+    counts and columns of each relation, and weights of neighbours where degrees are the graph's."""
+    needed = needed_rows(layers, schema, wanted)
+    relations = sorted({
+        conv.relation
+        for layer, written in zip(layers.layers, needed[1:], strict=True)
+        for conv in layer.convs
+        if _target(conv, schema) in written
+    })  # fmt: skip
+    with_columns = {
+        conv.relation for layer in layers.layers for conv in layer.convs if conv.edge_columns or conv.edge_weight
+    }
+    types = sorted(set().union(*needed))
+    found = [
+        ProgramInput(f"features_{place}", InputRole.FEATURES, type=schema.types[place].name)
+        for place in sorted(_featured(layers, needed, wanted))
+    ]
+    if not relations:
+        return tuple(found)
+    found += [
+        ProgramInput(f"nodes_per_hop_{place}", InputRole.NODES_PER_HOP, type=schema.types[place].name)
+        for place in types
+    ]
+    for place in relations:
+        one = schema.relations[place]
+        key = RelationKey(one.source, one.name, one.target)
+        found.append(ProgramInput(f"edges_{place}", InputRole.EDGES, relation=key))
+        found.append(ProgramInput(f"edges_per_hop_{place}", InputRole.EDGES_PER_HOP, relation=key))
+        if place in with_columns:
+            found.append(ProgramInput(f"edge_features_{place}", InputRole.EDGE_FEATURES, relation=key))
+    if Degrees.OF_SAMPLE in degrees_of(layers, schema):
+        found.append(ProgramInput("edge_weights", InputRole.NORMALISED_WEIGHTS))
+        found.append(ProgramInput("own_weights", InputRole.NORMALISED_WEIGHTS, of_targets=True))
+    return tuple(found)
+
+
+def needed_rows(
+    layers: LayersManifest, schema: GraphSchema, wanted: Sequence[int] = CLASSIFIED
+) -> tuple[frozenset[int], ...]:
+    """Types whose rows are needed: of the network's input, and of what each layer writes."""
+    is_kept = layers.jumping_knowledge is not JumpingKnowledge.LAST
+    needed = [frozenset(wanted)]
+    of_input: set[int] = set()
+    for layer in reversed(layers.layers):
+        written, read = needed[0], set(wanted) if is_kept and len(needed) < len(layers.layers) else set()
+        for conv in layer.convs:
+            if (target := _target(conv, schema)) in written:
+                kind = KINDS[conv.conv]
+                read.add(_source(conv, schema))
+                read |= {target} if kind.reads_target(conv) else set()
+                of_input |= {target} if kind.reads_network_input(conv) else set()
+        if layer.own:
+            read |= written
+        if layer.residual is not Residual.NONE:
+            (of_input if layer.reads_input else read).update(written)
+        needed.insert(0, frozenset(read))
+    return (needed[0] | of_input, *needed[1:])
+
+
+def problems_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int]) -> list[str]:
+    """What is wrong with the description over such a graph, a sentence each that begins with its place."""
+    places = [*_problems_of_places(layers, schema)]
+    if places:
+        return places
+    widths = widths_of(layers, schema, columns_of_types)
+    found = []
+    for each in layers.before:
+        if each.type not in widths.features:
+            found.append(f"before: {_named(schema, each.type)} have no features that products could read")
+    for number, (layer, of_layer) in enumerate(zip(layers.layers, widths.layers, strict=True)):
+        found += _problems_of_layer(f"layers[{number}]", layer, of_layer, widths.inputs, schema)
+    return [*found, *_problems_behind(layers, widths, schema)]
+
+
+def _problems_of_places(layers: LayersManifest, schema: GraphSchema) -> Iterator[str]:
+    types, relations = len(schema.types), len(schema.relations)
+    for each in layers.before:
+        if not 0 <= each.type < types:
+            yield f"before: type {each.type} is none of the graph's {types}"
+    for number, layer in enumerate(layers.layers):
+        if not layer.convs:
+            yield f"layers[{number}]: convs is empty; give a convolution, or put products into before or head"
+        for place, conv in enumerate(layer.convs):
+            if not 0 <= conv.relation < relations:
+                yield f"layers[{number}].convs[{place}]: relation {conv.relation} is none of the graph's {relations}"
+        for relation, count in Counter(conv.relation for conv in layer.convs).items():
+            if count > 1:
+                yield f"layers[{number}]: relation {relation} has {count} convolutions; give one for each relation"
+
+
+def _problems_of_layer(
+    where: str, layer: LayerManifest, widths: LayerWidths, of_network: Columns, schema: GraphSchema
+) -> Iterator[str]:
+    for place, (conv, ends) in enumerate(zip(layer.convs, widths.ends, strict=True)):
+        at = f"{where}.conv {conv.conv}" if len(layer.convs) == 1 else f"{where}.convs[{place}] {conv.conv}"
+        for problem in _problems_of_convolution(conv, ends, widths.inputs, schema):
+            yield f"{at}: {problem}"
+    if layer.combination is not Combination.CAT:
+        for type_, columns in widths.outputs.items():
+            others = {
+                KINDS[conv.conv].width(conv, ends)
+                for conv, ends in zip(layer.convs, widths.ends, strict=True)
+                if _target(conv, schema) == type_
+            }
+            if others - {columns}:
+                listed = ", ".join(map(str, sorted(others)))
+                yield f"{where}: convolutions that {_named(schema, type_)} read are {listed} wide; give one width"
+    yield from _problems_of_residual(where, layer, widths, of_network, schema)
+
+
+def _problems_of_convolution(
+    conv: ConvolutionManifest, ends: Ends, read: Columns, schema: GraphSchema
+) -> Iterator[str]:
+    kind = KINDS[conv.conv]
+    source, target = _source(conv, schema), _target(conv, schema)
+    for type_ in {source, target} if kind.reads_target(conv) else {source}:
+        if type_ not in read:
+            yield f"it reads {_named(schema, type_)}, of which there are no rows: {_ROWS_COME_FROM}"
+    for each in msgspec.structs.fields(ConvolutionManifest):
+        if each.name not in {"conv", "relation", "width", *kind.reads} and getattr(conv, each.name) != each.default:
+            readers = ", ".join(name for name, one in KINDS.items() if each.name in one.reads)
+            yield f"{each.encode_name} is read by {readers}; leave it out"
+    if kind.width(conv, ends) < 1 and source in read:
+        yield f"width is {conv.width}; give 1 or more"
+        return
+    yield from kind.problems(conv, ends)
+    relation = schema.relations[conv.relation]
+    known = () if relation.payload is UNSET else relation.payload.columns
+    for name in (*conv.edge_columns, *([conv.edge_weight] if conv.edge_weight else [])):
+        if name not in known:
+            there = f"they have {', '.join(known)}" if known else "they have none; let the source read them"
+            yield f"{schema.names.edges_of(relation.key)} have no column {name!r}: {there}"
+
+
+_ROWS_COME_FROM = "they are features, or written by the layer before"
+
+
+def _problems_of_residual(
+    where: str, layer: LayerManifest, widths: LayerWidths, of_network: Columns, schema: GraphSchema
+) -> Iterator[str]:
+    if layer.residual is Residual.NONE:
+        return
+    if layer.is_pre_activated and layer.residual_place is not ResidualPlace.BEHIND_ACTIVATION:
+        yield f"{where}: norm and activation stand before the convolution, and residualPlace beside them; leave it out"
+    read = of_network if layer.reads_input else widths.inputs
+    whose = "network" if layer.reads_input else "layer"
+    for type_, columns in widths.outputs.items():
+        if type_ not in read:
+            yield f"{where}: residual adds the {whose}'s input, which has no rows of {_named(schema, type_)}"
+        elif layer.residual is not Residual.PROJECTED and read[type_] != columns:
+            yield (
+                f"{where}: residual {layer.residual} adds the {whose}'s input of {read[type_]} columns to {columns}; "
+                "set residual to Projected"
+            )
+
+
+def _problems_behind(layers: LayersManifest, widths: NetworkWidths, schema: GraphSchema) -> Iterator[str]:
+    classified, named = CLASSIFIED[0], _named(schema, CLASSIFIED[0])
+    written = widths.written
+    if classified not in written[-1]:
+        yield f"layers: the last one writes no rows of {named}, which scores are of"
+        return
+    if layers.jumping_knowledge is not JumpingKnowledge.LAST:
+        without = [number for number, each in enumerate(written) if classified not in each]
+        if without:
+            yield f"layers[{without[0]}]: it writes no rows of {named}, which jumpingKnowledge reads of each layer"
+            return
+        wide = {each[classified] for each in written}
+        if layers.jumping_knowledge is not JumpingKnowledge.CAT and len(wide) > 1:
+            listed = ", ".join(str(each[classified]) for each in written)
+            yield f"jumpingKnowledge: {layers.jumping_knowledge} is of layers of one width, and theirs are {listed}"
+    if layers.head_reads_input and not layers.head:
+        yield "head: it is empty, and headReadsInput is of a head; give its products"
+    if layers.head_reads_input and classified not in widths.features:
+        yield f"head: {named} have no features that it could read"
+
+
+def _ends_of(conv: ConvolutionManifest, schema: GraphSchema, read: Columns, inputs: Columns, number: int) -> Ends:
+    source, target = _source(conv, schema), _target(conv, schema)
+    return Ends(
+        source=read.get(source, 0),
+        target=read.get(target, 0),
+        network_input=inputs.get(target, 0),
+        layer=number,
+        is_same_type=source == target,
+        is_only_type=len(schema.types) == 1,
+        is_undirected=schema.relations[conv.relation].edge_rules.direction is Direction.UNDIRECTED,
+    )
+
+
+def _outputs_of(layer: LayerManifest, schema: GraphSchema, read: Columns, ends: Sequence[Ends]) -> Columns:
+    """With a product of their own row, types that read no relation are written, too, as wide as the others."""
+    by_type: dict[int, list[int]] = {}
+    for conv, each in zip(layer.convs, ends, strict=True):
+        by_type.setdefault(_target(conv, schema), []).append(KINDS[conv.conv].width(conv, each))
+    combined = {
+        type_: sum(columns) if layer.combination is Combination.CAT else columns[0]
+        for type_, columns in by_type.items()
+    }
+    alone = dict.fromkeys(read, next(iter(combined.values()))) if layer.own and combined else {}
+    return dict(sorted({**alone, **combined}.items()))
+
+
+def _shapes_of_layer(
+    key: str, layer: LayerManifest, widths: LayerWidths, of_network: Columns, schema: GraphSchema
+) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for conv, ends in zip(layer.convs, widths.ends, strict=True):
+        tensors = KINDS[conv.conv].tensors(conv, ends)
+        shapes |= {f"{key}.convs.{conv.relation}.{name}": shape for name, shape in tensors.items()}
+    normed = widths.inputs if layer.is_pre_activated else widths.outputs
+    added = of_network if layer.reads_input else widths.inputs
+    for type_, columns in widths.outputs.items():
+        if layer.own:
+            shapes |= _product(f"{key}.own.{type_}", columns, widths.inputs[type_])
+        if layer.residual is Residual.PROJECTED:
+            shapes |= _product(f"{key}.residuals.{type_}", columns, added[type_])
+    for type_, columns in normed.items():
+        shapes |= {f"{key}.norms.{type_}.{name}": shape for name, shape in norm_shapes(layer.norm, columns).items()}
+        slopes = activation_shapes(layer.activation, columns)
+        shapes |= {f"{key}.activations.{type_}.{name}": shape for name, shape in slopes.items()}
+    return shapes
+
+
+def _product(key: str, outputs: int, inputs: int) -> dict[str, tuple[int, ...]]:
+    return {f"{key}.weight": (outputs, inputs), f"{key}.bias": (outputs,)}
+
+
+def _columns_jumped(layers: LayersManifest, widths: NetworkWidths, type_: int) -> int:
+    """Columns that the head reads of the layers."""
+    if layers.jumping_knowledge is JumpingKnowledge.CAT:
+        return sum(each[type_] for each in widths.written)
+    return widths.written[-1][type_]
+
+
+def _shapes_of_lstm(layers: int, columns: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of torch_geometric's JumpingKnowledge("lstm", columns, layers)."""
+    hidden = layers * columns // 2
+    shapes: dict[str, tuple[int, ...]] = {}
+    for way in ("", "_reverse"):
+        shapes |= {
+            f"jumping.lstm.weight_ih_l0{way}": (4 * hidden, columns),
+            f"jumping.lstm.weight_hh_l0{way}": (4 * hidden, hidden),
+            f"jumping.lstm.bias_ih_l0{way}": (4 * hidden,),
+            f"jumping.lstm.bias_hh_l0{way}": (4 * hidden,),
+        }
+    return {**shapes, "jumping.att.weight": (1, 2 * hidden), "jumping.att.bias": (1,)}
+
+
+def _featured(layers: LayersManifest, needed: Sequence[frozenset[int]], wanted: Sequence[int]) -> set[int]:
+    """Types whose features are read."""
+    return set(needed[0]) | (set(wanted) if layers.head_reads_input else set())
+
+
+def _source(conv: ConvolutionManifest, schema: GraphSchema) -> int:
+    return schema.place_of(schema.relations[conv.relation].source)
+
+
+def _target(conv: ConvolutionManifest, schema: GraphSchema) -> int:
+    return schema.place_of(schema.relations[conv.relation].target)
+
+
+def _named(schema: GraphSchema, type_: int) -> str:
+    return schema.names.nodes_of(schema.types[type_].name)
