@@ -154,7 +154,7 @@ class DenseManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     norm_epsilon: float = 1e-5
     activation: Activation = Activation.NONE
     slope: float | None = None
-    """Of LeakyRelu below 0 (0.01), of Elu its limit (1.0). None: torch's default."""
+    """Slope of LeakyRelu below 0 (0.01), or limit of Elu (1.0). None: torch's default."""
 
 
 class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -170,7 +170,7 @@ class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_un
     averages_heads: bool = False
     """Whether heads are averaged, in place of standing beside each other (`concat=False`)."""
     negative_slope: float = 0.2
-    """Of the leaky ReLU over scores of GAT and GATv2."""
+    """Slope of the leaky ReLU over scores of GAT and GATv2."""
     shares_weights: bool = False
     """GATv2's share_weights."""
     self_loops: bool = True
