@@ -1,12 +1,13 @@
-"""Counts the Python calls that a request takes in a warm server: a cost without noise, to set beside times.
+"""Counts the Python calls that a request takes in a warm server: a cost with little noise, to set beside times.
 
     python -m tools.calls [--checkout FOLDER] [--only WORDS] [--json | --functions]
 
 Counted are calls of our own functions, compiled kernels among them, and apart those of built-in functions and of
 libraries, on all threads. A service over a small graph is asked on one connection, one request after the other; what a
 request takes is the difference of two counts, divided by the requests between, so that start and stop are left out. A
-function that not every fifth request calls is none of a request's. A checkout that does not know a protocol or a task
-has no count of it.
+function that not every fifth request calls is none of a request's. The clock is in it at one place: batches are
+observed at most once a millisecond, so that a slow machine has up to 5 own calls more, and 14 others. A checkout that
+does not know a protocol or a task has no count of it.
 """
 
 from __future__ import annotations

@@ -36,21 +36,27 @@ class PairEnds:
         if not links.first.type:
             return
         known = like_stored(ends, self._graph, overlay)
-        for offset, end, which in ((0, links.first, "begin"), (1, links.second, "end")):
-            positions = known[offset::2]
-            wrong = (positions < end.start) | (positions >= end.end)
-            if wrong.any():
-                at = int(wrong.argmax())
-                is_new = self._is_new(int(ends[2 * at + offset]), overlay)
-                node = [] if is_new else self._graph.naming.shown(int(positions[at]), int(positions[at]) + 1)
-                raise RequestError(
-                    ErrorCode.WRONG_NODE_TYPE,
-                    place_of(2 * at + offset),
-                    f"node {shown_value(node[0]) if node else 'of the overlay'} is not of type {end.type}, which links "
-                    f"of {links.relation} {which} at",
-                    f"give a node of type {links.first.type} and one of type {links.second.type}, such as "
-                    f"{self.example_body()}",
-                )
+        first, second = known[0::2], known[1::2]
+        is_wrong = (first < links.first.start) | (first >= links.first.end)
+        is_wrong |= (second < links.second.start) | (second >= links.second.end)
+        # One call of numpy, for the first wrong pair and whether there is one: every request comes here.
+        pair = is_wrong.argmax()
+        if is_wrong[pair]:
+            begins = not links.first.start <= first[pair] < links.first.end
+            raise self._refusal(2 * int(pair) + (not begins), ends, known, overlay)
+
+    def _refusal(self, place: int, ends: np.ndarray, known: np.ndarray, overlay: Overlay | None) -> RequestError:
+        """`known`: `ends` as `like_stored` has them, of which the one at that place cannot stand there."""
+        links, node = self._links, int(known[place])
+        end, which = (links.second, "end") if place % 2 else (links.first, "begin")
+        named = [] if self._is_new(int(ends[place]), overlay) else self._graph.naming.shown(node, node + 1)
+        return RequestError(
+            ErrorCode.WRONG_NODE_TYPE, place_of(place),
+            f"node {shown_value(named[0]) if named else 'of the overlay'} is not of type {end.type}, which links "
+            f"of {links.relation} {which} at",
+            f"give a node of type {links.first.type} and one of type {links.second.type}, such as "
+            f"{self.example_body()}",
+        )  # fmt: skip
 
     def _is_new(self, node: int, overlay: Overlay | None) -> bool:
         """Whether the graph does not have the node. Stored ones of other neighbours or features are overlay nodes

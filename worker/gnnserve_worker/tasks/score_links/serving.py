@@ -49,6 +49,8 @@ _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.TEXTS: decoding.decoder(PairsRequest[str]),
     IdForm.WITH_TYPES: decoding.decoder(TypedPairsRequest),
 }
+_MEMBERS = {name: b'"%b":' % name.encode() for name in OUTPUTS}
+"""Each output's name as JSON has it before its value."""
 _PAIRS = IdList(b'"pairs"', (b",", b"]]"), (b",", b"]]"))
 
 
@@ -132,7 +134,7 @@ class ScoreLinks:
 
     def json_blocks(self, answer: ScoredNodes, question: AskedItems) -> Iterator[bytes]:
         for name, one in _outputs(self.links, answer, question).items():
-            yield b'"%b":%b,' % (name.encode(), orjson.dumps(one, option=ARRAYS))
+            yield b"%b%b," % (_MEMBERS[name], orjson.dumps(one, option=ARRAYS))
 
     def array(self, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         return _outputs(self.links, answer, question)[question.outputs[0]].astype("<f4", copy=False)
@@ -176,7 +178,7 @@ def _outputs(links: ServedLinks, answer: ScoredNodes, question: AskedItems) -> d
     made = {"scores": scores}
     if "probabilities" in outputs:
         made["probabilities"] = links.probabilities(answer.variant, scores)
-    return {name: np.ascontiguousarray(made[name], np.float32) for name in outputs}
+    return {name: made[name] for name in outputs}
 
 
 def _open(parts: TaskParts) -> ScoreLinks:
