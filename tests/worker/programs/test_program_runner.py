@@ -78,6 +78,16 @@ def test_answers_are_the_programs_for_any_size(runner: ProgramRunner) -> None:
     assert runner.stats.restarts == {}
 
 
+def test_runs_are_told_as_their_process_had_them(runner: ProgramRunner) -> None:
+    began_ms = time.perf_counter() * 1e3
+    ask(runner)
+    ended_ms = time.perf_counter() * 1e3
+    ask(runner)
+    (run,) = runner.runs_between(began_ms, ended_ms)
+    assert began_ms <= run.began_ms <= run.ended_ms <= ended_ms
+    assert runner.stats.run_s * 1e3 >= run.ended_ms - run.began_ms
+
+
 def test_many_threads_ask_one_process(runner: ProgramRunner, server: ForkServer) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert not any(found.any() for found in threads.map(lambda n: ask(runner, nodes=n), range(1, 200)))

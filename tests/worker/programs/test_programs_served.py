@@ -19,6 +19,7 @@ from tests.support.programs import generated_programs as one_type
 from tests.support.programs import program_types_generated as several_types
 from tests.support.programs.program_types import Model, program_of, whole_graph
 from tests.support.serving.serving import Client, FakeWorker, running, service
+from tests.support.serving.traced import KeptTraces, traced
 from typer.testing import CliRunner
 
 from gnnserve_api.spec.service import GNNService
@@ -140,6 +141,20 @@ def test_an_objective_chooses_among_a_program_and_what_stands_beside_it(publishe
     names = {one["name"] for one in listed["profile"]["variants"]}
     assert names == {"x1", "x1-int8", "mlp0", "mlp0-int8", "mlp0-then-x1-p50"}
     assert all(answer["variant"] in names and answer["objectiveMet"] for answer in answers)
+
+
+def test_a_trace_has_the_time_in_a_programs_process(published: Published) -> None:
+    async def ask() -> KeptTraces:
+        async with running(published.worker(published.program)) as client:
+            sink = traced(client, sampled_permille=1000)
+            for variant in ("x1", "mlp0"):
+                assert (await client.predict(published.named, variant=variant)).status_code == 200
+            return sink
+
+    of_program, of_perceptron = asyncio.run(ask()).batches
+    (run,) = of_program.runs
+    assert of_program.started_ms <= run.began_ms < run.ended_ms <= of_program.finished_ms
+    assert of_perceptron.runs == ()
 
 
 def told(*arguments: str) -> str:

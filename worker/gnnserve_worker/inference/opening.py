@@ -21,7 +21,7 @@ from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, Appli
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import own_threads
-from gnnserve_worker.programs.stats import total_stats
+from gnnserve_worker.programs.stats import ProgramRun, total_stats
 from gnnserve_worker.tasks.opening import TaskParts
 from gnnserve_worker.tasks.recommending import Recommender
 from gnnserve_worker.tasks.serving import opener_of
@@ -61,10 +61,15 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         overlays=overlays,
         files=loaded.origin.files,
         programs=lambda: total_stats([program.stats for program in loaded.programs]),
+        program_runs=partial(_runs_between, loaded),
         limit_programs=partial(_limit_programs, loaded),
         indexes=indexes,
     )
     return ServedRevision(manifest, graph, task, compute, changes)
+
+
+def _runs_between(loaded: LoadedRevision, began_ms: float, ended_ms: float) -> list[ProgramRun]:
+    return [run for program in loaded.programs for run in program.runs_between(began_ms, ended_ms)]
 
 
 def _limit_programs(loaded: LoadedRevision, limits: ProgramLimits) -> None:

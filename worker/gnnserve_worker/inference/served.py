@@ -7,7 +7,7 @@ Narrow, so that they can be tried without kernels or files: a manifest, and four
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gnnserve_api.errors import InputError
@@ -25,7 +25,7 @@ from gnnserve_worker.inference.batch import Infer, with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
-from gnnserve_worker.programs.stats import ProgramStats
+from gnnserve_worker.programs.stats import ProgramRun, ProgramStats
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tasks.deciding import SeedPairs
@@ -61,6 +61,9 @@ class ServedCompute:
     as this one was loaded, and has given it back. From any thread, and quickly."""
     programs: Callable[[], ProgramStats | None] = lambda: None
     """State of the programs that it runs; None: it runs none. Any thread may call it; it is quick."""
+    program_runs: Callable[[float, float], Sequence[ProgramRun]] = lambda _began_ms, _ended_ms: ()
+    """Runs of its programs that gave scores within that time, by `time.perf_counter` in ms. Any thread may call it; it
+    is quick."""
     limit_programs: Callable[[ProgramLimits], None] = lambda _: None
     """Has their processes keep to other limits. Any thread may call it; it is quick."""
     indexes: tuple[RevisionIndex, ...] = ()

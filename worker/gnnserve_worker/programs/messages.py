@@ -16,6 +16,7 @@ import numpy as np
 
 from gnnserve_worker.programs.failure import ProgramFailure
 from gnnserve_worker.programs.providers import ON_CPU, ProgramDevice
+from gnnserve_worker.programs.stats import ProgramRun
 
 STATUS = struct.Struct("<i")
 """Number of a process, and how one ended: its exit status; negative: the signal that ended it."""
@@ -88,6 +89,8 @@ class ProgramAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Size of the rewritten form of the file, in the answer that the program is read; 0: there is none."""
     provider: str = ""
     """Execution provider of the session, in the same answer."""
+    run: ProgramRun | None = None
+    """Run that gave the outputs."""
 
 
 def place(arrays: list[tuple[str, str, tuple[int, ...]]], first: int = 0) -> tuple[SharedArray, ...]:

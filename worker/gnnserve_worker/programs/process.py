@@ -12,12 +12,14 @@ import mmap
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
@@ -27,6 +29,7 @@ from gnnserve_worker.programs.messages import NAME, ProgramAnswer, ProgramQuesti
 from gnnserve_worker.programs.priority import is_lowered, yield_to_others
 from gnnserve_worker.programs.providers import limit_memory, prepare, providers
 from gnnserve_worker.programs.rewriting import rewritten
+from gnnserve_worker.programs.stats import ProgramRun
 
 _MOST_REASON = 600
 _MOST_COPIES = 8
@@ -152,7 +155,7 @@ def _serve(session: Any, lane: _Lane, waiting: SimpleQueue[_Lane]) -> None:
     thread = threading.get_native_id()
     answer = lane.owed
     while True:
-        send(lane.connection, ProgramAnswer(answer.failure, answer.reason, thread=thread))
+        send(lane.connection, msgspec.structs.replace(answer, thread=thread))
         try:
             question = decoding.decode(receive(lane.connection), ProgramQuestion)
         except EOFError:
@@ -175,12 +178,14 @@ def _answer(session: Any, question: ProgramQuestion, lane: _Lane) -> ProgramAnsw
 def _run(session: Any, question: ProgramQuestion, memory: memoryview) -> ProgramAnswer:
     try:
         inputs = {each.name: each.of(memory) for each in question.inputs}
+        began_ms = time.perf_counter() * 1e3
         found = session.run([each.name for each in question.outputs], inputs)
+        run = ProgramRun(began_ms, time.perf_counter() * 1e3)
         for each, array in zip(question.outputs, found, strict=True):
             _write(each, array, memory)
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker tells it
         return _answer_of(error)
-    return ProgramAnswer()
+    return ProgramAnswer(run=run)
 
 
 def _write(wanted: SharedArray, found: Any, memory: memoryview) -> None:

@@ -24,7 +24,7 @@ from gnnserve_worker.programs.forking import ForkServer, fork_server
 from gnnserve_worker.programs.messages import NotReadError
 from gnnserve_worker.programs.providers import ON_CPU, ProgramDevice
 from gnnserve_worker.programs.started import GivenUpError, ProgramFile, StartedProcess, with_status
-from gnnserve_worker.programs.stats import ProgramStats, RunCounts
+from gnnserve_worker.programs.stats import ProgramRun, ProgramStats, RunCounts
 
 _DEFAULT_LIMITS = ProgramLimits()
 
@@ -82,6 +82,10 @@ class ProgramRunner:
     def stats(self) -> ProgramStats:
         return self._counts.seen()
 
+    def runs_between(self, began_ms: float, ended_ms: float) -> list[ProgramRun]:
+        """Runs that gave scores within that time, by `time.perf_counter`, as far as they are remembered."""
+        return self._counts.runs_between(began_ms, ended_ms)
+
     @property
     def is_running(self) -> bool:
         with self._lock:
@@ -135,11 +139,11 @@ class ProgramRunner:
         try:
             process = self._started()
             began_s = time.monotonic()
-            found = self._ask(process, inputs, outputs, rows, began_s + self._limits.seconds)
+            found, run = self._ask(process, inputs, outputs, rows, began_s + self._limits.seconds)
         except ProgramFailedError as error:
             self._counts.note_failure(str(error), max(0.0, time.monotonic() - began_s))
             raise
-        self._counts.note_answer(time.monotonic() - began_s)
+        self._counts.note_answer(time.monotonic() - began_s, run)
         self._starts.note_answer()
         return found
 
@@ -150,7 +154,7 @@ class ProgramRunner:
         outputs: Sequence[ProgramOutput],
         rows: Sequence[int],
         deadline: float,
-    ) -> tuple[np.ndarray, ...]:
+    ) -> tuple[tuple[np.ndarray, ...], ProgramRun | None]:
         lane = process.take_lane(deadline)
         began_s, computed_s = time.monotonic(), process.computed_s
         try:
@@ -173,7 +177,7 @@ class ProgramRunner:
         process.return_lane(lane)
         if answer.failure is not None:
             raise ProgramFailedError(answer.failure, f"failed: {answer.reason}")
-        return found
+        return found, answer.run
 
     def _started(self) -> StartedProcess:
         patience_s = self._limits.seconds if self._has_started else self._limits.start_seconds

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gnnserve_worker.programs.failure import ProgramFailure
+
+_MOST_RUNS = 256
+"""Runs that are remembered: more than one batch has."""
+
+
+class ProgramRun(msgspec.Struct, frozen=True):
+    """A run of ONNX Runtime in the program's process, by `time.perf_counter`, which Linux has in common for all
+    processes."""
+
+    began_ms: float
+    ended_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +65,13 @@ class RunCounts:
     _run_s: float = 0.0
     _restarts: Counter[ProgramFailure] = field(default_factory=Counter)
     _problem: str = ""
+    _runs: deque[ProgramRun] = field(default_factory=lambda: deque(maxlen=_MOST_RUNS))
 
-    def note_answer(self, took_s: float) -> None:
+    def note_answer(self, took_s: float, run: ProgramRun | None) -> None:
+        """`run`: the part of that time in the program's process; None: it was not told."""
         with self._lock:
+            if run is not None:
+                self._runs.append(run)
             self._answered += 1
             self._run_s += took_s
             self._problem = ""
@@ -69,6 +86,11 @@ class RunCounts:
     def note_restart(self, failure: ProgramFailure) -> None:
         with self._lock:
             self._restarts[failure] += 1
+
+    def runs_between(self, began_ms: float, ended_ms: float) -> list[ProgramRun]:
+        """Runs that gave scores within that time, as far as they are remembered."""
+        with self._lock:
+            return [run for run in self._runs if began_ms <= run.began_ms and run.ended_ms <= ended_ms]
 
     def seen(self) -> ProgramStats:
         with self._lock:

@@ -463,15 +463,19 @@ def share_out(
     return settled
 
 
-def note_traced(tracer: Tracer, accepted: AcceptedRequests, batch: Batch, computed: ComputedBatch) -> None:
+def note_traced(
+    tracer: Tracer, accepted: AcceptedRequests, lane: Lane, batch: Batch, computed: ComputedBatch
+) -> None:  # fmt: skip
     """Note the batch where traced requests take part in it."""
     keys = {piece.request.key for piece in batch.pieces}
     found = [pending.trace for key in keys if (pending := accepted.get(key)) is not None]
     traces = [trace for trace in found if trace is not None]
     if traces:
+        # All of them are the batch's: a revision computes one at a time.
+        runs = lane.revision.compute.program_runs(computed.started_ms, computed.finished_ms)
         tracer.note_batch(
             traces, batch.variant, batch.seeds, len(keys), computed.started_ms, computed.finished_ms,
-            computed.inference.times,
+            computed.inference.times, runs,
         )  # fmt: skip
 
 

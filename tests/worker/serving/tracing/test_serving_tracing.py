@@ -18,10 +18,12 @@ from tests.conformance.forms import FORMS, Asked, serving
 from tests.support.machine.waiting import WAIT_S
 from tests.support.serving.grpc_worker import listening
 from tests.support.serving.otlp import ReceivedSpan, otlp_receiver
-from tests.support.serving.serving import Client, FakeWorker, held, running
+from tests.support.serving.serving import FakeWorker, held, running
+from tests.support.serving.traced import KeptTraces, traced
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.programs.stats import ProgramRun
 from gnnserve_worker.serving.tracing import exporter
 from gnnserve_worker.serving.tracing.exporter import OtlpSink
 from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing, read_tracing
@@ -32,37 +34,6 @@ from gnnserve_worker.serving.tracing.traces import BatchTrace, ParentSpan, Reque
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
 ENDPOINT = "http://collector:4318"
-
-
-class Kept:
-    """A sink that keeps its records."""
-
-    exported, dropped = 3, 2
-
-    def __init__(self) -> None:
-        self.records: list[RequestTrace | BatchTrace] = []
-
-    def put(self, record: RequestTrace | BatchTrace) -> None:
-        self.records.append(record)
-
-    @property
-    def requests(self) -> list[RequestTrace]:
-        return [record for record in self.records if isinstance(record, RequestTrace)]
-
-    @property
-    def batches(self) -> list[BatchTrace]:
-        return [record for record in self.records if isinstance(record, BatchTrace)]
-
-    @property
-    def spans(self) -> list[ReadableSpan]:
-        return [span for record in self.records for span in spans_of(record, Resource({}))]
-
-
-def traced(client: Client, sampled_permille: float = 0) -> Kept:
-    sink = Kept()
-    client.model.tracer = Tracer(sink, sampled_permille)
-    client.metrics.watch_spans(sink)
-    return sink
 
 
 # What a client's header says
@@ -94,7 +65,7 @@ def test_a_clients_trace_is_read_as_the_w3c_has_it(header: str, parent: ParentSp
 )
 def test_the_clients_flag_decides_or_else_the_share(flag: str | None, permille: float, is_traced: bool) -> None:
     header = None if flag is None else f"00-{TRACE}-{SPAN}-{flag}".encode()
-    assert (Tracer(Kept(), permille).begin(header, "/v1/predict", 0.0) is not None) is is_traced
+    assert (Tracer(KeptTraces(), permille).begin(header, "/v1/predict", 0.0) is not None) is is_traced
 
 
 # Spans
@@ -135,7 +106,7 @@ def test_a_request_its_wait_its_batch_and_the_stages_are_one_trace() -> None:
 def test_requests_of_one_batch_are_linked_to_it_from_their_own_traces() -> None:
     other = f"00-{TRACE[::-1]}-{SPAN[::-1]}-01"
 
-    async def scenario() -> Kept:
+    async def scenario() -> KeptTraces:
         worker = FakeWorker()
         async with running(worker) as client:
             sink = traced(client)
@@ -162,7 +133,7 @@ def test_requests_of_one_batch_are_linked_to_it_from_their_own_traces() -> None:
 
 
 def test_a_request_in_pieces_has_a_batch_for_each() -> None:
-    async def scenario() -> Kept:
+    async def scenario() -> KeptTraces:
         async with running(FakeWorker()) as client:
             sink = traced(client)
             await client.http.post("/v1/predict", json={"nodes": list(range(250))}, headers=SAMPLED)
@@ -251,8 +222,23 @@ def test_stages_of_several_cores_do_not_outlast_their_batch() -> None:
     assert (gather.end_time, compute.start_time, compute.end_time) == (11_000_000,) * 3
 
 
+def test_runs_of_a_program_have_a_span_each_when_its_process_ran_them() -> None:
+    ids = SpanIds(1, 2**64 - 1)
+    runs = tuple(ProgramRun(10.0 + 0.01 * place, 10.5 + 0.01 * place) for place in range(20))
+    batch = BatchTrace(ids, ids, (ids,), "x1", 1, 1, 10.0, 11.0, StageTimes(0.1, 0.1, 0.7), 0, runs)
+    spans = spans_of(batch, Resource({}))
+    assert len(spans) == batch.spans
+    of_runs = [span for span in spans if span.name == "program"]
+    assert [span.start_time for span in of_runs] == [round(run.began_ms * 1e6) for run in runs]
+    assert [span.end_time for span in of_runs] == [round(run.ended_ms * 1e6) for run in runs]
+    assert {span.parent.span_id for span in of_runs if span.parent is not None} == {ids.span_id}
+    span_ids = {span.context.span_id for span in spans}
+    assert len(span_ids) == len(spans)
+    assert max(span_ids) < 2**64
+
+
 def test_answers_are_given_where_tracing_fails(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Kept):
+    class Broken(KeptTraces):
         def put(self, record: RequestTrace | BatchTrace) -> None:
             raise OSError("no room for traces")
 
@@ -262,7 +248,7 @@ def test_answers_are_given_where_tracing_fails(caplog: pytest.LogCaptureFixture)
 
     async def scenario() -> None:
         async with running(FakeWorker()) as client:
-            for tracer in (Tracer(Broken(), 0), Failing(Kept(), 0)):
+            for tracer in (Tracer(Broken(), 0), Failing(KeptTraces(), 0)):
                 client.model.tracer = tracer
                 response = await client.http.post("/v1/predict", json={"nodes": [3]}, headers=SAMPLED)
                 assert response.status_code == 200

@@ -465,7 +465,7 @@ class Engine:
         if isinstance(computed, ComputedBatch):
             if model.tracer is not None:
                 try:
-                    note_traced(model.tracer, model.accepted, batch, computed)
+                    note_traced(model.tracer, model.accepted, lane, batch, computed)
                 except Exception:  # noqa: BLE001  (a trace is lost, and no answer)
                     _log.exception("a batch of %s could not be traced", batch.variant)
             try:

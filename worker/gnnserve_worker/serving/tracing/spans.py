@@ -2,7 +2,8 @@
 
 A request's span is the server's; below it stands how long it waited. A batch stands in the trace of the first of its
 traced requests, with links to all of them, and theirs link to it. Its stages are durations, which are laid one behind
-the other from its beginning: on several cores they overlap, and what is left at the end is splitting the results.
+the other from its beginning: on several cores they overlap, and what is left at the end is splitting the results. Runs
+of a program stand beside them, each when its process ran it.
 """
 
 from __future__ import annotations
@@ -64,11 +65,15 @@ def _of_batch(batch: BatchTrace, resource: Resource) -> list[ReadableSpan]:
     links = [Link(_context(ids)) for ids in batch.of]
     spans = [_inner("batch", batch.ids, batch.parent, resource, began_ns, ended_ns, attributes, links)]
     start_ns = began_ns
-    for place, (stage, took_ms) in enumerate(batch.stages, 1):
+    below: list[tuple[str, int, int]] = []
+    for stage, took_ms in batch.stages:
         end_ns = min(ended_ns, start_ns + round(took_ms * 1e6))
-        ids = SpanIds(batch.ids.trace_id, _other_id(batch.ids.span_id, place))
-        spans.append(_inner(stage, ids, batch.ids, resource, start_ns, end_ns))
+        below.append((stage, start_ns, end_ns))
         start_ns = end_ns
+    below += [("program", _ns(run.began_ms, batch), _ns(run.ended_ms, batch)) for run in batch.runs]
+    for place, (name, start_ns, end_ns) in enumerate(below, 1):
+        ids = SpanIds(batch.ids.trace_id, _other_id(batch.ids.span_id, place))
+        spans.append(_inner(name, ids, batch.ids, resource, start_ns, end_ns))
     return spans
 
 
@@ -105,4 +110,4 @@ def _ns(monotonic_ms: float, record: RequestTrace | BatchTrace) -> int:
 
 def _other_id(span_id: int, place: int) -> int:
     """Another id of 64 bits, not 0."""
-    return (span_id ^ place << 60 ^ place) or place
+    return (span_id ^ place % 16 << 60 ^ place) or place

@@ -10,6 +10,7 @@ import re
 import msgspec
 
 from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.programs.stats import ProgramRun
 
 PARENT_HEADER = b"traceparent"
 """The W3C's Trace Context: trace, span and flags of the client's."""
@@ -63,10 +64,12 @@ class BatchTrace(msgspec.Struct, frozen=True):
     """By the monotonic clock."""
     times: StageTimes
     offset_ns: int
+    runs: tuple[ProgramRun, ...] = ()
+    """Runs of a program, in its process."""
 
     @property
     def spans(self) -> int:
-        return 1 + len(self.stages)
+        return 1 + len(self.stages) + len(self.runs)
 
     @property
     def stages(self) -> list[tuple[str, float]]:
