@@ -86,6 +86,16 @@ def test_rows_and_their_decoder_are_served_again_with_equal_scores(decoder: str,
     np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=1e-5 * np.abs(scores[0]).max())
 
 
+def test_scores_over_a_graph_without_held_out_links_are_refused_with_that_cause(tmp_path: Path) -> None:
+    loaded, folder = trained(tmp_path, "Dot"), tmp_path / "made"
+    exported(loaded, folder)
+    model = {"program": {"uri": folder.as_uri()}, "expected": {"uri": (folder / EXPECTED).as_uri()}}
+    again = links_service(tmp_path / "again", npz_arrays(GRAPH), "Dot", model=model)
+    with pytest.raises(InputError, match="without the links that are held out the scores are equal") as caught:
+        generate(again, Repository(tmp_path / "second", "default", "tiny"))
+    assert "give expected scores over all links, or a source without these" in str(caught.value)
+
+
 def test_pairs_are_scored_without_gnnserve_as_the_page_says(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     exported(trained(tmp_path, "MLP"), folder)

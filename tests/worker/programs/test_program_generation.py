@@ -287,13 +287,13 @@ def test_features_that_were_scaled_are_named_as_the_cause(given: Callable[..., G
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ({"scores": {"name": "logits", "columns": 4}}, "scores.columns: is 4, and nodes have 3 classes"),
+        ({"scores": {"name": "logits", "columns": 4}}, "outputs.logits: it has 3 columns, and the contract says 4"),
         ({"scores": {"name": "scores", "columns": 3}}, "no 'scores'"),
         ({"inputs": [{"name": "x", "is": "Features"}]}, "the program takes edge_index, x"),
         (
             {"inputs": [{"name": "x", "is": "Features"}, {"name": "edge_index", "is": "Edges"},
                         {"name": "e", "is": "EdgeFeatures"}]},
-            "e is features of edges, which have none",
+            "the program takes edge_index, x, and the contract describes e, edge_index, x",
         ),
         ({"inputs": [{"name": "x", "is": "Features", "type": "paper"}, {"name": "edge_index", "is": "Edges"}]},
          "x is of type 'paper'"),
@@ -304,6 +304,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_published(
     given: Callable[..., Given], program: dict[str, Any], words: str
 ) -> None:
     assert words in given("SAGE").refusal(contract(**program))
+
+
+def test_a_program_of_other_classes_is_refused_with_both_numbers(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    write_npz(made.folder / "graph.npz", npz_arrays(GRAPH) | {"labels": GRAPH.labels % 2})
+    assert "scores.columns: is 3, and nodes have 2 classes" in made.refusal(contract())
 
 
 def test_a_program_of_other_features_is_refused_with_both_widths(given: Callable[..., Given]) -> None:
@@ -460,6 +466,15 @@ def test_what_a_runtime_refuses_is_no_matter_of_limits() -> None:
     runner = FailingRunner(most_rows=0, failure=ProgramFailure.REFUSED)
     with pytest.raises(InputError, match="over this graph the program"):
         scores_of(runner).scores(np.arange(NODES))
+
+
+def test_a_file_that_may_not_be_run_is_refused_before_the_graph_is_imported(given: Callable[..., Given]) -> None:
+    made = given("SAGE")
+    (made.folder / "graph.npz").write_bytes(b"no archive")
+    model = onnx.load(made.folder / "model.onnx")
+    model.graph.node[-1].op_type = "ImageDecoder"
+    onnx.save(model, made.folder / "model.onnx")
+    assert "ImageDecoder" in made.refusal(contract())
 
 
 def test_a_program_may_read_no_neighbours_at_all(tmp_path: Path) -> None:

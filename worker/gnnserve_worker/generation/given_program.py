@@ -249,14 +249,19 @@ _CONTRACTS: Mapping[str, Callable[[Path], _Contract]] = {DESCRIBED: _described, 
 """What reads the contract that lies beside a program, by the name of its file; the first that is there is read."""
 
 
-def check_program(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSchema) -> None:
-    """InputError: the program may not be run, or the contract does not fit it, the graph, or the rest of the spec."""
-    contract = given.contract
-    if problems := contract_problems(contract, schema):
+def check_file(given: GivenProgram) -> ProgramFacts:
+    """Facts that its file states. InputError: the program may not be run, or the contract does not fit it."""
+    with naming(given.field):
+        facts = inspect(given.file, given.contract.limits)
+        check_contract(facts, given.contract)
+        return facts
+
+
+def check_program(given: GivenProgram, facts: ProgramFacts, spec: GNNServiceSpec, schema: GraphSchema) -> None:
+    """InputError: the program, or its contract, does not fit the graph or the rest of the spec."""
+    if problems := contract_problems(given.contract, schema):
         raise InputError(FIELD, "; ".join(problems), "correct the contract")
     _check_fanouts(given, spec)
-    facts = inspect(given.file, contract.limits)
-    check_contract(facts, contract)
     _check_columns(facts, given, schema)
 
 

@@ -263,6 +263,10 @@ class LearningProblem(Protocol):
     def whole(self, graph: GraphData) -> GraphData:
         """The source's graph, with what is held out of `graph`, over which the problem was posed."""
 
+    def learnt_graph(self, graph: GraphData) -> GraphData:
+        """The graph that networks learn from and are served over: `graph`, over which the problem was posed, without
+        what is held out; `graph` itself where that is not in it."""
+
     @property
     def least_score(self) -> float:
         """Score of what knows nothing, by the metric."""

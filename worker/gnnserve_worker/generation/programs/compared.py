@@ -40,6 +40,11 @@ _MOST_WHOLE = 5_000_000
 """Edges, and numbers of features, of a graph that the program is tried over as a whole."""
 _NORMALIZATIONS = (Normalization.DISABLED, Normalization.ROW_NORMALIZE, Normalization.STANDARDIZE)
 _COUNTS_EDGES = "set {}.readsDegrees to true, where layers count edges, as GCN's do; or "
+_WITHOUT_HELD_OUT = "without the links that are held out"
+_OF_ALL_LINKS = (
+    "a program is served with all links of the source, and expected.npz of `gnnserve export` is of a graph without "
+    "those that its service held out; give expected scores over all links, or a source without these"
+)
 _WHOLE_GRAPH = (
     "a layer reads more than a node's neighbourhood, as torch_geometric's LayerNorm by default, GraphNorm, or a mean "
     "over all nodes do, and no server of neighbourhoods can be right there: train the model with "
@@ -74,6 +79,8 @@ class ComparedProgram:
     graph: GraphData
     runner: ProgramRunner
     load: Callable[[GraphSource], GraphData]
+    learnt: Callable[[GraphData], GraphData]
+    """As `LearningProblem.learnt_graph`."""
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
         with naming(self.given.field):
@@ -97,6 +104,9 @@ class ComparedProgram:
 
     def _others(self, nodes: np.ndarray) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         own, contract, field = self._read(self.graph), self.given.contract, self.given.field
+        learnt = self.learnt(self.graph)
+        if learnt is not self.graph and not own.has_payload:
+            yield _WITHOUT_HELD_OUT, _OF_ALL_LINKS, lambda: self._scores(contract, self._read(learnt), nodes)
         for more in range(1, _MOST_HOPS_MORE + 1):
             hops = contract.sampled_hops + more
             deeper = msgspec.structs.replace(contract, hops=contract.hops + more)

@@ -1,8 +1,8 @@
 """Programs, from a manifest to a published revision, over a graph of one type or of several.
 
-Each is read and checked, held against the scores that its model gave, and run twenty times over the same rows, before
-anything is written. Then tables are written, one-row variants learn the scores of `spec.model.program`, and all is
-measured as it will serve.
+Each file is read and checked before the graph is imported. Over the graph each program is held against the scores that
+its model gave, and run twenty times over the same rows, before anything is written. Then tables are written, one-row
+variants learn the scores of `spec.model.program`, and all is measured as it will serve.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from gnnserve_worker.generation.families.registry import bytes_of_tables, plan_f
 from gnnserve_worker.generation.families.write import moments, write_row_source, write_type_row_source
 from gnnserve_worker.generation.given_program import (
     GivenProgram,
+    check_file,
     check_program,
     decoder_tensors,
     naming,
@@ -64,7 +65,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, normalization_o
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.programs.facts import FIELD
+from gnnserve_worker.programs.facts import FIELD, ProgramFacts
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import CHECK, Progress
 from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, StagedRevision
@@ -76,13 +77,14 @@ if TYPE_CHECKING:
 
 def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     """Prepare programs."""
-    spec, progress = wanted.spec, wanted.progress
+    progress, programs = wanted.progress, _read(wanted)
+    # Before the graph is imported, which may take minutes.
+    facts = {one.weights: check_file(one) for one in programs}
     graph, problem = import_graph(wanted)
-    spec = wanted.task.settled(spec)
+    spec = wanted.task.settled(wanted.spec)
     spec = spec.model_copy(update={"variants": made_variants(spec)})
     wanted = replace(wanted, spec=spec)
-    programs = _read(wanted)
-    asked = {one.weights: _check_reads(one, wanted, graph, problem) for one in programs}
+    asked = {one.weights: _check_reads(one, facts[one.weights], wanted, graph, problem) for one in programs}
     decoders = [decoder_tensors(one.decoder, one.field) for one in programs]
     wanted.task.given_decoder(decoders[0])  # that of the model, which reads rows of all, has to be there
     decoder = one_decoder(wanted.task, decoders)
@@ -91,12 +93,13 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     outline = Outline(spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns)
     tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
-    source = graph
+    source, learnt = graph, problem.learnt_graph
     if wanted.graph_version is not None:
         source = load_source(spec.graph.source, wanted.repository.downloads, progress)
+        learnt = _as_it_is  # the problem is posed over another graph
     with ExitStack() as running:
         runners = {one.weights: running.enter_context(closing(_runner_of(one))) for one in programs}
-        compared = {one.weights: _compared(one, wanted, source, runners[one.weights]) for one in programs}
+        compared = {one.weights: _compared(one, wanted, source, learnt, runners[one.weights]) for one in programs}
         found = compare_programs(compared, wanted.identity.expected, decoder, progress)
         progress(Progress(CHECK, 0, len(programs)))
         for done, one in enumerate(programs, start=1):
@@ -122,13 +125,13 @@ def _read(wanted: RequestedRevision) -> tuple[GivenProgram, ...]:
 
 
 def _check_reads(
-    given: GivenProgram, wanted: RequestedRevision, graph: GraphData, problem: LearningProblem
+    given: GivenProgram, facts: ProgramFacts, wanted: RequestedRevision, graph: GraphData, problem: LearningProblem
 ) -> np.ndarray:
     """Refuse a program that does not fit the task, the graph or the spec. Returns the nodes that it may be asked about,
     as `_asked_nodes`."""
     with naming(given.field):
         wanted.task.check_given(given.contract.scores.columns, graph)
-        check_program(given, wanted.spec, graph.schema)
+        check_program(given, facts, wanted.spec, graph.schema)
         return _asked_nodes(given.contract, graph, problem)
 
 
@@ -158,12 +161,17 @@ def _asked_nodes(contract: ProgramManifest, graph: GraphData, problem: LearningP
 
 
 def _compared(
-    given: GivenProgram, wanted: RequestedRevision, source: GraphData, runner: ProgramRunner
-) -> ComparedProgram:
+    given: GivenProgram, wanted: RequestedRevision, source: GraphData, learnt: Callable[[GraphData], GraphData],
+    runner: ProgramRunner,
+) -> ComparedProgram:  # fmt: skip
     """Comparison of its scores with those that its model gave of the source's graph."""
     return ComparedProgram(
-        wanted.spec, given, source, runner, lambda other: load_source(other, wanted.repository.downloads)
+        wanted.spec, given, source, runner, lambda other: load_source(other, wanted.repository.downloads), learnt
     )  # fmt: skip
+
+
+def _as_it_is(graph: GraphData) -> GraphData:
+    return graph
 
 
 def _check_runs(

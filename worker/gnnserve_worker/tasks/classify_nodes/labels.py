@@ -227,6 +227,8 @@ class NodeLabels:
         """The graph as it is: labels are held out, which it does not aggregate."""
         return graph
 
+    learnt_graph = whole
+
     @property
     def least_score(self) -> float:
         """That of always giving the most frequent class."""

@@ -67,6 +67,12 @@ class HeldOutLinks:
     def whole(self, graph: GraphData) -> GraphData:
         return graph if self.source is None else self.source
 
+    def learnt_graph(self, graph: GraphData) -> GraphData:
+        if self.judged is None:
+            return graph
+        relations = message_relations(graph, self.links) if self.links.relation else self.lists_of(None)
+        return replace(graph, relations=tuple(relations))
+
     @property
     def least_score(self) -> float:
         return least_score(self.metric)
