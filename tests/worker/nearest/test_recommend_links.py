@@ -225,6 +225,62 @@ def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:
         assert score == pytest.approx(float(own @ rows[id_]), abs=1e-5)
 
 
+def as_tensors(body: dict[str, Any]) -> dict[str, Any]:
+    """A request of the Open Inference Protocol with what a body in JSON brings."""
+    overlay = body["overlay"]
+    new, edges = [one["id"] for one in overlay.get("nodes", ())], overlay.get("edges", [])
+    brought = {
+        "overlay.nodes": ([len(new)], new),
+        "overlay.edges": ([len(edges), 2], [end for source, _, target in edges for end in (source, target)]),
+        "overlay.edges.relations": ([len(edges)], [relation for _, relation, _ in edges]),
+    }
+    inputs = {"node": ([1], [body["node"]]), **{name: one for name, one in brought.items() if one[0][0]}}
+    return {
+        "inputs": [
+            {"name": name, "datatype": "BYTES", "shape": shape, "data": data} for name, (shape, data) in inputs.items()
+        ],
+        "parameters": {"count": 1000},
+    }
+
+
+def test_tensors_that_join_a_node_are_answered_as_json_is(users: Published) -> None:
+    new, item = [{"id": "user/new"}], ["user/new", "buys", "item/2"]
+    bodies: list[dict[str, Any]] = [
+        {"node": "user/new", "count": 1000, "overlay": {"nodes": new, "edges": [item, ["user/new", "buys", "item/5"]]}},
+        {"node": "user/3", "count": 1000, "overlay": {"edges": [["user/3", "buys", "item/9"]]}},
+        {"node": "item/new", "count": 1000,
+         "overlay": {"nodes": [{"id": "item/new"}], "edges": [["user/4", "buys", "item/new"]]}},
+    ]  # fmt: skip
+    revision, path = users.served(), "/v2/models/digits.recommend/infer"
+    told = ask(revision, *bodies), ask(revision, *map(as_tensors, bodies), path=path)
+    for in_json, in_tensors in zip(*told, strict=True):
+        assert (in_json.status_code, in_tensors.status_code) == (200, 200), in_tensors.text
+        found = {one["name"]: one["data"] for one in in_tensors.json()["outputs"]}
+        items = in_json.json()["items"]
+        assert found["nodes"] == [one["id"] for one in items]
+        assert found["scores"] == pytest.approx([one["score"] for one in items], abs=1e-5)
+
+
+def test_tensors_that_join_a_node_wrongly_are_refused_by_their_place(users: Published) -> None:
+    def joined(*edge: str) -> dict[str, Any]:
+        return as_tensors({"node": "user/3", "overlay": {"edges": [[*edge]]}})
+
+    two_names = joined("user/3", "buys", "item/9")
+    two_names["inputs"][-1] |= {"shape": [2], "data": ["buys", "buys"]}
+    refused = {
+        "overlay.edges.relations[0]": joined("user/3", "knows", "item/9"),
+        "overlay.edges[0][0]": joined("user/4", "buys", "item/9"),
+        "overlay.edges[0][1]": joined("user/3", "buys", "tag/1"),
+        "overlay.edges.relations": two_names,
+        "overlay.nodes[0].id": as_tensors({"node": "tag/new", "overlay": {"nodes": [{"id": "tag/new"}]}}),
+    }
+    for field, response in zip(
+        refused, ask(users.served(), *refused.values(), path="/v2/models/digits.recommend/infer"), strict=True
+    ):
+        assert response.status_code == 400, field
+        assert f"{field}: " in response.text, response.text
+
+
 def test_new_nodes_are_not_made_of_rows_that_an_earlier_release_stored_of_a_network(users: Published) -> None:
     revision = users.served()
     recommending = revision.task.recommending

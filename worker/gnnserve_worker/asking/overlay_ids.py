@@ -39,7 +39,7 @@ class EdgeFields(NamedTuple):
     target: str
 
 
-_IN_JSON = EdgeFields("overlay.edges[{}][0]", "overlay.edges[{}][1]", "overlay.edges[{}][2]")
+EDGES_IN_JSON = EdgeFields("overlay.edges[{}][0]", "overlay.edges[{}][1]", "overlay.edges[{}][2]")
 
 
 class OverlayRequestIds(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class OverlayRequestIds(msgspec.Struct, frozen=True):
     overridden: Sequence[Any]
     relations: Sequence[str] = ()
     """Names of the relations of the edges; none where the graph has one."""
-    fields: EdgeFields = _IN_JSON
+    fields: EdgeFields = EDGES_IN_JSON
 
 
 class NumberedIds(msgspec.Struct, frozen=True):

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.http.protocol import Output
+from gnnserve_api.http.protocol import Output, TypedOverlay
 from gnnserve_api.http.recommend import RecommendedNode
 from gnnserve_api.limits import OverlayLimits
+from gnnserve_worker.asking.overlay_ids import EdgeFields
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError
 from gnnserve_worker.nearest.comparison import Comparison
 from gnnserve_worker.nearest.parts import IndexPart
@@ -44,6 +45,14 @@ class FoldedNode:
     """Whether embeddings of stored nodes of its type have length 1, so that its own is brought to it."""
 
 
+class NodeFolder(Protocol):
+    """Makes embeddings of nodes of those that a request joins them to."""
+
+    def fold(self, node: Any, overlay: TypedOverlay, limits: OverlayLimits, fields: EdgeFields) -> FoldedNode:
+        """What the node is made of that a request names. `fields`: where the request has edges. Raises
+        RequestError."""
+
+
 class Recommender(Protocol):
     @property
     def output(self) -> Output:
@@ -61,9 +70,9 @@ class Recommender(Protocol):
     def parts(self) -> tuple[IndexPart, ...]:
         """Parts of the graph that have an index each; empty: no index finds the best nodes."""
 
-    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
-        """What the node is made of that a request names and brings edges of; None: it is computed itself. Raises
-        RequestError."""
+    @property
+    def folder(self) -> NodeFolder | None:
+        """What makes embeddings of what a request joins; None: what it brings is an overlay of the graph."""
 
     def called(self, node: Any) -> Any:
         """The id of a node in the form that messages show, as a request names it. Raises RequestError."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from gnnserve_api.http.protocol import Output
 from gnnserve_api.http.recommend import RecommendedNode
-from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.variants import MissingEmbeddings
 from gnnserve_worker.nearest.comparison import ByCosine, Comparison
@@ -26,13 +25,11 @@ class NearestNodes:
     output: Output = "embeddings"
     measures: tuple[str, ...] = ("cosines",)
     example: int = 0
+    folder: None = None
 
     @property
     def parts(self) -> tuple[IndexPart, ...]:
         return (self.part,)
-
-    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
-        return None
 
     def called(self, node: Any) -> Any:
         return node

@@ -21,6 +21,7 @@ from gnnserve_api.files.links import EndManifest, LinksManifest
 from gnnserve_api.http.protocol import TypedOverlay
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay_checks import check_sizes
+from gnnserve_worker.asking.overlay_ids import EdgeFields
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import as_text
@@ -45,8 +46,8 @@ class Folder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads_one_way", read_from_one_end(self.graph.types))
 
-    def fold(self, node: Any, overlay: TypedOverlay, limits: OverlayLimits) -> FoldedNode:
-        """Raises RequestError."""
+    def fold(self, node: Any, overlay: TypedOverlay, limits: OverlayLimits, fields: EdgeFields) -> FoldedNode:
+        """A `NodeFolder`."""
         links = self.links
         _check_folds(links)
         if not limits.max_nodes:
@@ -80,7 +81,10 @@ class Folder:
         end = _end_of(asked, stored, links)
         if end is None:
             raise of_no_end("node", asked, links)
-        joined = [self._other_end(edge, place, asked, end) for place, edge in enumerate(overlay.edges)]
+        joined = [
+            self._other_end(edge, EdgeFields(*(field.format(place) for field in fields)), asked, end)
+            for place, edge in enumerate(overlay.edges)
+        ]
         known = np.zeros(0, np.int64) if stored is None else self._joined_to(stored)
         whole = np.union1d(known, np.array(joined, np.int64))
         if not len(whole):
@@ -129,35 +133,35 @@ class Folder:
         if _end_of(id_, None, self.links) is None:
             raise of_no_end(f"{where}.id", id_, self.links)
 
-    def _other_end(self, edge: Sequence[Any], place: int, asked: str, end: EndManifest) -> int:
-        """The position of the node that an edge joins the asked one to."""
-        where, links = f"overlay.edges[{place}]", self.links
+    def _other_end(self, edge: Sequence[Any], fields: EdgeFields, asked: str, end: EndManifest) -> int:
+        """The position of the node that an edge joins the asked one to. `fields`: those of this edge."""
+        links, of_ends = self.links, (fields.source, fields.target)
         relation = links.relation.split(" ")[1] if links.relation.count(" ") == 2 else links.relation
         if edge[1] not in {relation, links.relation}:
             raise RequestError(
-                ErrorCode.INVALID_VALUE, f"{where}[1]", f"{shown_value(edge[1])} is not the relation that is scored",
+                ErrorCode.INVALID_VALUE, fields.relation, f"{shown_value(edge[1])} is not the relation that is scored",
                 f"give {relation}",
             )  # fmt: skip
-        ids = [self._text(edge[0], f"{where}[0]"), self._text(edge[2], f"{where}[2]")]
+        ids = [self._text(id_, where) for id_, where in zip((edge[0], edge[2]), of_ends, strict=True)]
         mine = 0 if end is links.first else 1
         if links.first == links.second and ids[1] == asked:
             mine = 1
         if ids[mine] != asked:
             raise RequestError(
-                ErrorCode.INVALID_VALUE, f"{where}[{2 * mine}]",
+                ErrorCode.INVALID_VALUE, of_ends[mine],
                 f"is {shown_value(ids[mine])}, and what the request brings is about {shown_value(asked)} alone",
                 "give edges of that node",
             )  # fmt: skip
-        other, which = ids[1 - mine], 2 * (1 - mine)
+        other, where = ids[1 - mine], of_ends[1 - mine]
         position, at = self._position(other), links.second if mine == 0 else links.first
         if position is None:
             raise RequestError(
-                ErrorCode.UNKNOWN_NODE, f"{where}[{which}]", f"node {shown_value(other)} is not in the graph",
+                ErrorCode.UNKNOWN_NODE, where, f"node {shown_value(other)} is not in the graph",
                 "GET /v1/nodes lists its node ids",
             )  # fmt: skip
         if not at.start <= position < at.end:
             raise RequestError(
-                ErrorCode.WRONG_NODE_TYPE, f"{where}[{which}]",
+                ErrorCode.WRONG_NODE_TYPE, where,
                 f"node {shown_value(other)} is not of type {at.type}", f"links of {links.relation} join it there",
             )  # fmt: skip
         return position

@@ -11,7 +11,6 @@ import numpy as np
 from gnnserve_api.files.links import EndManifest, LinksManifest
 from gnnserve_api.http.protocol import Output
 from gnnserve_api.http.recommend import RecommendedNode
-from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.served_graph import ServedGraph
@@ -37,13 +36,11 @@ class BestPairs:
     output: Output = "scores"
     """Networks that score links end in embeddings."""
     measures: tuple[str, ...] = ("scores", "probabilities")
+    folder: Folder | None = None
 
     @property
     def example(self) -> int:
         return self.links.first.start
-
-    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
-        return None
 
     def called(self, node: Any) -> Any:
         return node
@@ -90,14 +87,8 @@ class BestPairsOfTypes(BestPairs):
 
     graph: ServedGraph
     overlays: Overlays
-    folder: Folder
     model_weights: frozenset[str]
     """Digests of the weights of variants that run the whole model."""
-
-    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
-        if overlay is None or self.overlays.takes_json:
-            return None
-        return self.folder.fold(node, overlay, limits)
 
     def called(self, node: Any) -> Any:
         return as_text(node, "node", self.graph.naming.shown(0, 1))
@@ -122,7 +113,9 @@ class BestPairsOfTypes(BestPairs):
         return is_alike or weights == index_weights
 
     def embedding(self, answer: QueryNodes, folded: FoldedNode | None) -> np.ndarray:
-        return answer.scores[:1] if folded is None else self.folder.embedding_of(folded, answer.scores)[np.newaxis]
+        if folded is None or self.folder is None:
+            return answer.scores[:1]
+        return self.folder.embedding_of(folded, answer.scores)[np.newaxis]
 
     def _like_stored(self, node: Any, *, may_be_new: bool) -> int:
         """The position of the node, or where it is new that of the first one of its type."""

@@ -210,7 +210,8 @@ def _recommending(parts: TaskParts, links: ServedLinks, standing: LinksManifest)
     folding = decoder.folding
     if folding is not None:
         folding = folding.over(graph.types, graph.numbered)
-    folder = Folder(standing, graph, folding)
+    # What requests bring is an overlay where the network can compute over one.
+    folder = None if parts.overlays.takes_json else Folder(standing, graph, folding)
     return BestPairsOfTypes(
         standing, decoder, links.probabilities, reads_one_way, indexed, graph=graph, overlays=parts.overlays,
         folder=folder, model_weights=_weights_of_model(parts.manifest),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnserve_api.http.protocol import TypedNodeFeatures, TypedOverlay
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.edge_payload import PayloadArrays, PayloadFields
 from gnnserve_worker.asking.overlay_arrays import TypeColumns
@@ -30,7 +31,7 @@ from gnnserve_worker.serving.http.tensors.served import (
 )
 from gnnserve_worker.serving.requests import Arrange, Ask
 
-_FIELDS = EdgeFields(f"{EDGES}[{{}}][0]", f"{EDGE_RELATIONS}[{{}}]", f"{EDGES}[{{}}][1]")
+EDGE_FIELDS = EdgeFields(f"{EDGES}[{{}}][0]", f"{EDGE_RELATIONS}[{{}}]", f"{EDGES}[{{}}][1]")
 
 
 def to_ask(
@@ -80,10 +81,8 @@ def _arrange(
     overlays = revision.compute.overlays.arrays(limits)
     new, edges, overrides = (sizes.get(name, 0) for name in (NEW_NODES, EDGES, OVERRIDES))
     overlays.check(Counts(sizes[items], new, edges, overrides), limits)
-    named = sizes.get(EDGE_RELATIONS, 0)
-    if overlays.form.names_types and named != edges:
-        problem = f"{counted(named, 'name')}, where {EDGES} has {counted(edges, 'edge')}"
-        raise RequestError(ErrorCode.MISSING_FIELD, EDGE_RELATIONS, problem, "give the name of the relation of each")
+    if overlays.form.names_types:
+        _check_relations(sizes.get(EDGE_RELATIONS, 0), edges)
     elements = {name: read_elements(given) for name, given in tensors.items()}
     ids, new_ids, ends, overridden, relations = (
         as_list(elements.get(name, [])) for name in (items, NEW_NODES, EDGES, OVERRIDES, EDGE_RELATIONS)
@@ -98,9 +97,24 @@ def _arrange(
     }
     types = overlays.form.types
     return overlays.arrange_named(
-        OverlayRequestIds(ids, new_ids, ends, overridden, relations, _FIELDS),
+        OverlayRequestIds(ids, new_ids, ends, overridden, relations, EDGE_FIELDS),
         _rows(elements, NEW_FEATURES, types), _rows(elements, OVERRIDE_FEATURES, types), payload,
     )  # fmt: skip
+
+
+def joining(tensors: Mapping[str, GivenTensor], read_elements: Callable[[GivenTensor], Elements]) -> TypedOverlay:
+    """New nodes and edges of the tensors `JOINING`, as JSON has them. Raises RequestError."""
+    elements = {name: as_list(read_elements(given)) for name, given in tensors.items()}
+    new, ends, relations = (elements.get(name, []) for name in (NEW_NODES, EDGES, EDGE_RELATIONS))
+    _check_relations(len(relations), len(ends) // 2)
+    edges = zip(ends[::2], relations, ends[1::2], strict=True)
+    return TypedOverlay(nodes=tuple(map(TypedNodeFeatures, new)), edges=tuple(edges))
+
+
+def _check_relations(named: int, edges: int) -> None:
+    if named != edges:
+        problem = f"{counted(named, 'name')}, where {EDGES} has {counted(edges, 'edge')}"
+        raise RequestError(ErrorCode.MISSING_FIELD, EDGE_RELATIONS, problem, "give the name of the relation of each")
 
 
 def _rows(elements: Mapping[str, Elements], name: str, types: Sequence[TypeColumns]) -> dict[int, np.ndarray]:

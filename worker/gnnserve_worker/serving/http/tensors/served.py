@@ -20,6 +20,13 @@ NEW_NODES, EDGES, OVERRIDES = f"{OVERLAY}nodes", f"{OVERLAY}edges", f"{OVERLAY}o
 NEW_FEATURES, OVERRIDE_FEATURES = f"{NEW_NODES}.features", f"{OVERRIDES}.features"
 EDGE_RELATIONS, EDGE_FEATURES, EDGE_TIMES = f"{EDGES}.relations", f"{EDGES}.features", f"{EDGES}.times"
 
+JOINING = (
+    TensorKind(NEW_NODES, Datatype.BYTES, (ANY_LENGTH,), is_optional=True),
+    TensorKind(EDGES, Datatype.BYTES, (ANY_LENGTH, 2), is_optional=True),
+    TensorKind(EDGE_RELATIONS, Datatype.BYTES, (ANY_LENGTH,), is_optional=True),
+)
+"""Tensors of nodes that are made of those that they are joined to, and so have no features: types are in their ids."""
+
 
 def given_kind(name: str, datatype: str, asked: AskedModel, revision: ServedRevision) -> TensorKind | None:
     """The tensor of that name as a request brings it; None: there is no such input."""

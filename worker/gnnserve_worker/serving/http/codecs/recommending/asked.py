@@ -14,6 +14,7 @@ import numpy as np
 from gnnserve_api.http.recommend import MOST_RECOMMENDED, Exclude
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.overlay import brings_nothing
+from gnnserve_worker.asking.overlay_ids import EDGES_IN_JSON, EdgeFields
 from gnnserve_worker.asking.question import (
     IN_BODY,
     RECOMMEND_PATH,
@@ -48,6 +49,8 @@ class NodeSearch(msgspec.Struct, frozen=True):
     filter: NodeFilter | None = None
     overlay: Any = None
     """What it brings, as JSON has it; None where `arrange` has it, or nothing is brought."""
+    edge_fields: EdgeFields = EDGES_IN_JSON
+    """Where it has the edges of `overlay`."""
     arrange: Arrange | None = None
     """As of an `Ask`."""
     places: Mapping[str, str] = IN_BODY
@@ -104,7 +107,9 @@ def ask_of(search: NodeSearch, revision: ServedRevision, max_nodes: int, limits:
     if overlay is not None and brings_nothing(overlay):
         overlay = None
     node_id: Any = None
-    folded = recommending.fold(search.node, overlay, limits)
+    folded: FoldedNode | None = None
+    if overlay is not None and recommending.folder is not None:
+        folded = recommending.folder.fold(search.node, overlay, limits, search.edge_fields)
     if folded is None:
         node_id = recommending.called(search.node)
     else:

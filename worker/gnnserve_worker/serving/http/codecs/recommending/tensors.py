@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.files.embeddings import IndexState
+from gnnserve_api.http.protocol import TypedOverlay
 from gnnserve_api.http.recommend import Exclude, RecommendedNode
 from gnnserve_api.limits import OverlayLimits
 from gnnserve_worker.asking.question import IN_PARAMETERS, ErrorCode, RequestError, shown_value
@@ -19,10 +20,10 @@ from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, Elements, Given
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.recommending.asked import NodeSearch, ask_of, check_count
 from gnnserve_worker.serving.http.codecs.recommending.filters import NodeFilter, read_filter, read_filter_text
-from gnnserve_worker.serving.http.tensors.asking import arrange_of, as_list
+from gnnserve_worker.serving.http.tensors.asking import EDGE_FIELDS, arrange_of, as_list, joining
 from gnnserve_worker.serving.http.tensors.request import AnswerForm, InferBody
-from gnnserve_worker.serving.http.tensors.served import OVERLAY
-from gnnserve_worker.serving.requests import Ask
+from gnnserve_worker.serving.http.tensors.served import JOINING, OVERLAY
+from gnnserve_worker.serving.requests import Arrange, Ask
 from gnnserve_worker.tasks.served import AskedItems, OwnInputs, ScoredNodes
 
 RECOMMENDS = ".recommend"
@@ -54,6 +55,8 @@ class RecommendTensors:
     def __init__(self, revision: ServedRevision) -> None:
         ids = Datatype.BYTES if revision.graph.naming.are_texts else Datatype.INT64
         kinds, classes = [TensorKind(FILTER_NODES, ids, (ANY_LENGTH,), is_optional=True)], revision.task.classes
+        if revision.task.recommending.folder is not None:
+            kinds += JOINING
         if classes:
             labels = Datatype.BYTES if isinstance(classes[0], str) else Datatype.INT64
             kinds.append(TensorKind(FILTER_LABELS, labels, (ANY_LENGTH,), is_optional=True))
@@ -118,13 +121,21 @@ def recommend_ask(
     if exclude not in get_args(Exclude):
         problem = f"{shown_value(exclude)} is not possible here"
         raise RequestError(ErrorCode.INVALID_VALUE, "parameters.exclude", problem, "give known or nothing")
-    brought = {name: given for name, given in tensors.items() if name == NODE or name.startswith(OVERLAY)}
+    overlay: TypedOverlay | None = None
+    arrange: Arrange | None = None
+    brought = {name: given for name, given in tensors.items() if name.startswith(OVERLAY)}
+    if revision.task.recommending.folder is not None:
+        overlay = joining(brought, read_elements)
+    else:
+        arrange = arrange_of({NODE: tensors[NODE], **brought}, NODE, read_elements, revision, limits)
     search = NodeSearch(
         node,
         read.wishes,
         **own,
         filter=filter_,
-        arrange=arrange_of(brought, NODE, read_elements, revision, limits),
+        overlay=overlay,
+        edge_fields=EDGE_FIELDS,
+        arrange=arrange,
         places=IN_PARAMETERS,
         answer_form=RecommendForm(read.form.id, read.form.are_binary, read.outputs),
     )
