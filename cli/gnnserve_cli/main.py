@@ -76,6 +76,7 @@ _COMMANDS: Mapping[str, tuple[Extra, str]] = {
     "validate": (CLI, "examples/*.yaml"),
     "graph inspect": (GENERATE, "examples/digits.yaml"),
     "model describe": (GENERATE, "train.py:model --graph train.py:data --out described"),
+    "model inspect": (SERVE, "model.safetensors"),
     "embeddings export": (GENERATE, "4d4396dec1c5 x1 --out embeddings.parquet"),
     "changes apply": (SERVE, "new.csv http://127.0.0.1:8080 --token-file write-token"),
     "changes tail": (CLI, "http://127.0.0.1:8080 --after 120"),

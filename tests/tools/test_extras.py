@@ -154,6 +154,7 @@ def test_the_bare_package_says_which_extra_brings_the_command(tmp_path: Path) ->
         ("changes compact examples/digits-updates.yaml", GENERATE),
         ("serve examples/digits.yaml", SERVE),
         ("rollback examples/digits.yaml", SERVE),
+        ("model inspect model.safetensors", SERVE),
     ],
 )
 def test_commands_that_compute_say_which_extra_they_need(words: str, extra: Extra, tmp_path: Path) -> None:

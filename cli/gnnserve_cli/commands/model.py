@@ -1,4 +1,5 @@
-"""`gnnserve model describe`: `gnnserve-describe` where both are installed in one environment."""
+"""`gnnserve model describe`, which is `gnnserve-describe` where both are installed in one environment, and
+`gnnserve model inspect` of a file of weights."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gnnserve_api.extras import DESCRIBE, GENERATE
+from gnnserve_cli.commands.options import Json
 
 
 def describe(
@@ -115,3 +117,30 @@ def describe(
             module, out, graph, inputs, target, hops, ids, nodes, seed, name, trust, output, links, decoder, relation
         )
     )
+
+
+def inspect(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Weights: a safetensors file, or one of torch.save, which is read as data and never unpickled.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="Write the tensors to this safetensors file, which spec.model.checkpoint reads.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what a file of weights looks like, the manifest that would serve it, and what the file does not tell."""
+    # Imported here: it brings numpy and numba.
+    from gnnserve_cli.model_inspection import print_inspection  # noqa: PLC0415
+
+    print_inspection(file, out, as_json=as_json)

@@ -15,24 +15,18 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import safetensors
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.checkpoint_layout import MisfitError
 from gnnserve_worker.graph.sources.files import pinned_digest
 from gnnserve_worker.models.registry import DECODER, Tensors, with_decoder, without_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.readers.files import parse_safetensors
+from gnnserve_worker.readers.misfit import MisfitError
 from gnnserve_worker.tasks.generated import DecoderTensors, GenerationTask, GivenDecoder
 
 _FIELD = "spec.model.checkpoint"
-_HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
-_PICKLES = (b"PK\x03\x04", b"\x80")
-"""First bytes of files that torch.save writes, in its new and its old format."""
-_COUNTERS = ("num_batches_tracked", "n_averaged")
-"""Integers that count, in norms and in averages of weights (torch.optim.swa_utils): no scores depend on them."""
-_FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
 class WantedNetwork(Protocol):
@@ -133,7 +127,7 @@ def _are_equal(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -
 
 def _fitting(field: str, path: Path, data: bytes, fit: Callable[[Tensors], Tensors]) -> Tensors:
     try:
-        return fit(_parse(data))
+        return fit(parse_safetensors(data))
     except MisfitError as error:
         raise InputError(field, f"{path}: {error.problem}", error.remedy) from error.__cause__
 
@@ -145,32 +139,3 @@ def given_decoder_of(field: str, given: Checkpoint, tensors: Tensors) -> Decoder
     named = str(path) if given.decoder is not None else ", ".join(f"{DECODER}{key}" for key in sorted(decoder))
     within = f"{path}, whose tensors of a decoder are called {DECODER}…"
     return DecoderTensors(f"{field}.decoder", decoder, named, within, "; for dot products write the encoder alone")
-
-
-def _parse(data: bytes) -> Tensors:
-    """The tensors of a file, as float32 under its own keys. MisfitError: it is not one of finite numbers."""
-    try:
-        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
-    except safetensors.SafetensorError as error:
-        problem = f"is not a safetensors file: {error}"
-        if data.startswith(_PICKLES):  # checked last, since the length of a safetensors header may look like a pickle
-            problem = "is a pickle, as torch.save writes it, which may run code when it is read"
-        raise MisfitError(problem, _HOW_TO_WRITE) from error
-    tensors = {}
-    for key, entry in sorted(one for one in entries if one[0].rpartition(".")[2] not in _COUNTERS):
-        values = _to_float32(entry["dtype"], entry["data"])
-        if values is None:
-            raise MisfitError(f"{key} is {entry['dtype']}, expected floats", "convert the tensor")
-        if not np.isfinite(values).all():
-            raise MisfitError(f"{key} has values that are not finite", "train the model again")
-        tensors[key] = values.reshape(entry["shape"])
-    return tensors
-
-
-def _to_float32(dtype: str, data: bytes) -> np.ndarray | None:
-    if dtype == "BF16":
-        return (np.frombuffer(data, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
-    if dtype not in _FLOATS:
-        return None
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
-        return np.frombuffer(data, dtype=_FLOATS[dtype]).astype(np.float32)

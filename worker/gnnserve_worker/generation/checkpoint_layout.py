@@ -3,7 +3,7 @@
 `torch_geometric.nn.GraphSAGE` and `GIN` call their layers `convs.0`, `convs.1`, …; a model as PyG's tutorial writes it
 calls them `conv1`, `conv2`, or whatever its attributes are. Layers whose names differ in their number alone are taken
 in the order of these numbers; anything else is refused, with the keys to rename. Only names are looked at here; which
-layers a file has is `checkpoint_description.py`.
+layers a file has is told by `readers/description.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,9 @@ from dataclasses import dataclass
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import key_of
 from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.readers.misfit import MisfitError
 
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)$")
-
-
-class MisfitError(Exception):
-    """Tensors of a file are not those of the network that is wanted."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.remedy = remedy
 
 
 class LayoutError(MisfitError):

@@ -9,18 +9,16 @@ from dataclasses import dataclass, replace
 from gnnserve_api.files.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.generation.checkpoint_description import (
-    CheckpointDescription,
-    describe,
     looks,
     refused_layers,
-    relation_of,
     relational_architecture_of,
-    steps_of,
 )
-from gnnserve_worker.generation.checkpoint_layout import LayoutError, MisfitError, in_order
+from gnnserve_worker.generation.checkpoint_layout import LayoutError, in_order
 from gnnserve_worker.models.architecture import RelationalShape, RelationalSpec
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import Tensors, relational_spec_of
+from gnnserve_worker.readers.description import CheckpointDescription, describe, relation_of, steps_of
+from gnnserve_worker.readers.misfit import MisfitError
 
 _SHOWN = 12
 

@@ -9,12 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from gnnserve_api.spec.model import Architecture, Model, column_blocks
-from gnnserve_worker.generation.checkpoint_description import architecture_of, describe, looks, refusal_of
-from gnnserve_worker.generation.checkpoint_layout import CheckpointLayout, LayoutError, MisfitError, layout_of
+from gnnserve_worker.generation.checkpoint_description import architecture_of, looks, refusal_of
+from gnnserve_worker.generation.checkpoint_layout import CheckpointLayout, LayoutError, layout_of
 from gnnserve_worker.generation.checkpoint_settings import needed_settings, sizes_of, tells_hops
 from gnnserve_worker.models.architecture import Axis
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import Tensors, head_sizes, spec_of
+from gnnserve_worker.readers.description import describe
+from gnnserve_worker.readers.misfit import MisfitError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gnnserve_api.spec.model import Architecture, Model, column_blocks
-from gnnserve_worker.generation.checkpoint_layout import MisfitError
 from gnnserve_worker.models.architecture import Axis, key_of
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
+from gnnserve_worker.readers.misfit import AS_LAYERS, MisfitError
 from gnnserve_worker.tables.table import Aggregator
 
 _OWN_FIELDS = dict.fromkeys(name for one in ARCHITECTURES.values() for spec in one.specs for name in spec.own_fields)
@@ -74,7 +74,7 @@ def needed_settings(sizes: LayerSizes, architecture: Architecture, model: Model,
     return wanted + _hops(sizes, architecture, model, features)
 
 
-_NO_SETTING = "such layers are not served yet, and no setting changes that; docs/models.md lists the ones that are"
+_NO_SETTING = f"no setting of an architecture says that: {AS_LAYERS}"
 
 
 def _check_widths(sizes: LayerSizes, outputs: Sequence[int]) -> None:

@@ -233,8 +233,8 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         pytest.param(
             {"conv1.lin.weight": torch.ones(8, 6), "conv1.att": torch.ones(1, 1, 8)}, {},
             "looks like a Linear without a bias, or an Embedding (conv1.lin) and tensors of no layer that is known "
-            "(conv1.att); conv1.lin.weight, conv1.att were not read; such a model is not served yet, and no setting "
-            "changes that",
+            "(conv1.att); conv1.lin.weight, conv1.att were not read; no architecture has such "
+            "layers: serve it as a program",
             id="another kind of convolution",
         ),
         pytest.param(
@@ -251,7 +251,7 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         pytest.param(
             {**_tutorial_state("GraphSAGE"), "lin.weight": torch.ones(3, 3)}, {},
             "looks like 2 SAGEConv layers (conv1, conv2) and a Linear without a bias, or an Embedding (lin); "
-            "lin.weight was not read; such a model is not served yet, and no setting changes that",
+            "lin.weight was not read; no architecture has such layers: ",
             id="a layer after them",
         ),
         pytest.param(
@@ -285,7 +285,7 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         pytest.param(
             _tutorial_state("GraphSAGE") | torch.nn.BatchNorm1d(8).state_dict(prefix="bn1."), {},
             "looks like 2 SAGEConv layers (conv1, conv2) and a BatchNorm (bn1); bn1.bias, bn1.running_mean, "
-            "bn1.running_var, bn1.weight were not read; such a model is not served yet",
+            "bn1.running_var, bn1.weight were not read; no architecture has such layers",
             id="a tutorial's with batch normalization, which has a counter of integers",
         ),
         pytest.param(
@@ -323,10 +323,11 @@ def test_a_pickle_is_refused_by_name_and_never_read(tmp_path: Path, old_format: 
     torch.save(_state(), path, _use_new_zipfile_serialization=not old_format)
     with pytest.raises(InputError) as refused:
         _load(path)
-    assert str(refused.value) == (
+    assert str(refused.value).startswith(
         f"spec.model.checkpoint.uri: {path}: is a pickle, as torch.save writes it, which may run code when it is read; "
         "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
     )
+    assert ("gnnserve model inspect FILE --out PATH" in str(refused.value)) is not old_format
 
 
 @pytest.mark.parametrize("content", [b"", b"weights", b"\x05" + b"\0" * 20])

@@ -1,0 +1,143 @@
+"""Findings of `gnnserve model inspect` in a file of weights, and the manifest that would serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import yaml
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.files.layer_fields import layer_fields
+from gnnserve_cli.render import count, facts_table, output, print_json, put
+from gnnserve_worker.generation.checkpoint_architecture import architecture_fields
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.readers.files import read_tensor_file
+from gnnserve_worker.readers.misfit import AS_PROGRAM
+from gnnserve_worker.readers.reading import ReadLayers, read_layers
+
+_SAFETENSORS = ".safetensors"
+_SHOWN = 12
+
+
+def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
+    """Read FILE, print what it looks like, and write its tensors to `out` where that is given."""
+    tensors = read_tensor_file(file)
+    if not tensors:
+        raise InputError("FILE", f"{file} has no tensors", "save the whole state dict of the model")
+    read = read_layers(tensors)
+    fields = architecture_fields(tensors)
+    if out is not None:
+        _write(out, tensors)
+    uri = out or file.with_suffix(_SAFETENSORS)
+    model = _model(read, fields, uri)
+    assumed = list(read.assumed) if fields is None else _assumed_of(fields["architecture"])
+    if as_json:
+        print_json(
+            {
+                "file": str(file), "tensors": len(tensors), "looksLike": read.description.says(), "model": model,
+                "places": dict(_places(read)), "assumed": assumed if model else [], "unread": list(read.unread),
+                "problem": read.problem,
+            }
+        )  # fmt: skip
+        return
+    console = output()
+    facts = [("file", f"{file}, {count(len(tensors), 'tensor')}"), ("looks like", read.description.says())]
+    put(console, facts_table(facts))
+    if model is None:
+        put(console, "", *_not_read(read))
+        return
+    put(console, "", facts_table(list(_places(read))), "", "This manifest would serve it:", "")
+    console.file.write(_manifest(model, read.names.types))
+    notes = [f"- {uri} is written by --out {uri}, or safetensors.torch.save_file."] * (out is None and uri != file)
+    put(console, "", "The file does not tell, and it is assumed (correct what your model has otherwise):")
+    put(console, *(f"- {one}" for one in assumed), *notes)
+    put(console, "- expected: scores of your model tell whether all of this is right; without them nothing does.")
+
+
+def _model(read: ReadLayers, fields: Mapping[str, Any] | None, uri: Path) -> dict[str, Any] | None:
+    """Fields of `spec.model`; None: the file is not read as a whole."""
+    checkpoint = {"checkpoint": {"uri": str(uri)}}
+    if fields is not None:
+        return {**checkpoint, **fields}
+    if not read.is_whole:
+        return None
+    fanouts = [-1] * sum(layer.hops for layer in read.layers.layers) or [0]
+    listed = layer_fields(read.layers, read.names.types, read.names.relations)
+    return {**checkpoint, **listed, "fanouts": fanouts}
+
+
+def _assumed_of(architecture: str) -> list[str]:
+    return [f"{name}: {value}" for name, value in spec_of(architecture).assumptions.items()]
+
+
+def _not_read(read: ReadLayers) -> Sequence[str]:
+    lines = []
+    if read.unread:
+        shown = ", ".join(read.unread[:_SHOWN])
+        many = f", … ({len(read.unread)} in all)" if len(read.unread) > _SHOWN else ""
+        lines.append(f"Not read: {shown}{many}. No layers that can be listed have these tensors.")
+    if read.problem:
+        lines.append(f"Its layers do not follow each other: {read.problem}.")
+    return [*lines, f"A way out: {AS_PROGRAM}."]
+
+
+def _places(read: ReadLayers) -> Sequence[tuple[str, str]]:
+    """What stands at each place of the network, and the modules of the file that it is made of."""
+    modules: dict[str, dict[str, None]] = {}
+    for key, one in read.taken.items():
+        first, number, *_others = key.split(".")
+        place = first if first in ("before", "jumping") else f"{first}[{number}]"
+        for file_key in one.keys:
+            modules.setdefault(place, {})[_module_of(read, file_key)] = None
+    said = {"before": "products", "jumping": "jumping knowledge"}
+    for at, product in enumerate(read.layers.head):
+        said[f"head[{at}]"] = f"product of {product.width} columns"
+    for at, layer in enumerate(read.layers.layers):
+        kinds = dict.fromkeys(f"{one.conv} of {one.width} columns" for one in layer.convs)
+        said[f"layers[{at}]"] = " and ".join(kinds)
+    return [(place, f"{said[place]}: {', '.join(names)}") for place, names in sorted(modules.items(), key=_in_order)]
+
+
+def _in_order(place: tuple[str, object]) -> tuple[int, int]:
+    """Sorts places as the network applies them."""
+    first, _, number = place[0].partition("[")
+    return ("before", "layers", "jumping", "head").index(first), int(number.rstrip("]") or 0)
+
+
+def _module_of(read: ReadLayers, key: str) -> str:
+    return next((one.name or key for one in read.description.layers if key in one.tensors), key)
+
+
+def _manifest(model: Mapping[str, Any], types: Sequence[str]) -> str:
+    """A manifest to copy, each layer in a line of its own. `types`: of nodes, the first of which is scored."""
+    source: dict[str, Any] = {"npz": {"uri": "graph.npz"}}
+    if types[0]:
+        source = {"typed": {"heteroData": {"uri": "graph.safetensors"}, "target": types[0], "reverse": "Disabled"}}
+    lines = [
+        "apiVersion: gnnserve.dev/v1alpha1", "kind: GNNService", "metadata:", "  name: model", "spec:", "  graph:",
+        f"    source: {_in_line(source)}  # the graph that it was trained on", "  model:",
+    ]  # fmt: skip
+    for name, value in model.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [f"    {name}:", *(f"      - {_in_line(one)}" for one in value)]
+        else:
+            lines.append(f"    {name}: {_in_line(value)}")
+    lines.append("    expected: {uri: expected.npz}  # scores that your model gave")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _in_line(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _write(out: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    if out.suffix != _SAFETENSORS:
+        raise InputError("--out", f"{out} does not end in {_SAFETENSORS}", f"name it {out.with_suffix(_SAFETENSORS)}")
+    if out.exists():
+        raise InputError("--out", f"{out} exists", "name a file that does not")
+    safetensors.numpy.save_file({key: np.ascontiguousarray(one) for key, one in tensors.items()}, out)
