@@ -19,7 +19,8 @@ may read is limited by the edges of a neighbourhood."""
 class InputRole(StrEnum):
     """Role of an input. Nodes of a sample are numbered by type, seeds first, then hop by hop; edges stand hop by hop.
 
-    The last four are those of a program that `gnnserve export` wrote; a program has these alone, or none of them.
+    Those behind the count of seeds are of a program that `gnnserve export` wrote, by layer; a program has these alone,
+    or none of them. Normalised weights without a layer are of edges and nodes as the others number them.
     """
 
     FEATURES = "Features"
@@ -45,15 +46,8 @@ class InputRole(StrEnum):
     LAYER_TARGETS = "LayerTargets"
     """int64 [targets], of a layer"""
     NORMALISED_WEIGHTS = "NormalisedWeights"
-    """float32 [edges] or, `of_targets`, [targets]: what the sum over whole lists weighs each by"""
-
-    @property
-    def is_layered(self) -> bool:
-        return self in _LAYERED
-
-    @property
-    def is_of_layer(self) -> bool:
-        return self in _OF_LAYER
+    """float32 [edges] or, `of_targets`, [targets]: what the sum over whole lists weighs each by; without a layer, of
+    all edges of a sample over one type, and of its nodes but those of the last hop"""
 
     @property
     def is_of_relation(self) -> bool:
@@ -98,6 +92,21 @@ class ProgramInput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     """Weights of the targets themselves, instead of their edges'."""
     without_self: bool = False
     """Edges from a node to itself are left out, since the layer adds the node itself; their weights too."""
+
+    @property
+    def is_layered(self) -> bool:
+        """Whether it is laid out by layer."""
+        return self.role in _LAYERED and not self.is_of_sample
+
+    @property
+    def is_of_layer(self) -> bool:
+        """Whether it names the layer that it is of."""
+        return self.role in _OF_LAYER and not self.is_of_sample
+
+    @property
+    def is_of_sample(self) -> bool:
+        """Whether it is weights of all edges or nodes of a sample."""
+        return self.role is InputRole.NORMALISED_WEIGHTS and self.layer is None
 
     @property
     def dtype(self) -> str:
@@ -197,7 +206,7 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
     @property
     def is_layered(self) -> bool:
-        return any(each.role.is_layered for each in self.inputs)
+        return any(each.is_layered for each in self.inputs)
 
     @property
     def weighs_neighbours(self) -> bool:
@@ -221,7 +230,7 @@ def contract_problems(program: ProgramManifest, schema: GraphSchema) -> list[str
         for name, count in Counter(each.name for each in inputs).items()
         if count > 1
     ]
-    layered = [each.name for each in inputs if each.role.is_layered]
+    layered = [each.name for each in inputs if each.is_layered]
     if layered and len(layered) < len(inputs):
         problems.append(
             f"{', '.join(layered)} are by layer as gnnserve export writes them, and others are not; give inputs of one "
@@ -284,7 +293,14 @@ def _problems_of_input(each: ProgramInput, program: ProgramManifest, schema: Gra
             f"{each.name} has hops {each.hops}; edges and what they have may have 1 to {program.sampled_hops}, others "
             "none: leave it out"
         )
-    if each.role.is_of_layer and not 1 <= (each.layer or 0) <= program.sampled_hops:
+    if each.is_of_sample and RelationKey() not in relations:
+        problems.append(
+            f"{each.name} is weights of neighbours, which samples over one type have, and the graph has several; count "
+            "edges in the program, and set readsDegrees"
+        )
+    if each.is_of_sample and each.without_self:
+        problems.append(f"{each.name} has withoutSelf, which is of weights by layer; leave it out")
+    if each.is_of_layer and not 1 <= (each.layer or 0) <= program.sampled_hops:
         problems.append(f"{each.name} is {each.role} of layer {each.layer}; give a layer, 1 to {program.sampled_hops}")
     return problems
 

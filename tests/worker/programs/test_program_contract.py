@@ -26,6 +26,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.numbering import first_leaf_of, number_sample, relations_of, seed_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.sampling.normalised import inverse_roots, weigh
 from gnnserve_worker.sampling.payload import gather_payload
 from gnnserve_worker.sampling.relations import sample_relations
 
@@ -270,11 +271,39 @@ def sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: b
         ((ProgramInput("e", InputRole.EDGES, hops=3),), "e has hops 3; .* may have 1 to 2"),
         ((ProgramInput("x", InputRole.FEATURES, hops=1),), "x has hops 1; .* leave it out"),
         ((ProgramInput("e", InputRole.LAYER_EDGES),), "e is LayerEdges of layer None; give a layer, 1 to 2"),
+        ((ProgramInput("w", InputRole.NORMALISED_WEIGHTS, without_self=True),), "w has withoutSelf, .* leave it out"),
     ],
 )
 def test_contracts_that_cannot_be_are_told(inputs: tuple[ProgramInput, ...], words: str) -> None:
     (problem,) = contract_problems(manifest_of(inputs), one_type(5, 5, 3))
     assert re.search(words, problem), problem
+
+
+def test_weights_of_neighbours_are_of_graphs_of_one_type() -> None:
+    (problem,) = contract_problems(manifest_of((ProgramInput("w", InputRole.NORMALISED_WEIGHTS),)), SCHEMA)
+    assert re.match("w is weights of neighbours, which samples over one type have, .*set readsDegrees", problem)
+
+
+@pytest.mark.parametrize("fanouts", [(-1, -1), (1, 2)])
+def test_weights_are_of_the_edges_and_nodes_as_they_are_numbered(fanouts: tuple[int, ...]) -> None:
+    graph = graph_of([[1, 2, 2], [0, 1], [], [0]])
+    roots = inverse_roots(graph.indptr, graph.indices)
+    drawn = weigh(sample(graph, [3, 1], fanouts, share=True), graph.indptr, roots, Scratch())
+    inputs = (
+        *GRAPH_INPUTS,
+        ProgramInput("weights", InputRole.NORMALISED_WEIGHTS),
+        ProgramInput("own", InputRole.NORMALISED_WEIGHTS, of_targets=True),
+    )
+    program = manifest_of(inputs)
+    laid = lay_out(program, one_type(4, 6, 1), drawn, lambda names, kind, own=False: names[:, None].astype(np.float32))
+    names = laid.arrays["x"][:, 0].astype(np.int64)
+    rows = len(laid.arrays["own"])
+    np.testing.assert_allclose(laid.arrays["own"], roots[names[:rows]] ** 2, rtol=1e-6)
+    sources, targets = names[laid.arrays["edge_index"]]
+    lengths = np.diff(graph.indptr)[targets]
+    counts = np.bincount(laid.arrays["edge_index"][1], minlength=len(names))[laid.arrays["edge_index"][1]]
+    expected = np.where(sources == targets, 0, roots[sources] * roots[targets] * lengths / counts)
+    np.testing.assert_allclose(laid.arrays["weights"], expected, rtol=1e-6)
 
 
 def test_contracts_are_kept_as_json() -> None:

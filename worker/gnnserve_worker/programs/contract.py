@@ -18,7 +18,7 @@ from gnnserve_worker.programs.numbering import (
     relations_of,
     seed_rows,
 )
-from gnnserve_worker.sampling.neighbours import NeighbourSample, SampledPayload
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampledPayload, SampleWeights
 
 
 class ReadRows(Protocol):
@@ -46,16 +46,16 @@ def lay_out(program: ProgramManifest, schema: GraphSchema, sample: NeighbourSamp
             seed_rows(sample).astype(np.int64),
         )
     numbered = number_sample(sample, relations_of(schema))
-    source = _Source(schema, numbered, read, sample.payload)
+    source = _Source(schema, sample, numbered, read)
     arrays = {each.name: _in_order(_OF_GRAPH[each.role](each, source)) for each in program.inputs}
     return LaidOut(arrays, numbered.seeds, kinds_of_seeds(sample, len(schema.types)) if len(schema.types) > 1 else None)
 
 
 class _Source(msgspec.Struct, frozen=True):
     schema: GraphSchema
+    sample: NeighbourSample
     numbered: NumberedSample
     read: ReadRows
-    payload: tuple[SampledPayload | None, ...]
 
     def place_of_type(self, each: ProgramInput) -> int:
         return self.schema.place_of(each.type)
@@ -73,8 +73,8 @@ class _Source(msgspec.Struct, frozen=True):
 
     def payload_of(self, each: ProgramInput) -> tuple[SampledPayload, np.ndarray]:
         """Payload of the relation, and the row there of each edge that the input has."""
-        place = self.place_of_relation(each)
-        found = self.payload[place] if place < len(self.payload) else None
+        place, payload = self.place_of_relation(each), self.sample.payload
+        found = payload[place] if place < len(payload) else None
         if found is None:
             raise ValueError(f"{each.name} reads what edges have, and those of the sample have nothing")
         return found, np.searchsorted(found.edges, self.numbered.places[place][: self.edges_within(each)])
@@ -117,6 +117,20 @@ def _seed_count(each: ProgramInput, source: _Source) -> np.ndarray:
     return np.asarray(source.numbered.nodes_per_hop[:, 0].sum(), np.int64)
 
 
+def _weights(each: ProgramInput, source: _Source) -> np.ndarray:
+    """Weights of the edges of the only relation, in their order; or those of each node that has a list in the sample,
+    where a node with an empty list has 1."""
+    weights, numbered = _weights_of(each, source.sample), source.numbered
+    (places,) = numbered.places
+    if not each.of_targets:
+        laid: np.ndarray = weights.of_neighbours[places]
+        return laid
+    own = np.ones(int(numbered.nodes_per_hop[0, :-1].sum()), np.float32)
+    rows = np.searchsorted(source.sample.starts, places, side="right") - 1
+    own[numbered.edges[0][1]] = weights.of_itself[rows]
+    return own
+
+
 _OF_GRAPH: Mapping[InputRole, Callable[[ProgramInput, _Source], np.ndarray]] = {
     InputRole.FEATURES: _features,
     InputRole.EDGES: _edges,
@@ -125,6 +139,7 @@ _OF_GRAPH: Mapping[InputRole, Callable[[ProgramInput, _Source], np.ndarray]] = {
     InputRole.NODES_PER_HOP: _nodes_per_hop,
     InputRole.EDGES_PER_HOP: _edges_per_hop,
     InputRole.SEED_COUNT: _seed_count,
+    InputRole.NORMALISED_WEIGHTS: _weights,
 }
 
 
@@ -151,14 +166,18 @@ def _layer_targets(each: ProgramInput, sample: NeighbourSample, read: ReadRows) 
 
 def _normalised_weights(each: ProgramInput, sample: NeighbourSample, read: ReadRows) -> np.ndarray:
     del read
-    number = _number_of(each)
+    number, weights = _number_of(each), _weights_of(each, sample)
+    if each.of_targets:
+        return weights.of_itself[: targets_of_layer(sample, number)]
+    edges = edges_of_layer(sample, number)
+    of_neighbours = weights.of_neighbours[: edges.shape[1]]
+    return of_neighbours[counted_edges(sample, edges)] if each.without_self else of_neighbours
+
+
+def _weights_of(each: ProgramInput, sample: NeighbourSample) -> SampleWeights:
     if sample.weights is None:
         raise ValueError(f"{each.name} is weights of neighbours, and the sample was drawn without them")
-    if each.of_targets:
-        return sample.weights.of_itself[: targets_of_layer(sample, number)]
-    edges = edges_of_layer(sample, number)
-    weights = sample.weights.of_neighbours[: edges.shape[1]]
-    return weights[counted_edges(sample, edges)] if each.without_self else weights
+    return sample.weights
 
 
 def _number_of(each: ProgramInput) -> int:
