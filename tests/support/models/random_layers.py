@@ -242,8 +242,8 @@ def _pna(place: Place) -> ConvolutionManifest | None:
 
 def _tag(place: Place) -> ConvolutionManifest | None:
     return place.is_within and place.made(
-        Convolution.TAG, hops=int(place.draw.integers(1, 3)), is_normalised=place.flip(), bias=place.flip(),
-        edge_weight=_weight(place),
+        Convolution.TAG, hops=int(place.draw.integers(1, 3)), self_loops=False, is_normalised=place.flip(),
+        bias=place.flip(), edge_weight=_weight(place),
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from gnnserve_worker.inference.made_up import (
     publish_made_up_types,
 )
 from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.layers.rehearsal import rehearse_layers
 from gnnserve_worker.models import blas
 from gnnserve_worker.models.binary import warm_up_binary
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
@@ -84,6 +85,7 @@ def _answer(root: Path) -> None:
     _number_for_programs()
     NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), np.zeros(1, np.float32), None, None)
     warm_up_binary()
+    rehearse_layers()
     _infer(_revisions(root))
 
 

@@ -1,7 +1,7 @@
 """Tensors of a network that is listed layer by layer, what it reads of a sample, and what is wrong with a description.
 
 Pure. A description stands over the types and relations of a graph's schema, by their places. All tensors that
-`tensor_shapes` names are given: where a model has no such weight, whoever reads it writes zeros, ones or the identity.
+`tensor_shapes` names are given: where a model has no such weight, its reader writes zeros, ones or the identity.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LayerWidths:
     inputs: Columns
     outputs: Columns
     ends: tuple[Ends, ...]
-    """Of each convolution."""
+    """Ends of each convolution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,13 @@ def tensor_shapes(
 def output_columns(
     layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int], type_: int = CLASSIFIED[0]
 ) -> tuple[int, int]:
-    """Columns of the scores of a type, and of what the head reads of the layers: its embeddings. 0: there is no
-    head."""
-    embedded = _columns_jumped(layers, widths_of(layers, schema, columns_of_types), type_)
-    return (layers.head[-1].width, embedded) if layers.head else (embedded, 0)
+    """Columns of the scores of a type, and of its embeddings: what the head reads of the layers, or, without a head,
+    what the last of several layers reads. 0: there are none."""
+    widths = widths_of(layers, schema, columns_of_types)
+    read = _columns_jumped(layers, widths, type_)
+    if layers.head:
+        return layers.head[-1].width, read
+    return read, widths.layers[-1].inputs.get(type_, 0) if len(layers.layers) > 1 else 0
 
 
 def reads_degrees(layers: LayersManifest, schema: GraphSchema) -> bool:
@@ -120,14 +123,14 @@ def degrees_of(layers: LayersManifest, schema: GraphSchema) -> set[Degrees]:
 def inputs_of(
     layers: LayersManifest, schema: GraphSchema, wanted: Sequence[int] = CLASSIFIED
 ) -> tuple[ProgramInput, ...]:
-    """What the network reads of a sample to write rows of the wanted types: features and counts of each type, edges,
-    counts and columns of each relation, and weights of neighbours where degrees are the graph's."""
+    """What the network reads of a sample to write rows of the wanted types: features and counts of each type, edges
+    and their columns of each relation, and weights of neighbours where degrees are the graph's."""
     needed = needed_rows(layers, schema, wanted)
     relations = sorted({
         conv.relation
         for layer, written in zip(layers.layers, needed[1:], strict=True)
         for conv in layer.convs
-        if _target(conv, schema) in written
+        if target_of(conv, schema) in written
     })  # fmt: skip
     with_columns = {
         conv.relation for layer in layers.layers for conv in layer.convs if conv.edge_columns or conv.edge_weight
@@ -147,7 +150,6 @@ def inputs_of(
         one = schema.relations[place]
         key = RelationKey(one.source, one.name, one.target)
         found.append(ProgramInput(f"edges_{place}", InputRole.EDGES, relation=key))
-        found.append(ProgramInput(f"edges_per_hop_{place}", InputRole.EDGES_PER_HOP, relation=key))
         if place in with_columns:
             found.append(ProgramInput(f"edge_features_{place}", InputRole.EDGE_FEATURES, relation=key))
     if Degrees.OF_SAMPLE in degrees_of(layers, schema):
@@ -160,15 +162,15 @@ def needed_rows(
     layers: LayersManifest, schema: GraphSchema, wanted: Sequence[int] = CLASSIFIED
 ) -> tuple[frozenset[int], ...]:
     """Types whose rows are needed: of the network's input, and of what each layer writes."""
-    is_kept = layers.jumping_knowledge is not JumpingKnowledge.LAST
+    kept = kept_layers(layers)
     needed = [frozenset(wanted)]
     of_input: set[int] = set()
     for layer in reversed(layers.layers):
-        written, read = needed[0], set(wanted) if is_kept and len(needed) < len(layers.layers) else set()
+        written, read = needed[0], set(wanted) if len(layers.layers) - len(needed) in kept else set()
         for conv in layer.convs:
-            if (target := _target(conv, schema)) in written:
+            if (target := target_of(conv, schema)) in written:
                 kind = KINDS[conv.conv]
-                read.add(_source(conv, schema))
+                read.add(source_of(conv, schema))
                 read |= {target} if kind.reads_target(conv) else set()
                 of_input |= {target} if kind.reads_network_input(conv) else set()
         if layer.own:
@@ -177,6 +179,15 @@ def needed_rows(
             (of_input if layer.reads_input else read).update(written)
         needed.insert(0, frozenset(read))
     return (needed[0] | of_input, *needed[1:])
+
+
+def kept_layers(layers: LayersManifest) -> range:
+    """Numbers of the layers whose rows of the seeds are read in the end, the first being 1: by jumping knowledge, or as
+    embeddings."""
+    count = len(layers.layers)
+    if layers.jumping_knowledge is not JumpingKnowledge.LAST:
+        return range(1, count + 1)
+    return range(max(1, count if layers.head else count - 1), count + 1)
 
 
 def problems_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int]) -> list[str]:
@@ -222,7 +233,7 @@ def _problems_of_layer(
             others = {
                 KINDS[conv.conv].width(conv, ends)
                 for conv, ends in zip(layer.convs, widths.ends, strict=True)
-                if _target(conv, schema) == type_
+                if target_of(conv, schema) == type_
             }
             if others - {columns}:
                 listed = ", ".join(map(str, sorted(others)))
@@ -234,7 +245,7 @@ def _problems_of_convolution(
     conv: ConvolutionManifest, ends: Ends, read: Columns, schema: GraphSchema
 ) -> Iterator[str]:
     kind = KINDS[conv.conv]
-    source, target = _source(conv, schema), _target(conv, schema)
+    source, target = source_of(conv, schema), target_of(conv, schema)
     for type_ in {source, target} if kind.reads_target(conv) else {source}:
         if type_ not in read:
             yield f"it reads {_named(schema, type_)}, of which there are no rows: {_ROWS_COME_FROM}"
@@ -298,7 +309,8 @@ def _problems_behind(layers: LayersManifest, widths: NetworkWidths, schema: Grap
 
 
 def _ends_of(conv: ConvolutionManifest, schema: GraphSchema, read: Columns, inputs: Columns, number: int) -> Ends:
-    source, target = _source(conv, schema), _target(conv, schema)
+    source, target = source_of(conv, schema), target_of(conv, schema)
+    relation = schema.relations[conv.relation]
     return Ends(
         source=read.get(source, 0),
         target=read.get(target, 0),
@@ -306,7 +318,8 @@ def _ends_of(conv: ConvolutionManifest, schema: GraphSchema, read: Columns, inpu
         layer=number,
         is_same_type=source == target,
         is_only_type=len(schema.types) == 1,
-        is_undirected=schema.relations[conv.relation].edge_rules.direction is Direction.UNDIRECTED,
+        is_undirected=relation.edge_rules.direction is Direction.UNDIRECTED,
+        edge_columns=() if relation.payload is UNSET else relation.payload.columns,
     )
 
 
@@ -314,7 +327,7 @@ def _outputs_of(layer: LayerManifest, schema: GraphSchema, read: Columns, ends: 
     """With a product of their own row, types that read no relation are written, too, as wide as the others."""
     by_type: dict[int, list[int]] = {}
     for conv, each in zip(layer.convs, ends, strict=True):
-        by_type.setdefault(_target(conv, schema), []).append(KINDS[conv.conv].width(conv, each))
+        by_type.setdefault(target_of(conv, schema), []).append(KINDS[conv.conv].width(conv, each))
     combined = {
         type_: sum(columns) if layer.combination is Combination.CAT else columns[0]
         for type_, columns in by_type.items()
@@ -374,11 +387,13 @@ def _featured(layers: LayersManifest, needed: Sequence[frozenset[int]], wanted: 
     return set(needed[0]) | (set(wanted) if layers.head_reads_input else set())
 
 
-def _source(conv: ConvolutionManifest, schema: GraphSchema) -> int:
+def source_of(conv: ConvolutionManifest, schema: GraphSchema) -> int:
+    """Place of the type whose rows are read."""
     return schema.place_of(schema.relations[conv.relation].source)
 
 
-def _target(conv: ConvolutionManifest, schema: GraphSchema) -> int:
+def target_of(conv: ConvolutionManifest, schema: GraphSchema) -> int:
+    """Place of the type that reads them."""
     return schema.place_of(schema.relations[conv.relation].target)
 
 

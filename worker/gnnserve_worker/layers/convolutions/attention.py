@@ -2,8 +2,369 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
 from gnnserve_api.files.layers import ConvolutionManifest
-from gnnserve_worker.layers.convolutions.kind import ConvolutionKind, Ends, Shapes, dense_shapes
+from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.layers.convolutions.kind import (
+    BuiltConvolution,
+    ConvolutionKind,
+    Ends,
+    Shapes,
+    Step,
+    dense_shapes,
+)
+from gnnserve_worker.layers.dense import Product
+from gnnserve_worker.layers.lists import Columns
+from gnnserve_worker.layers.memory import RunMemory
+from gnnserve_worker.models.network import Linear, PerHead
+from gnnserve_worker.tables.attention import exponential, leaky
+
+_LANES = 8
+_LEAST_TOTAL = np.float32(1e-16)
+"""torch_geometric's, by which an empty list is no division by 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadProducts:
+    """Products of what each head has summed: beside each other, or averaged by one product over all of them."""
+
+    product: Linear | PerHead
+
+    @staticmethod
+    def build(matrices: np.ndarray, *, averages: bool) -> HeadProducts:
+        """`matrices`: float32 [heads, columns of a head, inputs]."""
+        heads, columns, inputs = matrices.shape
+        if averages:
+            stacked = matrices.transpose(0, 2, 1).reshape(heads * inputs, columns) / np.float32(heads)
+            return HeadProducts(_linear(stacked))
+        return HeadProducts(PerHead(tuple(_linear(each.T) for each in matrices)))
+
+    def __call__(self, summed: np.ndarray, memory: RunMemory) -> np.ndarray:
+        """float32 [targets, width]. `summed`: float32 [targets, heads · inputs]."""
+        out = memory.rows(len(summed), self.product.outputs)
+        self.product.apply(summed.reshape(-1), len(summed), out.reshape(-1))
+        return out
+
+
+def _linear(weight: np.ndarray) -> Linear:
+    return Linear.build(weight, np.zeros(weight.shape[1], np.float32), relu=False, compute="float32")
+
+
+@dataclass(frozen=True, slots=True)
+class AdditiveAttention(BuiltConvolution):
+    """GAT. A head's score of either end is one vector times its row, and sums commute with products, so that rows are
+    summed as they are, and multiplied once summed."""
+
+    heads: int
+    slope: float
+    has_self_loops: bool
+    of_source: Product
+    """Scores of the heads, of the row of a neighbour."""
+    of_target: Product
+    edge_columns: Columns
+    edge_vectors: np.ndarray
+    """float32 [columns of the edges that are read, heads]"""
+    products: HeadProducts
+    bias: np.ndarray
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, memory, count = step.lists, step.memory, step.count
+        edges = int(lists.bounds[count])
+        scores, own = memory.rows(edges, self.heads), memory.rows(count if self.has_self_loops else 0, self.heads)
+        _add_scores(
+            self.of_source(products, memory), self.of_target(step.targets[:count], memory),
+            lists.columns(self.edge_columns), self.edge_vectors, lists.sources, lists.bounds, self.slope, scores, own,
+        )  # fmt: skip
+        summed = memory.rows(count, self.heads * products.shape[1])
+        _sum_attended(scores, own, products, lists.sources, lists.bounds, 0, products.shape[1], summed)
+        return summed
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        rows = self.products(aggregated, step.memory)
+        rows += self.bias
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class JointAttention(BuiltConvolution):
+    """GATv2. Scores are of the sum of both ends' products, and what is summed are those of the neighbours."""
+
+    heads: int
+    slope: float
+    has_self_loops: bool
+    of_source: Product
+    of_target: Product | None
+    """None: that of a neighbour."""
+    attention: np.ndarray
+    """float32 [heads · columns of a head]"""
+    edge_columns: Columns
+    edge_matrix: np.ndarray
+    """float32 [columns of the edges that are read, heads · columns of a head]"""
+    averages: bool
+    bias: np.ndarray
+
+    def of_sources(self, sources: np.ndarray, memory: RunMemory) -> np.ndarray:
+        return self.of_source(sources, memory)
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, memory, count = step.lists, step.memory, step.count
+        of_target = self.of_source if self.of_target is None else self.of_target
+        edges = int(lists.bounds[count])
+        scores, own = memory.rows(edges, self.heads), memory.rows(count if self.has_self_loops else 0, self.heads)
+        _joint_scores(
+            products, of_target(step.targets[:count], memory), self.attention, lists.columns(self.edge_columns),
+            self.edge_matrix, lists.sources, lists.bounds, self.slope, scores, own,
+        )  # fmt: skip
+        summed, columns = memory.rows(count, products.shape[1]), products.shape[1] // self.heads
+        _sum_attended(scores, own, products, lists.sources, lists.bounds, columns, columns, summed)
+        return summed
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        rows = aggregated
+        if self.averages:
+            columns = aggregated.shape[1] // self.heads
+            rows = step.memory.rows(step.count, columns)
+            np.mean(aggregated.reshape(step.count, self.heads, columns), axis=1, out=rows)
+        rows += self.bias
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ProductAttention(BuiltConvolution):
+    """Transformer. A query times the matrix of the keys is a vector that a neighbour's row is multiplied by, so that
+    keys are not made; and rows are summed as they are, and multiplied once summed."""
+
+    heads: int
+    query: Product
+    """Product of a target: a vector over rows of neighbours for each head, behind them one over columns of edges."""
+    edge_columns: Columns
+    values: HeadProducts
+    """Over what each head has summed of rows, of columns of edges, and of its weights, 1 or, of an empty list, 0."""
+    skip: Product | None
+    beta: np.ndarray | None
+    """float32 [3 · width]: of the sum, of the node's own row, and of their difference."""
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, memory, count = step.lists, step.memory, step.count
+        edge_rows = lists.columns(self.edge_columns)
+        scores = memory.rows(int(lists.bounds[count]), self.heads)
+        queries = self.query(step.targets[:count], memory)
+        _product_scores(products, queries, edge_rows, lists.sources, lists.bounds, scores)
+        summed = memory.rows(count, self.heads * (products.shape[1] + edge_rows.shape[1] + 1))
+        _sum_with_edges(scores, products, edge_rows, lists.sources, lists.bounds, summed)
+        return summed
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        rows = self.values(aggregated, step.memory)
+        if self.skip is None:
+            return rows
+        own = self.skip(step.targets[: step.count], step.memory)
+        if self.beta is None:
+            rows += own
+        else:
+            _gate(self.beta, own, rows)
+        return rows
+
+
+@kernel
+def _add_scores(
+    of_sources: np.ndarray, of_targets: np.ndarray, edge_rows: np.ndarray, edge_vectors: np.ndarray,
+    sources: np.ndarray, bounds: np.ndarray, slope: float, scores: np.ndarray, own: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in scores of the edges, [edges, heads], and, where nodes read themselves, of these: what a loop has is the
+    mean of the node's other edges, and a loop that is an edge counts for nothing."""
+    heads, width = scores.shape[1], edge_vectors.shape[0]
+    total = np.empty(heads, np.float32)
+    for target in range(len(of_targets)):
+        total[:] = 0.0
+        others = 0
+        for edge in range(bounds[target], bounds[target + 1]):
+            source = sources[edge]
+            if len(own) > 0 and source == target:
+                scores[edge] = -np.inf
+                continue
+            others += 1
+            for head in range(heads):
+                of_edge = np.float32(0.0)
+                for column in range(width):
+                    of_edge += edge_rows[edge, column] * edge_vectors[column, head]
+                total[head] += of_edge
+                scores[edge, head] = leaky(of_sources[source, head] + of_targets[target, head] + of_edge, slope)
+        if len(own) > 0:
+            share = np.float32(1.0) / np.float32(max(others, 1))
+            for head in range(heads):
+                score = of_sources[target, head] + of_targets[target, head] + total[head] * share
+                own[target, head] = leaky(score, slope)
+
+
+@kernel
+def _joint_scores(
+    of_sources: np.ndarray, of_targets: np.ndarray, attention: np.ndarray, edge_rows: np.ndarray,
+    edge_matrix: np.ndarray, sources: np.ndarray, bounds: np.ndarray, slope: float, scores: np.ndarray,
+    own: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in scores as `_add_scores` does."""
+    heads, width, columns = scores.shape[1], edge_matrix.shape[0], len(attention)
+    of_head = columns // heads
+    joint, mean = np.empty(columns, np.float32), np.empty(width, np.float32)
+    for target in range(len(of_targets)):
+        mean[:] = 0.0
+        others = 0
+        begin, end = bounds[target], bounds[target + 1]
+        for edge in range(begin, end + 1 if len(own) > 0 else end):
+            if edge < end:
+                source = sources[edge]
+                if len(own) > 0 and source == target:
+                    scores[edge] = -np.inf
+                    continue
+                others += 1
+            else:
+                source = target
+            for column in range(columns):
+                joint[column] = of_sources[source, column] + of_targets[target, column]
+            for place in range(width):
+                if edge < end:
+                    number = edge_rows[edge, place]
+                    mean[place] += number
+                else:
+                    number = mean[place] / np.float32(max(others, 1))
+                for column in range(columns):
+                    joint[column] += number * edge_matrix[place, column]
+            for column in range(columns):
+                joint[column] = leaky(joint[column], slope) * attention[column]
+            for head in range(heads):
+                score = np.float32(0.0)
+                for column in range(head * of_head, (head + 1) * of_head):
+                    score += joint[column]
+                if edge < end:
+                    scores[edge, head] = score
+                else:
+                    own[target, head] = score
+
+
+@kernel
+def _product_scores(
+    rows: np.ndarray, queries: np.ndarray, edge_rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray,
+    scores: np.ndarray,
+) -> None:  # fmt: skip
+    heads, columns, width = scores.shape[1], rows.shape[1], edge_rows.shape[1]
+    for target in range(len(queries)):
+        for edge in range(bounds[target], bounds[target + 1]):
+            row = rows[sources[edge]]
+            for head in range(heads):
+                query = queries[target, head * columns : (head + 1) * columns]
+                score = _dot(query, row)
+                first = heads * columns + head * width
+                for place in range(width):
+                    score += queries[target, first + place] * edge_rows[edge, place]
+                scores[edge, head] = score
+
+
+@inlined
+def _dot(one: np.ndarray, two: np.ndarray) -> np.float32:
+    """In eight sums, which become a vector."""
+    sums = np.zeros(_LANES, np.float32)
+    whole = len(one) // _LANES * _LANES
+    for place in range(0, whole, _LANES):
+        for lane in range(_LANES):
+            sums[lane] += one[place + lane] * two[place + lane]
+    total = np.float32(0.0)
+    for lane in range(_LANES):
+        total += sums[lane]
+    for place in range(whole, len(one)):
+        total += one[place] * two[place]
+    return total
+
+
+@inlined
+def _soften(scores: np.ndarray, begin: int, end: int, head: int, itself: Any) -> Any:
+    """Make weights of the scores of a list, which add up to 1 with what is returned, that of the node itself.
+    `itself`: its score; -inf: it is not read."""
+    largest = itself
+    for edge in range(begin, end):
+        largest = max(largest, scores[edge, head])
+    if largest == -np.inf:
+        largest = np.float32(0.0)
+    of_itself = exponential(itself - largest)
+    total = of_itself + _LEAST_TOTAL
+    for edge in range(begin, end):
+        scores[edge, head] = exponential(scores[edge, head] - largest)
+        total += scores[edge, head]
+    share = np.float32(1.0) / total
+    for edge in range(begin, end):
+        scores[edge, head] *= share
+    return of_itself * share
+
+
+@kernel
+def _sum_attended(
+    scores: np.ndarray, own: np.ndarray, rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray, step: int,
+    columns: int, out: np.ndarray,
+) -> None:  # fmt: skip
+    """Sums of the heads beside each other, of `columns` each. `step`: how many columns a head's part of a row stands
+    behind that of the head before; 0: each reads all. Scores become weights."""
+    heads = scores.shape[1]
+    for target in range(len(out)):
+        begin, end = bounds[target], bounds[target + 1]
+        for head in range(heads):
+            itself = _soften(scores, begin, end, head, own[target, head] if len(own) > 0 else np.float32(-np.inf))
+            line = out[target, head * columns : (head + 1) * columns]
+            for column in range(columns):
+                line[column] = itself * rows[target, head * step + column] if len(own) > 0 else np.float32(0.0)
+        for edge in range(begin, end):
+            row = rows[sources[edge]]
+            for head in range(heads):
+                weight = scores[edge, head]
+                line = out[target, head * columns : (head + 1) * columns]
+                part = row[head * step : head * step + columns]
+                for column in range(columns):
+                    line[column] += weight * part[column]
+
+
+@kernel
+def _sum_with_edges(
+    scores: np.ndarray, rows: np.ndarray, edge_rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray,
+    out: np.ndarray,
+) -> None:  # fmt: skip
+    """Sums of each head: of rows, of columns of the edges, and of its weights. Scores become weights."""
+    heads, columns, width = scores.shape[1], rows.shape[1], edge_rows.shape[1]
+    each = columns + width + 1
+    for target in range(len(out)):
+        begin, end = bounds[target], bounds[target + 1]
+        out[target] = 0.0
+        for head in range(heads):
+            _soften(scores, begin, end, head, np.float32(-np.inf))
+            if end > begin:
+                out[target, (head + 1) * each - 1] = 1.0
+        for edge in range(begin, end):
+            row = rows[sources[edge]]
+            for head in range(heads):
+                weight = scores[edge, head]
+                line = out[target, head * each : (head + 1) * each]
+                for column in range(columns):
+                    line[column] += weight * row[column]
+                for place in range(width):
+                    line[columns + place] += weight * edge_rows[edge, place]
+
+
+@kernel
+def _gate(beta: np.ndarray, own: np.ndarray, rows: np.ndarray) -> None:
+    """Change sums to a share of the node's own row and the rest of themselves."""
+    width = rows.shape[1]
+    for target in range(len(rows)):
+        total = 0.0
+        for column in range(width):
+            summed, itself = rows[target, column], own[target, column]
+            total += beta[column] * summed + beta[width + column] * itself
+            total += beta[2 * width + column] * (summed - itself)
+        share = np.float32(1.0 / (1.0 + np.exp(-total)))
+        for column in range(width):
+            rows[target, column] += share * (own[target, column] - rows[target, column])
 
 
 class Attention(ConvolutionKind):
@@ -43,6 +404,33 @@ class Gat(Attention):
             shapes |= {"lin_edge.weight": (wide, len(conv.edge_columns)), "att_edge": by_head}
         return {**shapes, "bias": (conv.width,)} if conv.bias else shapes
 
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        def scored(matrix: str, vectors: str) -> np.ndarray:
+            """Scores of the heads as one product of rows, float32 [heads, inputs]."""
+            found: np.ndarray = np.einsum("hci,hc->hi", by_head(tensors[matrix], conv.heads), tensors[vectors][0])
+            return found
+
+        edge_vectors = scored("lin_edge.weight", "att_edge").T if conv.edge_columns else _NO_MATRIX
+        return AdditiveAttention(
+            conv.heads,
+            conv.negative_slope,
+            conv.self_loops,
+            Product.build(scored("lin_src.weight", "att_src")),
+            Product.build(scored("lin_dst.weight", "att_dst")),
+            ends.columns_of(conv.edge_columns),
+            np.ascontiguousarray(edge_vectors),
+            HeadProducts.build(by_head(tensors["lin_src.weight"], conv.heads), averages=conv.averages_heads),
+            tensors.get("bias", np.zeros(conv.width, np.float32)),
+        )
+
+
+def by_head(matrix: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of a matrix apart by heads: [heads, columns of a head, inputs]."""
+    return matrix.reshape(heads, -1, matrix.shape[1])
+
+
+_NO_MATRIX = np.empty((0, 0), np.float32)
+
 
 class Gatv2(Attention):
     reads = frozenset(
@@ -58,6 +446,23 @@ class Gatv2(Attention):
         if conv.edge_columns:
             shapes["lin_edge.weight"] = (wide, len(conv.edge_columns))
         return {**shapes, "bias": (conv.width,)} if conv.bias else shapes
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        of_target = None
+        if not conv.shares_weights:
+            of_target = Product.build(tensors["lin_r.weight"], tensors.get("lin_r.bias"))
+        return JointAttention(
+            conv.heads,
+            conv.negative_slope,
+            conv.self_loops,
+            Product.build(tensors["lin_l.weight"], tensors.get("lin_l.bias")),
+            of_target,
+            tensors["att"].reshape(-1),
+            ends.columns_of(conv.edge_columns),
+            np.ascontiguousarray(tensors["lin_edge.weight"].T) if conv.edge_columns else _NO_MATRIX,
+            conv.averages_heads,
+            tensors.get("bias", np.zeros(conv.width, np.float32)),
+        )
 
     def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
         found = super().problems(conv, ends)
@@ -85,8 +490,36 @@ class Transformer(Attention):
             shapes |= dense_shapes("lin_skip", conv.width, ends.target, bias=conv.bias)
         return {**shapes, "lin_beta.weight": (1, 3 * conv.width)} if conv.has_beta else shapes
 
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        heads, columns = conv.heads, columns_of_head(conv)
+        edges = by_head(tensors["lin_edge.weight"], heads) if conv.edge_columns else np.empty((heads, columns, 0))
+        weight, bias = _queries(conv, tensors, [by_head(tensors["lin_key.weight"], heads), edges])
+        value_bias = tensors.get("lin_value.bias", np.zeros(heads * columns, np.float32)).reshape(heads, columns, 1)
+        values = np.concatenate([by_head(tensors["lin_value.weight"], heads), edges, value_bias], axis=2)
+        return ProductAttention(
+            heads,
+            Product.build(weight, bias),
+            ends.columns_of(conv.edge_columns),
+            HeadProducts.build(values.astype(np.float32), averages=conv.averages_heads),
+            Product.build(tensors["lin_skip.weight"], tensors.get("lin_skip.bias")) if conv.root else None,
+            tensors["lin_beta.weight"].reshape(-1) if conv.has_beta else None,
+        )
+
     def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
         found = super().problems(conv, ends)
         if conv.has_beta and not conv.root:
             found.append("hasBeta weighs the node's own row, which is not read; set root to true, or hasBeta to false")
         return found
+
+
+def _queries(
+    conv: ConvolutionManifest, tensors: Mapping[str, np.ndarray], keys: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Queries times the matrices of the keys, as one product of a target's row: its weight and bias. A bias of the keys
+    adds the same to all scores of a target, which softmax takes off again. `keys`: each [heads, columns, inputs]."""
+    heads, columns = conv.heads, columns_of_head(conv)
+    matrix = by_head(tensors["lin_query.weight"].astype(np.float64), heads) / np.sqrt(columns)
+    bias = tensors.get("lin_query.bias", np.zeros(heads * columns)).reshape(heads, columns) / np.sqrt(columns)
+    weights = [np.einsum("hci,hct->hit", each, matrix).reshape(-1, matrix.shape[2]) for each in keys]
+    biases = [np.einsum("hci,hc->hi", each, bias).reshape(-1) for each in keys]
+    return np.concatenate(weights).astype(np.float32), np.concatenate(biases).astype(np.float32)

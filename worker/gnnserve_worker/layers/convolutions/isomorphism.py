@@ -2,9 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
 from gnnserve_api.files.layers import ConvolutionManifest
-from gnnserve_worker.layers.convolutions.kind import ConvolutionKind, Ends, Shapes, dense_shapes
-from gnnserve_worker.layers.dense import products_shapes
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.layers.aggregates import NO_WEIGHTS, sum_lists
+from gnnserve_worker.layers.convolutions.kind import (
+    BuiltConvolution,
+    ConvolutionKind,
+    Ends,
+    Shapes,
+    Step,
+    dense_shapes,
+)
+from gnnserve_worker.layers.dense import Product, below, build_products, products_shapes, run_products
+from gnnserve_worker.layers.lists import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class SumAndOwn(BuiltConvolution):
+    own_weight: np.ndarray
+    """float32 [1]: 1 + eps"""
+    products: tuple[Product, ...]
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, out = step.lists, step.memory.rows(step.count, products.shape[1])
+        sum_lists(
+            products, lists.sources, lists.bounds, NO_WEIGHTS, step.targets, self.own_weight, False, out, 0
+        )  # fmt: skip
+        return out
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        return run_products(self.products, aggregated, step.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class SumWithEdges(SumAndOwn):
+    edge_columns: Columns
+    edge_matrix: np.ndarray
+    """float32 [columns of the edges that are read, columns of a row]"""
+    edge_bias: np.ndarray
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, out = step.lists, step.memory.rows(step.count, products.shape[1])
+        _sum_with_edges(
+            products, lists.columns(self.edge_columns), self.edge_matrix, self.edge_bias, lists.sources, lists.bounds,
+            step.targets, self.own_weight[0], out,
+        )  # fmt: skip
+        return out
+
+
+@kernel
+def _sum_with_edges(
+    rows: np.ndarray, edge_rows: np.ndarray, edge_matrix: np.ndarray, edge_bias: np.ndarray, sources: np.ndarray,
+    bounds: np.ndarray, own: np.ndarray, own_weight: np.float32, out: np.ndarray,
+) -> None:  # fmt: skip
+    """Sums of ReLU(row + what the edge has), and the node's own row times its weight."""
+    columns = rows.shape[1]
+    joint = np.empty(columns, np.float32)
+    for target in range(len(out)):
+        line = out[target]
+        for column in range(columns):
+            line[column] = own_weight * own[target, column]
+        for edge in range(bounds[target], bounds[target + 1]):
+            row = rows[sources[edge]]
+            for column in range(columns):
+                joint[column] = row[column] + edge_bias[column]
+            for place in range(edge_matrix.shape[0]):
+                number = edge_rows[edge, place]
+                for column in range(columns):
+                    joint[column] += number * edge_matrix[place, column]
+            for column in range(columns):
+                line[column] += np.float32(0.0) if joint[column] < 0 else joint[column]
 
 
 class Gin(ConvolutionKind):
@@ -12,6 +84,10 @@ class Gin(ConvolutionKind):
 
     def tensors(self, conv: ConvolutionManifest, ends: Ends) -> Shapes:
         return {"eps": (1,), **products_shapes("nn", conv.mlp, ends.source)}
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        del ends
+        return SumAndOwn(1 + tensors["eps"], build_products(conv.mlp, below(tensors, "nn")))
 
     def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
         found = []
@@ -34,6 +110,15 @@ class Gine(Gin):
             **super().tensors(conv, ends),
             **dense_shapes("lin", ends.source, len(conv.edge_columns), bias=True),
         }
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        return SumWithEdges(
+            1 + tensors["eps"],
+            build_products(conv.mlp, below(tensors, "nn")),
+            ends.columns_of(conv.edge_columns),
+            np.ascontiguousarray(tensors["lin.weight"].T),
+            tensors["lin.bias"],
+        )
 
     def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
         found = super().problems(conv, ends)

@@ -1,14 +1,23 @@
-"""The interface that each kind of convolution has: its tensors, and what it reads beside rows of neighbours."""
+"""The interface that each kind of convolution has: its tensors, what it reads beside rows of neighbours, and the
+convolution that is built of both.
+
+A built convolution is told apart into products of the rows of neighbours, which are of each node alone, the aggregate
+over lists, and what is behind it.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import ClassVar
 
+import numpy as np
+
 from gnnserve_api.files.layers import ConvolutionManifest
+from gnnserve_worker.layers.lists import RelationLists
+from gnnserve_worker.layers.memory import RunMemory
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of tensors by their names."""
@@ -43,6 +52,57 @@ class Ends:
     """Whether all nodes of the graph are of one type."""
     is_undirected: bool
     """Whether lists hold each edge at both of its ends."""
+    edge_columns: tuple[str, ...]
+    """Names of the columns that the edges have."""
+
+    def columns_of(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Places of columns of the edges."""
+        return tuple(self.edge_columns.index(name) for name in names)
+
+    def column_of(self, name: str) -> int | None:
+        """Place of a column of the edges; None: no column is named."""
+        return self.edge_columns.index(name) if name else None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Input of a convolution in one run."""
+
+    sources: np.ndarray
+    """Rows of the type that is read, float32 [rows, columns]: of all nodes that lists name."""
+    targets: np.ndarray
+    """Rows of the type that reads: the first ones are of the targets."""
+    counts: tuple[int, ...]
+    """Targets that are written by each of its hops; a hop reads rows of those of the hop before."""
+    lists: RelationLists
+    network_input: np.ndarray
+    """Rows of the type that reads as they are before the first layer; [0, 0]: it reads none."""
+    memory: RunMemory
+
+    @property
+    def count(self) -> int:
+        """Targets that the convolution writes."""
+        return self.counts[-1]
+
+
+class BuiltConvolution(ABC):
+    """A convolution with its weights, for threads at once."""
+
+    def of_sources(self, sources: np.ndarray, memory: RunMemory) -> np.ndarray:
+        """Products of rows of neighbours, a row each; without a product, the rows themselves."""
+        del memory
+        return sources
+
+    @abstractmethod
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        """Aggregate of the products over the list of each target, float32 [targets, …]."""
+
+    @abstractmethod
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        """Rows of the targets, float32 [targets, width], in memory of the run."""
+
+    def run(self, step: Step) -> np.ndarray:
+        return self.behind(self.aggregate(self.of_sources(step.sources, step.memory), step), step)
 
 
 class ConvolutionKind(ABC):
@@ -54,6 +114,10 @@ class ConvolutionKind(ABC):
     @abstractmethod
     def tensors(self, conv: ConvolutionManifest, ends: Ends) -> Shapes:
         """Shapes of its tensors, under torch_geometric's names."""
+
+    @abstractmethod
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        """`tensors`: float32, of the shapes that `tensors` names."""
 
     def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
         """What is wrong with the description, a sentence each, without its place."""

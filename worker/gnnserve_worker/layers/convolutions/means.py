@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from gnnserve_api.files.layers import Aggregation, ConvolutionManifest
-from gnnserve_worker.layers.convolutions.kind import ConvolutionKind, Ends, Shapes, dense_shapes
+import numpy as np
+
+from gnnserve_api.files.layers import ConvolutionManifest
+from gnnserve_worker.layers.aggregates import Aggregate, build_aggregates, temperature_keys
+from gnnserve_worker.layers.convolutions.kind import (
+    BuiltConvolution,
+    ConvolutionKind,
+    Ends,
+    Shapes,
+    Step,
+    dense_shapes,
+)
+from gnnserve_worker.layers.dense import Product, unit_rows
+from gnnserve_worker.layers.memory import RunMemory
 
 
-def temperature_shapes(aggregations: Sequence[Aggregation], columns: int) -> Shapes:
-    """Shapes of the temperatures of softmax aggregations, one for each column."""
-    if len(aggregations) == 1:
-        return {"aggr_module.t": (columns,)} if aggregations[0] is Aggregation.SOFTMAX else {}
-    return {
-        f"aggr_module.aggrs.{place}.t": (columns,)
-        for place, one in enumerate(aggregations)
-        if one is Aggregation.SOFTMAX
-    }
+@dataclass(frozen=True, slots=True)
+class AggregateAndOwn(BuiltConvolution):
+    """Aggregates beside each other, and behind them the node's own row where that is read: one product over all."""
+
+    projection: Product | None
+    aggregates: tuple[Aggregate, ...]
+    weight: int | None
+    """Place of the column that weighs edges."""
+    columns: int
+    """Columns of a row of neighbours."""
+    own: int
+    """Columns of the node's own row; 0: it is not read."""
+    product: Product
+    has_unit_rows: bool
+
+    def of_sources(self, sources: np.ndarray, memory: RunMemory) -> np.ndarray:
+        return sources if self.projection is None else self.projection(sources, memory)
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, aggregated = step.lists, len(self.aggregates) * self.columns
+        out = step.memory.rows(step.count, aggregated + self.own)
+        for place, each in enumerate(self.aggregates):
+            each(products, lists.sources, lists.bounds, lists.weights(self.weight), out, place * self.columns)
+        if self.own:
+            out[:, aggregated:] = step.targets[: step.count]
+        return out
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        rows = self.product(aggregated, step.memory)
+        if self.has_unit_rows:
+            unit_rows(rows)
+        return rows
+
+
+def _build(
+    conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray], names: tuple[str, str]
+) -> AggregateAndOwn:
+    """`names`: of the matrix of the aggregates, and of that of the node's own row."""
+    of_aggregates, of_own = (f"{name}.weight" for name in names)
+    matrices = [tensors[of_aggregates], *([tensors[of_own]] if conv.root else [])]
+    projection = Product.build(tensors["lin.weight"], tensors["lin.bias"], relu=True) if conv.projects else None
+    return AggregateAndOwn(
+        projection,
+        build_aggregates(conv.aggregations, tensors),
+        ends.column_of(conv.edge_weight),
+        ends.source,
+        ends.target if conv.root else 0,
+        Product.build(np.concatenate(matrices, axis=1), tensors.get(f"{names[0]}.bias")),
+        conv.has_unit_rows,
+    )
 
 
 class GraphSage(ConvolutionKind):
@@ -25,11 +79,10 @@ class GraphSage(ConvolutionKind):
     def tensors(self, conv: ConvolutionManifest, ends: Ends) -> Shapes:
         project = dense_shapes("lin", ends.source, ends.source, bias=True) if conv.projects else {}
         own = dense_shapes("lin_r", conv.width, ends.target, bias=False) if conv.root else {}
-        aggregated = len(conv.aggregations) * ends.source
         return {
             **project,
-            **temperature_shapes(conv.aggregations, ends.source),
-            **dense_shapes("lin_l", conv.width, aggregated, bias=conv.bias),
+            **dict.fromkeys(temperature_keys(conv.aggregations).values(), (ends.source,)),
+            **dense_shapes("lin_l", conv.width, len(conv.aggregations) * ends.source, bias=conv.bias),
             **own,
         }
 
@@ -40,6 +93,9 @@ class GraphSage(ConvolutionKind):
     def reads_target(self, conv: ConvolutionManifest) -> bool:
         return conv.root
 
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        return _build(conv, ends, tensors, ("lin_l", "lin_r"))
+
 
 class GraphConv(ConvolutionKind):
     reads = frozenset({"aggregations", "bias", "root", "edge_weight"})
@@ -47,7 +103,7 @@ class GraphConv(ConvolutionKind):
     def tensors(self, conv: ConvolutionManifest, ends: Ends) -> Shapes:
         own = dense_shapes("lin_root", conv.width, ends.target, bias=False) if conv.root else {}
         return {
-            **temperature_shapes(conv.aggregations, ends.source),
+            **dict.fromkeys(temperature_keys(conv.aggregations).values(), (ends.source,)),
             **dense_shapes("lin_rel", conv.width, ends.source, bias=conv.bias),
             **own,
         }
@@ -59,3 +115,6 @@ class GraphConv(ConvolutionKind):
 
     def reads_target(self, conv: ConvolutionManifest) -> bool:
         return conv.root
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        return _build(conv, ends, tensors, ("lin_rel", "lin_root"))

@@ -2,10 +2,87 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from gnnserve_api.files.layers import ConvolutionManifest
-from gnnserve_worker.layers.convolutions.kind import ConvolutionKind, Degrees, Ends, Shapes, dense_shapes
+from gnnserve_worker.layers.aggregates import NO_WEIGHTS, sum_lists
+from gnnserve_worker.layers.convolutions.kind import (
+    BuiltConvolution,
+    ConvolutionKind,
+    Degrees,
+    Ends,
+    Shapes,
+    Step,
+    dense_shapes,
+)
+from gnnserve_worker.layers.dense import Product
+from gnnserve_worker.layers.lists import Normalisation, NormalisedWeights, RelationLists
+
+WeighLists = Callable[[RelationLists], NormalisedWeights]
+"""What sums over the lists are weighed by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Propagated(BuiltConvolution):
+    """Rows of the neighbours and the node itself, propagated over hops, and a product behind. Hops in between write
+    rows of fewer and fewer nodes; where the product reads all of them, they stand beside each other."""
+
+    weigh: WeighLists
+    product: Product | None
+    """None: the propagated rows are the output."""
+    is_beside: bool
+    """Whether the product reads the rows of each hop, the node's own first."""
+    then: Callable[[np.ndarray, Sequence[np.ndarray]], None] | None = None
+    """Changes what a hop gave, by the rows of the hops before, the node's own first."""
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        weights, lists, memory = self.weigh(step.lists), step.lists, step.memory
+        hops = [products]
+        for count in step.counts:
+            rows = memory.rows(count, products.shape[1])
+            sum_lists(
+                hops[-1], lists.sources, lists.bounds, weights.of_edges, hops[-1], weights.of_targets, False, rows, 0,
+            )  # fmt: skip
+            if self.then is not None:
+                self.then(rows, hops)
+            hops.append(rows)
+        if not self.is_beside:
+            return hops[-1]
+        columns = products.shape[1]
+        beside = memory.rows(step.count, len(hops) * columns)
+        for place, rows in enumerate(hops):
+            beside[:, place * columns : (place + 1) * columns] = rows[: step.count]
+        return beside
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        return aggregated if self.product is None else self.product(aggregated, step.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class WithInitial(Propagated):
+    """GCNII: a share of the network's input is added, and products of both are near the identity."""
+
+    alpha: float = 0.0
+    of_initial: Product | None = None
+    """None: both are multiplied by one matrix."""
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        memory = step.memory
+        initial = memory.rows(step.count, aggregated.shape[1])
+        np.multiply(step.network_input[: step.count], np.float32(self.alpha), out=initial)
+        aggregated *= np.float32(1.0 - self.alpha)
+        if self.of_initial is None:
+            aggregated += initial
+        assert self.product is not None  # noqa: S101 - it has one
+        rows = self.product(aggregated, memory)
+        if self.of_initial is not None:
+            rows += self.of_initial(initial, memory)
+        return rows
 
 
 class Propagation(ConvolutionKind):
@@ -14,6 +91,8 @@ class Propagation(ConvolutionKind):
 
     adds_self_loops: ClassVar[bool] = True
     """Whether it can add self-loops."""
+    keeps_self: ClassVar[bool] = True
+    """Whether, without self-loops, a node that stands in its own list counts as any neighbour."""
 
     def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
         found = []
@@ -36,6 +115,17 @@ class Propagation(ConvolutionKind):
         is_of_graph = ends.is_only_type and self.has_self_loops(conv) and not conv.edge_weight
         return Degrees.OF_SAMPLE if is_of_graph else Degrees.OF_LISTS
 
+    def weigh(self, conv: ConvolutionManifest, ends: Ends) -> WeighLists:
+        column = ends.column_of(conv.edge_weight)
+        if not conv.is_normalised:
+            return lambda lists: NormalisedWeights(lists.weights(column), NO_WEIGHTS)
+        if self.degrees(conv, ends) is Degrees.OF_SAMPLE:
+            return RelationLists.weights_of_graph
+        has_self_loops = self.has_self_loops(conv)
+        keeps_self = self.keeps_self and not has_self_loops
+        normalisation = Normalisation(has_self_loops, keeps_self, 2.0 if conv.improved else 1.0, column)
+        return lambda lists: lists.normalised(normalisation)
+
 
 class Gcn(Propagation):
     reads = frozenset({"self_loops", "improved", "is_normalised", "bias", "edge_weight"})
@@ -44,12 +134,20 @@ class Gcn(Propagation):
         bias = {"bias": (conv.width,)} if conv.bias else {}
         return {**dense_shapes("lin", conv.width, ends.source, bias=False), **bias}
 
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        product = Product.build(tensors["lin.weight"], tensors.get("bias"))
+        return Propagated(self.weigh(conv, ends), product, is_beside=False)
+
 
 class Sgc(Propagation):
     reads = frozenset({"hops", "self_loops", "bias", "edge_weight"})
 
     def tensors(self, conv: ConvolutionManifest, ends: Ends) -> Shapes:
         return dense_shapes("lin", conv.width, ends.source, bias=conv.bias)
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        product = Product.build(tensors["lin.weight"], tensors.get("lin.bias"))
+        return Propagated(self.weigh(conv, ends), product, is_beside=False)
 
 
 class Appnp(Propagation):
@@ -66,6 +164,16 @@ class Appnp(Propagation):
     def reads_target(self, conv: ConvolutionManifest) -> bool:
         del conv
         return True
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        del tensors
+        alpha = np.float32(conv.alpha)
+
+        def keep_input(rows: np.ndarray, hops: Sequence[np.ndarray]) -> None:
+            rows *= np.float32(1.0) - alpha
+            rows += alpha * hops[0][: len(rows)]
+
+        return Propagated(self.weigh(conv, ends), None, is_beside=False, then=keep_input)
 
 
 class Gcnii(Propagation):
@@ -91,10 +199,25 @@ class Gcnii(Propagation):
         del conv
         return True
 
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        beta = 1.0 if conv.theta is None else math.log(conv.theta / ends.layer + 1)
+
+        def near_identity(name: str) -> Product:
+            return Product.build(beta * tensors[name].T + (1.0 - beta) * np.eye(conv.width, dtype=np.float32))
+
+        return WithInitial(
+            self.weigh(conv, ends),
+            near_identity("weight1"),
+            is_beside=False,
+            alpha=conv.alpha,
+            of_initial=None if conv.shares_weights else near_identity("weight2"),
+        )
+
 
 class Tag(Propagation):
-    adds_self_loops = False
-    reads = frozenset({"hops", "is_normalised", "bias", "edge_weight"})
+    """torch_geometric's TAGConv is without self-loops; with them it is a MixHopConv whose powers go from 0 on."""
+
+    reads = frozenset({"hops", "self_loops", "is_normalised", "bias", "edge_weight"})
 
     def tensors(self, conv: ConvolutionManifest, ends: Ends) -> Shapes:
         shapes = {f"lins.{hop}.weight": (conv.width, ends.source) for hop in range(conv.hops + 1)}
@@ -104,10 +227,23 @@ class Tag(Propagation):
         del conv
         return True
 
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        matrices = [tensors[f"lins.{hop}.weight"] for hop in range(conv.hops + 1)]
+        product = Product.build(np.concatenate(matrices, axis=1), tensors.get("bias"))
+        return Propagated(self.weigh(conv, ends), product, is_beside=True, then=self.then)
+
+    @property
+    def then(self) -> Callable[[np.ndarray, Sequence[np.ndarray]], None] | None:
+        """What changes the rows of a hop."""
+        return None
+
 
 class Chebyshev(Tag):
-    """torch_geometric's with normalization "sym", whose largest eigenvalue is taken for 2."""
+    """torch_geometric's with normalization "sym", whose largest eigenvalue is taken for 2: the Laplacian less the
+    identity is then the negative of the sum that is weighed by degrees, without self-loops."""
 
+    adds_self_loops = False
+    keeps_self = False
     reads = frozenset({"hops", "bias"})
 
     def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
@@ -118,3 +254,14 @@ class Chebyshev(Tag):
                 "its relation undirected"
             )
         return found
+
+    @property
+    def then(self) -> Callable[[np.ndarray, Sequence[np.ndarray]], None] | None:
+        return _chebyshev
+
+
+def _chebyshev(rows: np.ndarray, hops: Sequence[np.ndarray]) -> None:
+    """The next polynomial: -2 · sum - the one before the last; the first one is -sum."""
+    rows *= np.float32(-1.0 if len(hops) == 1 else -2.0)
+    if len(hops) > 1:
+        rows -= hops[-2][: len(rows)]

@@ -1,0 +1,201 @@
+"""A layer: its convolutions, what is combined of them for each type, and what stands behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.layers import Combination, LayerManifest, Residual, ResidualPlace
+from gnnserve_worker.layers.aggregates import NO_ROWS
+from gnnserve_worker.layers.convolutions.kind import BuiltConvolution, Step
+from gnnserve_worker.layers.convolutions.registry import KINDS
+from gnnserve_worker.layers.dense import Change, Product, Tensors, below, build_activation, build_norm
+from gnnserve_worker.layers.lists import RelationLists
+from gnnserve_worker.layers.memory import RunMemory
+from gnnserve_worker.layers.shapes import LayerWidths, source_of, target_of
+
+Rows = Mapping[int, np.ndarray]
+"""Rows of nodes by the place of their type, float32 [nodes, columns]; the first ones are those of the seeds."""
+Counts = Callable[[int, int], int]
+"""Nodes of a type that are within so many hops of a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelationConvolution:
+    built: BuiltConvolution
+    relation: int
+    source: int
+    target: int
+    hops: int
+    reads_network_input: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTail:
+    """Operations behind the convolutions of a type."""
+
+    own: Product | None
+    residual: Residual
+    projected: Product | None
+    before_added: tuple[Change, ...]
+    """Norm and activation that stand before what is added of the input."""
+    behind_added: tuple[Change, ...]
+
+    def finish(self, rows: np.ndarray, read: np.ndarray, added: np.ndarray, memory: RunMemory) -> None:
+        """Change what the convolutions gave, in place. `read`: the layer's input; `added`: what a residual adds, the
+        first rows of both being of these."""
+        count = len(rows)
+        if self.own is not None:
+            rows += self.own(read[:count], memory)
+        for change in self.before_added:
+            change(rows)
+        if self.projected is not None:
+            rows += self.projected(added[:count], memory)
+        elif self.residual is not Residual.NONE:
+            rows += added[:count]
+        if self.residual is Residual.AVERAGED:
+            rows *= np.float32(0.5)
+        for change in self.behind_added:
+            change(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedLayer:
+    manifest: LayerManifest
+    convolutions: tuple[RelationConvolution, ...]
+    tails: Mapping[int, TypeTail]
+    before: Mapping[int, tuple[Change, ...]]
+    """Norm and activation of each type that stand before the convolutions."""
+
+    @property
+    def hops(self) -> int:
+        return self.manifest.hops
+
+    def run(
+        self, rows: Rows, network_input: Rows, lists: Mapping[int, RelationLists], wanted: Sequence[int],
+        behind: int, counts: Counts, memory: RunMemory,
+    ) -> dict[int, np.ndarray]:  # fmt: skip
+        """Rows of the wanted types, of nodes within `behind` hops of a seed."""
+        read = rows if not self.manifest.is_pre_activated else self._activated(rows, memory)
+        added = network_input if self.manifest.reads_input else rows
+        found = {}
+        for type_ in wanted:
+            count = counts(type_, behind)
+            given = [
+                each.built.run(self._step(each, read, network_input, lists, behind, counts, memory))
+                for each in self.convolutions
+                if each.target == type_
+            ]
+            tail = self.tails[type_]
+            combined = _COMBINATIONS[self.manifest.combination](given) if given else None
+            if combined is None:
+                combined = memory.rows(count, self._alone(tail))
+                combined[:] = 0
+            tail.finish(combined, read.get(type_, NO_ROWS), added.get(type_, NO_ROWS), memory)
+            found[type_] = combined
+        return found
+
+    def _step(
+        self, one: RelationConvolution, read: Rows, network_input: Rows, lists: Mapping[int, RelationLists],
+        behind: int, counts: Counts, memory: RunMemory,
+    ) -> Step:  # fmt: skip
+        return Step(
+            read[one.source],
+            read.get(one.target, NO_ROWS),
+            tuple(counts(one.target, behind + left) for left in reversed(range(one.hops))),
+            lists[one.relation],
+            network_input[one.target] if one.reads_network_input else NO_ROWS,
+            memory,
+        )
+
+    def _alone(self, tail: TypeTail) -> int:
+        """Columns of a type that reads no relation, but its own row."""
+        assert tail.own is not None  # noqa: S101 - it is written
+        return tail.own.linear.outputs
+
+    def _activated(self, rows: Rows, memory: RunMemory) -> dict[int, np.ndarray]:
+        found = {}
+        for type_, read in rows.items():
+            changed = found[type_] = memory.rows(*read.shape)
+            changed[:] = read
+            for change in self.before[type_]:
+                change(changed)
+        return found
+
+
+def build_layer(layer: LayerManifest, widths: LayerWidths, schema: GraphSchema, tensors: Tensors) -> CombinedLayer:
+    """`tensors`: those below `layers.<number>`."""
+    convolutions = tuple(
+        RelationConvolution(
+            KINDS[conv.conv].build(conv, ends, below(tensors, f"convs.{conv.relation}")),
+            conv.relation,
+            source_of(conv, schema),
+            target_of(conv, schema),
+            conv.hops,
+            KINDS[conv.conv].reads_network_input(conv),
+        )
+        for conv, ends in zip(layer.convs, widths.ends, strict=True)
+    )
+    tails = {type_: _build_tail(layer, type_, tensors) for type_ in widths.outputs}
+    before = {
+        type_: tuple(_in_order(layer, _norm(layer, type_, tensors), _activation(layer, type_, tensors)))
+        for type_ in (widths.inputs if layer.is_pre_activated else ())
+    }
+    return CombinedLayer(layer, convolutions, tails, before)
+
+
+def _build_tail(layer: LayerManifest, type_: int, tensors: Tensors) -> TypeTail:
+    own, residual = below(tensors, f"own.{type_}"), below(tensors, f"residuals.{type_}")
+    normed, activated = [], []
+    if not layer.is_pre_activated:
+        normed, activated = _norm(layer, type_, tensors), _activation(layer, type_, tensors)
+    changes = _in_order(layer, normed, activated)
+    first_behind = {
+        ResidualPlace.BEFORE_NORM: len(activated) if layer.is_norm_behind else 0,
+        ResidualPlace.BEFORE_ACTIVATION: 0 if layer.is_norm_behind else len(normed),
+        ResidualPlace.BEHIND_ACTIVATION: len(changes),
+    }[layer.residual_place]
+    return TypeTail(
+        Product.build(own["weight"], own["bias"]) if layer.own else None,
+        layer.residual,
+        Product.build(residual["weight"], residual["bias"]) if layer.residual is Residual.PROJECTED else None,
+        tuple(changes[:first_behind]),
+        tuple(changes[first_behind:]),
+    )
+
+
+def _in_order(layer: LayerManifest, normed: Sequence[Change], activated: Sequence[Change]) -> list[Change]:
+    return [*activated, *normed] if layer.is_norm_behind else [*normed, *activated]
+
+
+def _norm(layer: LayerManifest, type_: int, tensors: Tensors) -> list[Change]:
+    return [*build_norm(layer.norm, below(tensors, f"norms.{type_}"), layer.norm_epsilon)]
+
+
+def _activation(layer: LayerManifest, type_: int, tensors: Tensors) -> list[Change]:
+    return [*build_activation(layer.activation, below(tensors, f"activations.{type_}"), layer.slope)]
+
+
+def _combined(given: Sequence[np.ndarray], change: Callable[..., np.ndarray]) -> np.ndarray:
+    for each in given[1:]:
+        change(given[0], each, out=given[0])
+    return given[0]
+
+
+def _mean(given: Sequence[np.ndarray]) -> np.ndarray:
+    found = _combined(given, np.add)
+    if len(given) > 1:
+        found *= np.float32(1 / len(given))
+    return found
+
+
+_COMBINATIONS: Mapping[Combination, Callable[[Sequence[np.ndarray]], np.ndarray]] = {
+    Combination.SUM: lambda given: _combined(given, np.add),
+    Combination.MEAN: _mean,
+    Combination.MAX: lambda given: _combined(given, np.maximum),
+    Combination.MIN: lambda given: _combined(given, np.minimum),
+    Combination.CAT: lambda given: given[0] if len(given) == 1 else np.concatenate(given, axis=1),
+}

@@ -1,0 +1,127 @@
+"""Neighbour lists of a relation in one sample, with what edges have and what sums weigh them by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.layers.aggregates import NO_WEIGHTS, list_bounds
+
+Columns = tuple[int, ...]
+"""Places of columns among those of the edges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """How sums are weighed by the roots of both degrees."""
+
+    has_self_loops: bool
+    """Whether each node reads itself once, whether or not it stands in its list."""
+    keeps_self: bool
+    """Whether a node that stands in its own list counts as any neighbour; without self-loops."""
+    fill: float
+    """What a self-loop weighs that is in no list, where edges have weights."""
+    weight: int | None
+    """Place of the column that weighs edges; None: each counts 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormalisedWeights:
+    of_edges: np.ndarray
+    """float32 [edges]"""
+    of_targets: np.ndarray
+    """float32 [targets]: of each node itself; [0]: none reads itself."""
+
+
+@dataclass
+class RelationLists:
+    """Lists of the nodes of a relation's target type, in the order of their numbers."""
+
+    edges: np.ndarray
+    """int64 [2, edges]: the node that is read, and the one that reads it, which ascends."""
+    features: np.ndarray
+    """float32 [edges, columns]; [0, 0]: the network reads none."""
+    of_graph: NormalisedWeights | None
+    """Weights that the sample has of the graph; None: the network reads none."""
+    targets: int
+    """Nodes that may have a list."""
+    _columns: dict[Columns, np.ndarray] = field(default_factory=dict)
+    _normalised: dict[Normalisation, NormalisedWeights] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> np.ndarray:
+        """int64 [edges]"""
+        sources: np.ndarray = self.edges[0]
+        return sources
+
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """Where the edges of each target begin and end, int64 [targets + 1]."""
+        bounds = np.empty(self.targets + 1, np.int64)
+        list_bounds(self.edges[1], bounds)
+        return bounds
+
+    def columns(self, places: Columns) -> np.ndarray:
+        """Those columns of the edges, float32 [edges, columns], in C order."""
+        found = self._columns.get(places)
+        if found is None:
+            is_all = places == tuple(range(self.features.shape[1]))
+            found = self.features if is_all else np.ascontiguousarray(self.features[:, places])
+            self._columns[places] = found
+        return found
+
+    def weights(self, place: int | None) -> np.ndarray:
+        """Column that weighs edges, float32 [edges]; [0]: `place` is None."""
+        return NO_WEIGHTS if place is None else self.columns((place,)).reshape(-1)
+
+    def weights_of_graph(self) -> NormalisedWeights:
+        """Weights by the degrees of the graph, with self-loops."""
+        assert self.of_graph is not None  # noqa: S101 - a network that reads them has them among its inputs
+        return self.of_graph
+
+    def normalised(self, normalisation: Normalisation) -> NormalisedWeights:
+        """Weights by the degrees that the lists have, which are whole for all nodes whose rows are read."""
+        found = self._normalised.get(normalisation)
+        if found is None:
+            own = np.zeros(self.targets if normalisation.has_self_loops else 0, np.float32)
+            found = NormalisedWeights(np.empty(len(self.sources), np.float32), own)
+            _normalise(
+                self.sources, self.bounds, self.weights(normalisation.weight), normalisation.has_self_loops,
+                normalisation.keeps_self, np.float32(normalisation.fill), found.of_edges, found.of_targets,
+            )  # fmt: skip
+            self._normalised[normalisation] = found
+        return found
+
+
+@kernel
+def _normalise(
+    sources: np.ndarray, bounds: np.ndarray, weights: np.ndarray, has_self_loops: bool, keeps_self: bool,
+    fill: np.float32, of_edges: np.ndarray, of_targets: np.ndarray,
+) -> None:  # fmt: skip
+    """As torch_geometric's gcn_norm; sources without a list, which no target that is written reads, have 0."""
+    targets = len(bounds) - 1
+    roots = np.empty(targets, np.float32)
+    for target in range(targets):
+        degree = np.float32(0.0)
+        itself = fill if len(weights) > 0 else np.float32(1.0)
+        for edge in range(bounds[target], bounds[target + 1]):
+            weight = weights[edge] if len(weights) > 0 else np.float32(1.0)
+            is_self = sources[edge] == target
+            if is_self and has_self_loops:
+                itself = weight
+            if not is_self or keeps_self:
+                degree += weight
+            of_edges[edge] = weight if not is_self or keeps_self else np.float32(0.0)
+        if has_self_loops:
+            degree += itself
+            of_targets[target] = itself
+        roots[target] = np.float32(0.0) if degree == 0 else np.float32(1.0) / np.sqrt(degree)
+    for target in range(targets):
+        for edge in range(bounds[target], bounds[target + 1]):
+            source = sources[edge]
+            of_edges[edge] *= roots[target] * (roots[source] if source < targets else np.float32(0.0))
+        if has_self_loops:
+            of_targets[target] *= roots[target] * roots[target]

@@ -1,0 +1,115 @@
+"""A network that is listed layer by layer, with its weights: rows of a sample's nodes go in, scores of the seeds come
+out. Each layer computes only the rows that those behind it read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.layers import JumpingKnowledge, LayersManifest
+from gnnserve_worker.layers.combined import CombinedLayer, Rows, build_layer
+from gnnserve_worker.layers.dense import Product, Tensors, below, build_products, run_products
+from gnnserve_worker.layers.jumping import Jump, build_jump
+from gnnserve_worker.layers.lists import RelationLists
+from gnnserve_worker.layers.memory import RunMemory
+from gnnserve_worker.layers.shapes import needed_rows, widths_of
+
+
+@dataclass(frozen=True, slots=True)
+class LayersSample:
+    """Input of a network in one run: what it reads of a sample."""
+
+    features: Rows
+    """Rows of all nodes of each type that is read."""
+    nodes_per_hop: Mapping[int, np.ndarray]
+    """int64 [hops + 1] of each type that is read; empty: no relation is."""
+    lists: Mapping[int, RelationLists]
+    """Lists of each relation that is read, by its place."""
+
+
+class NodeOutputs(NamedTuple):
+    scores: np.ndarray
+    """float32 [seeds, columns]"""
+    embeddings: np.ndarray
+    """What the head read of the layers, or, without a head, the last layer: float32 [seeds, columns]."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayersNetwork:
+    before: Mapping[int, tuple[Product, ...]]
+    """Products of the features of each type."""
+    layers: tuple[CombinedLayer, ...]
+    jumps: bool
+    """Whether the outputs of all layers are read in the end."""
+    jump: Jump
+    head: tuple[Product, ...]
+    head_reads_input: bool
+    needed: Callable[[tuple[int, ...]], tuple[frozenset[int], ...]]
+    """Types whose rows are needed before and behind each layer, for those that are wanted."""
+
+    @staticmethod
+    def build(
+        layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int], tensors: Tensors
+    ) -> LayersNetwork:
+        """`tensors`: float32, of the shapes that `tensor_shapes` names. The description has no problems."""
+        widths = widths_of(layers, schema, columns_of_types)
+
+        @lru_cache(64)
+        def needed(wanted: tuple[int, ...]) -> tuple[frozenset[int], ...]:
+            return needed_rows(layers, schema, wanted)
+
+        return LayersNetwork(
+            {each.type: build_products(each.products, below(tensors, f"before.{each.type}")) for each in layers.before},
+            tuple(
+                build_layer(layer, of_layer, schema, below(tensors, f"layers.{place}"))
+                for place, (layer, of_layer) in enumerate(zip(layers.layers, widths.layers, strict=True))
+            ),
+            layers.jumping_knowledge is not JumpingKnowledge.LAST,
+            build_jump(layers.jumping_knowledge, below(tensors, "jumping")),
+            build_products(layers.head, below(tensors, "head")),
+            layers.head_reads_input,
+            needed,
+        )
+
+    def run(self, sample: LayersSample, wanted: tuple[int, ...], memory: RunMemory) -> dict[int, NodeOutputs]:
+        """Outputs of the seeds of each wanted type, in memory of the run."""
+        needed, ends = self.needed(wanted), {
+            type_: list(accumulate(counts.tolist())) for type_, counts in sample.nodes_per_hop.items()
+        }  # fmt: skip
+
+        def count(type_: int, hops: int) -> int:
+            """Nodes within so many hops; all, where no relation is read."""
+            return ends[type_][hops] if type_ in ends else len(sample.features[type_])
+
+        behind = sum(layer.hops for layer in self.layers)
+        network_input = {
+            type_: run_products(self.before.get(type_, ()), sample.features[type_][: count(type_, behind)], memory)
+            for type_ in needed[0]
+        }
+        rows: Rows = network_input
+        written = [rows]
+        for place, layer in enumerate(self.layers, start=1):
+            behind -= layer.hops
+            rows = layer.run(rows, network_input, sample.lists, sorted(needed[place]), behind, count, memory)
+            written.append(rows)
+        return {type_: self._finish(type_, written, sample, count(type_, 0), memory) for type_ in wanted}
+
+    def _finish(
+        self, type_: int, written: Sequence[Rows], sample: LayersSample, seeds: int, memory: RunMemory
+    ) -> NodeOutputs:
+        rows = [each[type_][:seeds] for each in written if type_ in each]
+        given = self.jump(rows[-len(self.layers) or None :] if self.jumps else rows[-1:], memory)
+        if not self.head:
+            return NodeOutputs(given, rows[-2] if len(rows) > 1 else given)
+        read = given
+        if self.head_reads_input:
+            features = sample.features[type_][:seeds]
+            read = memory.rows(seeds, features.shape[1] + given.shape[1])
+            np.concatenate([features, given], axis=1, out=read)
+        return NodeOutputs(run_products(self.head, read, memory), given)
