@@ -111,6 +111,8 @@ class NetworkAxis(StrEnum):
     """Layers of the model."""
     PROGRAM = "program"
     """A program that the user has made, in a process of its own."""
+    LISTED = "listed"
+    """Layers that the manifest lists, with weights that the user has trained."""
     PERCEPTRON = "perceptron"
     """A perceptron of its own over one row per node."""
     CASCADE = "cascade"
@@ -145,6 +147,7 @@ class VariantPoint:
             "deeper": is_hidden and follows is not FollowAxis.OVERLAYS,
             "following": follows is FollowAxis.CHANGES,
             "program": self.network is NetworkAxis.PROGRAM,
+            "layers": self.network is NetworkAxis.LISTED,
             "one-row": self.network is NetworkAxis.PERCEPTRON,
             "cascade": self.network is NetworkAxis.CASCADE,
             "fanouts": self.hops is HopAxis.FEWER,
@@ -163,6 +166,7 @@ class VariantPoint:
             (self.hops is HopAxis.FEWER, "samples fewer neighbours"),
             (self.network is NetworkAxis.CASCADE, "one variant answers, another one where it is not confident"),
             (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
+            (self.network is NetworkAxis.LISTED, "the layers that the manifest lists, over all feature columns"),
             (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
             (self.columns is ColumnAxis.CHOSEN and is_product, "given, first layer stored per node"),
             (self.columns is ColumnAxis.CHOSEN, "given, with feature columns of its own"),
@@ -181,7 +185,7 @@ class VariantPoint:
         # Rows must be made from features alone for embeddings: behind a stored layer products of the last hidden layer
         # are gathered in its place. The hidden layer of a network of its own is not the model's.
         is_of_features = self.rows in {RowAxis.FEATURES, RowAxis.PRODUCTS}
-        has_model_layers = self.network in {NetworkAxis.MODEL, NetworkAxis.PROGRAM}
+        has_model_layers = self.network in {NetworkAxis.MODEL, NetworkAxis.PROGRAM, NetworkAxis.LISTED}
         return Capabilities(
             overlay=self.follows is FollowAxis.OVERLAYS,
             changes=self.follows is not FollowAxis.NOTHING,
@@ -243,6 +247,8 @@ GIVEN_PRODUCTS = replace(GIVEN, rows=RowAxis.PRODUCTS)
 """A network that the user has trained, over products of its first layer."""
 PROGRAM = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.PROGRAM)
 """All feature columns, and a program that the user has made."""
+LISTED = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.LISTED)
+"""All feature columns, and layers that the manifest lists."""
 ONE_ROW = VariantPoint(RowAxis.PRODUCTS, hops=HopAxis.OWN_ROW, network=NetworkAxis.PERCEPTRON)
 """A perceptron over a node's own features, whose first layer is stored per node."""
 CASCADE = VariantPoint(RowAxis.STAGES, network=NetworkAxis.CASCADE)
@@ -255,7 +261,7 @@ def _points() -> Iterator[VariantPoint]:
     following = replace(STORED, follows=FollowAxis.CHANGES)
     of_models = (
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
-        GIVEN_PRODUCTS, PROGRAM,
+        GIVEN_PRODUCTS, PROGRAM, LISTED,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):

@@ -195,7 +195,7 @@ def _fixed_variants(spec: GNNServiceSpec) -> Iterator[str]:
 
 def _no_embeddings(spec: GNNServiceSpec) -> Iterator[str]:
     """Embeddings of networks that have none to return. In a cluster a condition tells it once the revision is there."""
-    has_own = spec.model.program is not None or spec.variants.given or spec.task.asked().reads_pairs
+    has_own = spec.model.is_program or spec.variants.given or spec.task.asked().reads_pairs
     if spec.embeddings is not None and not has_own and len(spec.model.fanouts) == 1:
         yield (
             f"spec.embeddings: model.fanouts {list(spec.model.fanouts)} of {spec.model.architecture} has one layer, "

@@ -261,10 +261,10 @@ def test_a_folder_without_permission_says_so(tmp_path: Path, monkeypatch: pytest
 
 def test_a_newer_schema_is_named_before_its_unknown_fields(tmp_path: Path) -> None:
     file = write_revision(tmp_path, revision_manifest())
-    file.write_text(json.dumps({"schemaVersion": 9, "shards": []}))
+    file.write_text(json.dumps({"schemaVersion": 10, "shards": []}))
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 3
-    assert "has schemaVersion 9, and this gnnserve reads up to 8: it was written by a newer gnnserve" in result.stderr
+    assert "has schemaVersion 10, and this gnnserve reads up to 9: it was written by a newer gnnserve" in result.stderr
 
 
 def test_an_edited_revision_is_not_shown_as_if_it_were_whole(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_revision_of_an_older_gnnserve_is_a_note_and_no_failure(tmp_path: Path
     file.write_text(json.dumps({"schemaVersion": 1, "table": "tables/features.npy"}))
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 0, result.stderr
-    assert f"note: {file}: has schemaVersion 1, and this gnnserve reads 3 to 8" in result.stderr
+    assert f"note: {file}: has schemaVersion 1, and this gnnserve reads 3 to 9" in result.stderr
     assert "generate again from its manifest" in result.stderr
     assert "default/digits  revision good" in result.stdout
 

@@ -157,6 +157,23 @@ def _write_decoder(folder: Path, dimensions: int) -> None:
     save_file(to_tensors(module), folder / _DECODER)
 
 
+class _Listed(torch.nn.Module):
+    """Two convolutions with a norm and ELU between, as no architecture has them."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        import torch_geometric.nn as pyg
+
+        torch.manual_seed(6)
+        self.conv1, self.conv2 = pyg.SAGEConv(COLUMNS, HIDDEN), pyg.SAGEConv(HIDDEN, outputs)
+        self.norm = torch.nn.BatchNorm1d(HIDDEN)
+
+
+def _write_listed(folder: Path, outputs: int) -> None:
+    _write_one_type(folder, outputs)
+    save_file(to_tensors(_Listed(outputs)), folder / "weights.safetensors")
+
+
 class _Encoder(torch.nn.Module):
     """A program as people bring it, with a norm that no layer of ours has: classes, and rows that they are made of."""
 
@@ -188,6 +205,15 @@ _LINKS = {"task": {"links": {"dimensions": HIDDEN}}}
 _BUYS = {"task": {"links": {"dimensions": CLASSES, "relation": "buys"}}}
 _BRIEF = {"model": {"training": {"epochs": 2, "batchSize": 32}}}
 _PROGRAM = {"model": {"program": {"scores": {"columns": CLASSES}}, "training": {"epochs": 2}}}
+_LISTED = {
+    "graph": {"normalization": "Disabled"},
+    "model": {
+        "layers": [
+            {"conv": "GraphSAGE", "width": HIDDEN, "norm": "Batch", "activation": "Elu"}, {"conv": "GraphSAGE"},
+        ],
+        "training": {"epochs": 2},
+    },
+}  # fmt: skip
 _USERS_AND_ITEMS = ("user", "item")
 _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[str, str]]] = {
     "classes, one type": (_write_one_type, _LAYERED, ("", "")),
@@ -197,6 +223,8 @@ _FILES: Mapping[str, tuple[Callable[[Path], object], Mapping[str, Any], tuple[st
     "links by LightGCN": (_write_shop, merged(_BUYS, _BRIEF), _USERS_AND_ITEMS),
     "classes by a program": (partial(_write_program, expects_rows=False), _PROGRAM, ("", "")),
     "links by a program": (partial(_write_program, expects_rows=True), _PROGRAM, ("", "")),
+    "classes by listed layers": (partial(_write_listed, outputs=CLASSES), _LISTED, ("", "")),
+    "links by listed layers": (partial(_write_listed, outputs=HIDDEN), merged(_LISTED, _LINKS), ("", "")),
 }
 """Files, fields and types of each column. One that the page gets is described here, too."""
 COLUMNS_OF_PAGE: Mapping[str, Column] = {

@@ -29,7 +29,81 @@ def node_affinity(**requirement: Any) -> dict[str, Any]:
 
 POOLED = {"poolRef": {"name": "shared"}}
 CANARY = {"canary": {"revision": "0123456789ab", "percent": 5}}
+_SAGE = {"conv": "GraphSAGE", "width": 4}
+
+
+def _of_layers(*layers: dict[str, Any], **parts: Any) -> dict[str, Any]:
+    """A spec of listed layers."""
+    model = {
+        "checkpoint": {"uri": "data/model.safetensors"}, "layers": [*layers], "fanouts": [-1] * len(layers) or [0],
+        **parts,
+    }  # fmt: skip
+    return {**MINIMAL, "model": model}
+
+
+_OPTIONS = {
+    "aggregations may be given with conv GraphSAGE, GraphConv and PNA only": {"conv": "GCN", "aggregations": ["Max"]},
+    "alpha may be given with conv APPNP and GCNII only": {"alpha": 0.1},
+    "averageHeads may be given with conv GAT, GATv2 and Transformer only": {"averageHeads": True},
+    "beta may be given with conv Transformer only": {"beta": True},
+    "bias may be given with conv GraphSAGE, GCN, GraphConv, GAT, GATv2, Transformer, TAG, Chebyshev and SGC only": {
+        "conv": "APPNP", "bias": False,
+    },
+    "divideInput may be given with conv PNA only": {"divideInput": True},
+    "edgeColumns may be given with conv GAT, GATv2, Transformer, GINE and PNA only": {"edgeColumns": ["amount"]},
+    "edgeWeight may be given with conv GraphConv, GCN, TAG, SGC, APPNP, GCNII and Chebyshev only": {"edgeWeight": "w"},
+    "heads may be given with conv GAT, GATv2 and Transformer only": {"heads": 2},
+    "hops may be given with conv TAG, Chebyshev, SGC and APPNP only": {"hops": 2},
+    "improved may be given with conv GCN only": {"improved": True},
+    "mlp may be given with conv GIN and GINE only": {"mlp": [{"width": 4}]},
+    "mlp must be given with conv GIN and GINE: the products over the sum, each with its width and activation": {
+        "conv": "GIN",
+    },
+    "aggregations must be given with conv PNA, as in [Mean, Min, Max, Std]": {"conv": "PNA"},
+    "negativeSlope may be given with conv GAT and GATv2 only": {"negativeSlope": 0.1},
+    "normalize may be given with conv GCN, TAG, APPNP and GCNII only": {"normalize": False},
+    "postLayers may be given with conv PNA only": {"postLayers": 2},
+    "preLayers may be given with conv PNA only": {"preLayers": 2},
+    "project may be given with conv GraphSAGE only": {"conv": "GCN", "project": True},
+    "root may be given with conv GraphSAGE and Transformer only": {"conv": "GCN", "root": False},
+    "scalers may be given with conv PNA only": {"scalers": ["Identity"]},
+    "selfLoops may be given with conv GCN, TAG, SGC, APPNP, GCNII, GAT and GATv2 only": {"selfLoops": False},
+    "shareWeights may be given with conv GATv2 and GCNII only": {"shareWeights": True},
+    "slope may be given with activation LeakyRelu and Elu only": {"slope": 0.1},
+    "theta may be given with conv GCNII only": {"theta": 0.5},
+    "towers may be given with conv PNA only": {"towers": 2},
+    "unitRows may be given with conv GraphSAGE only": {"conv": "GCN", "unitRows": True},
+    "width must be a multiple of heads: each head has width / heads columns": {"conv": "GAT", "heads": 3},
+    "either conv or relations must be given, and not both: conv is over every relation, and relations have a conv "
+    "each": {"relations": [{**_SAGE, "relation": {"source": "a", "name": "b", "target": "c"}}]},
+}  # fmt: skip
+"""A field of a layer against each rule of what its convolution reads."""
 BREAKS_RULE = {
+    **{message: _of_layers({**_SAGE, **fields}) for message, fields in _OPTIONS.items()},
+    "conv must be given: the kind of convolution over the relation": _of_layers(
+        {"relations": [{"width": 4, "relation": {"source": "a", "name": "b", "target": "c"}}]}
+    ),
+    "before, head, headReadsInput and jumpingKnowledge may be given with layers only: architectures have none": {
+        **MINIMAL,
+        "model": {"head": [{"width": 4}]},
+    },
+    "checkpoint must be given with layers: the file that has their weights": {
+        **MINIMAL,
+        "model": {"layers": [_SAGE], "fanouts": [-1]},
+    },
+    "fanouts must be one number for each of layers, and [0] without any": _of_layers(_SAGE, fanouts=[-1, -1]),
+    "layers must be left out with a program, whose layers are in its file": {
+        **MINIMAL,
+        "model": {**PROGRAM, "layers": [_SAGE, _SAGE], "head": [{}]},
+    },
+    "layers must not be empty without a head: something has to give the scores": _of_layers(),
+    "width must be given for each of layers, but for the last one of a network without a head, which has one column "
+    "for each class, and for APPNP, GCNII, GIN and GINE, whose width follows": _of_layers({"conv": "GCN"}, _SAGE),
+    "variants.given must be left out with model.layers: a service of layers has one network, with other storage, "
+    "fanouts, oneRow and cascades beside; programs may stand beside each other, and gnnserve-describe writes them": {
+        **_of_layers(_SAGE),
+        "variants": {"given": [{"checkpoint": {"uri": "data/a.safetensors"}}]},
+    },
     "expected may be given with a checkpoint or a program only: scores of a network that is trained here are not known "
     "before": {
         **MINIMAL,
@@ -44,8 +118,9 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {**PROGRAM, "checkpoint": {"uri": "file:///a.safetensors"}},
     },
-    "architecture, hidden, mlpHidden, heads, outputHeads, negativeSlope, hops, bases, fanouts and relationFanouts must "
-    "be left out with a program, whose layers are in its file: program.fanouts says how many neighbours are sampled": {
+    "architecture, hidden, mlpHidden, heads, outputHeads, negativeSlope, hops, bases and relationFanouts must be left "
+    "out with layers, which say these themselves, and with a program, whose layers are in its file, fanouts too: "
+    "program.fanouts says how many neighbours are sampled": {
         **MINIMAL,
         "model": {**PROGRAM, "architecture": "GIN"},
     },
@@ -110,8 +185,8 @@ BREAKS_RULE = {
         "model": PROGRAM,
         "variants": {"given": [{**PROGRAM, "hidden": 8}]},
     },
-    "variants.stored and channels must be left out with model.program, whose layers are not looked into: storage, "
-    "fanouts, oneRow, cascades and search are there": {
+    "variants.stored and channels must be left out with model.program and model.layers, which are computed as a whole: "
+    "storage, fanouts, oneRow, cascades and search are there": {
         **MINIMAL,
         "model": PROGRAM,
         "variants": {"stored": [1]},

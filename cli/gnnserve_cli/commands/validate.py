@@ -138,6 +138,9 @@ def _model_facts(model: Model) -> list[tuple[str, str]]:
         return [("model", f"program, {contract}; {limits}"), ("program", f"{program.uri}, not trained{compared}")]
     fanouts = "every neighbour" if model.fanouts[0] < 0 else "fan-outs " + ", ".join(map(str, model.fanouts))
     layers = f"{count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"
+    weights = [] if model.checkpoint is None else [("weights", f"{model.checkpoint.uri}, not trained{compared}")]
+    if model.layers is not None:
+        return [("model", f"{_listed_layers(model)}, {fanouts}"), *weights]
     network = model.network(classes=1)
     if network.attention is not None:
         heads = ", ".join(count(network.heads_of(layer), "head") for layer in range(network.layers))
@@ -145,8 +148,19 @@ def _model_facts(model: Model) -> list[tuple[str, str]]:
     if network.hops is not None:
         shape = f"{count(network.layers, 'layer')}, hidden {model.hidden}, " * (network.layers > 1)
         layers = shape + says_hops(network)
-    weights = [] if model.checkpoint is None else [("weights", f"{model.checkpoint.uri}, not trained{compared}")]
     return [("model", f"{model.architecture}, {layers}"), *weights]
+
+
+def _listed_layers(model: Model) -> str:
+    """The convolutions of listed layers, and how many products stand around them."""
+    convolutions = [
+        str(layer.conv)
+        if layer.conv is not None
+        else " and ".join(dict.fromkeys(str(one.conv) for one in layer.relations))
+        for layer in model.layers or ()
+    ]
+    products = f", {count(len(model.head), 'product')} behind" if model.head else ""
+    return f"{', '.join(convolutions) or 'no layer'}{products}"
 
 
 def _contract(program: Program) -> str:
@@ -211,8 +225,9 @@ def _listed(spec: GNNServiceSpec) -> Iterator[str]:
         return
     if reads_products(spec):
         yield f"{projected_name()}, of products of each relation"
-    if spec.model.program is not None:
-        yield f"{variant_name(1)}, the program over all columns"
+    if spec.model.is_program:
+        what = "program" if spec.model.program is not None else "network"
+        yield f"{variant_name(1)}, the {what} over all columns"
     elif pruning.factors:
         decided = ", those that are worth it" if variants.optional_factors else ""
         names = ", ".join(variant_name(factor) for factor in sorted(pruning.factors))

@@ -57,6 +57,8 @@ class Convolution(StrEnum):
 
 
 class Aggregation(StrEnum):
+    """Aggregation of the rows of neighbours."""
+
     MEAN = "Mean"
     SUM = "Sum"
     MAX = "Max"
@@ -69,6 +71,8 @@ class Aggregation(StrEnum):
 
 
 class DegreeScaler(StrEnum):
+    """Scaling of an aggregate by the number of neighbours."""
+
     IDENTITY = "Identity"
     AMPLIFICATION = "Amplification"
     ATTENUATION = "Attenuation"
@@ -197,7 +201,7 @@ class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_un
     pre_layers: int = 1
     post_layers: int = 1
     hops: int = 1
-    """Neighbours of neighbours that it reads: TAG's and SGC's and APPNP's K; Chebyshev's is one more."""
+    """Neighbours of neighbours that it reads: TAG's and SGC's and APPNP's K; Chebyshev's K less one."""
     alpha: float = 0.0
     """Share of the input, of APPNP and GCNII."""
     theta: float | None = None

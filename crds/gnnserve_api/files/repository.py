@@ -54,6 +54,8 @@ PAIRS_SCHEMA_VERSION = 8
 """Schema version of revisions with cascades that decide about pairs, and of those with tables that have one row of each
 node beside tables that have one for each relation, or with tables by relation of several networks, or of layers behind
 the first that follow changes."""
+LISTED_SCHEMA_VERSION = 9
+"""Schema version of revisions with layers that a manifest lists."""
 
 PROGRAM = "Program"
 """Architecture of a network that is a program, whatever is inside it."""
@@ -224,6 +226,8 @@ class NetworkKind(StrEnum):
     """Layers of a known architecture, built from their weights."""
     PROGRAM = "Program"
     """A program, run by a process of its own."""
+    LISTED = "Listed"
+    """Layers that a manifest lists, which stand for a program and are run by the worker itself."""
 
 
 class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -246,7 +250,14 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
     @property
     def kind(self) -> NetworkKind:
-        return NetworkKind.LAYERS if self.program is UNSET else NetworkKind.PROGRAM
+        if self.program is UNSET:
+            return NetworkKind.LAYERS
+        return NetworkKind.PROGRAM if self.program.layers is UNSET else NetworkKind.LISTED
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether it is computed as a whole, from rows of features: a program, or layers that stand for one."""
+        return self.program is not UNSET
 
     @property
     def layers(self) -> int:

@@ -64,6 +64,16 @@ _PROGRAM: _Parts = {
     }
 }  # fmt: skip
 
+_LISTED: _Parts = {
+    "model": {
+        "checkpoint": {"uri": "weights.safetensors"},
+        "layers": [
+            {"conv": "GraphSAGE", "width": 16, "norm": "Batch", "activation": "Elu"}, {"conv": "GraphSAGE"},
+        ],
+        "fanouts": [10, 10],
+    }
+}  # fmt: skip
+
 
 def merged(*parts: _Parts) -> dict[str, Any]:
     """Fields of all of them; of a field that several have, the last one's."""
@@ -83,6 +93,8 @@ SETUPS = (
     Setup("links by LightGCN", merged(_SEVERAL, _LINKS, _LIGHT_GCN)),
     Setup("classes by a program", merged(_ONE_TYPE, _PROGRAM)),
     Setup("links by a program", merged(_ONE_TYPE, _LINKS, _PROGRAM)),
+    Setup("classes by listed layers", merged(_ONE_TYPE, _LISTED)),
+    Setup("links by listed layers", merged(_ONE_TYPE, _LINKS, _LISTED)),
 )
 _UPDATES: _Parts = {"updates": {"log": {"sqlite": {}}}}
 _CANARY: _Parts = {"routing": {"canary": {"revision": "0123456789ab", "percent": 5}}}

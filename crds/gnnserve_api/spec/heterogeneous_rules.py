@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gnnserve_api.spec.graph import GraphSpec
-from gnnserve_api.spec.model import Architecture, Model
+from gnnserve_api.spec.model import MODEL_IS_PROGRAM, Architecture, Model
 from gnnserve_api.spec.rules import rule_of_each
 from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES
 from gnnserve_api.spec.task import Task
@@ -31,7 +31,7 @@ def _listed(architectures: tuple[Architecture, ...]) -> str:
 
 
 architecture_is_of_types = SEVERAL_TYPES.rule(
-    f"has(self.model.program) || self.model.architecture in {_listed(_OF_TYPES)}",
+    f"{MODEL_IS_PROGRAM} || self.model.architecture in {_listed(_OF_TYPES)}",
     f"model.architecture {{self.model.architecture}} must be {', '.join(_OF_TYPES)} with graph.source.typed: "
     f"{_WHY_NOT_OTHERS}",
 )
@@ -57,7 +57,7 @@ batches_are_of_types = ONE_TYPE.rule(
 
 
 variants_are_projected = SEVERAL_TYPES.rule(
-    "has(self.model.program) || self.variants.projection != 'Disabled' || (has(self.variants.given) && "
+    f"{MODEL_IS_PROGRAM} || self.variants.projection != 'Disabled' || (has(self.variants.given) && "
     "size(self.variants.given) > 0 && size(self.variants.pruning.factors) == 0)",
     "variants.projection must not be Disabled with graph.source.typed, but with variants.given and pruning.factors [] "
     "as all there is: what is made of a model over types are its products",
@@ -65,7 +65,7 @@ variants_are_projected = SEVERAL_TYPES.rule(
 
 
 given_variants_read_all_columns = SEVERAL_TYPES.rule(
-    "has(self.model.program) || !has(self.variants.given) || self.variants.given.all(one, !has(one.columns))",
+    f"{MODEL_IS_PROGRAM} || !has(self.variants.given) || self.variants.given.all(one, !has(one.columns))",
     "columns of variants.given must be left out with graph.source.typed: a row is a product, as wide as the hidden "
     "layer, whichever columns it is made of",
 )
@@ -77,7 +77,7 @@ channels_read_products = rule_of_each(
     "one.table != 'Features'",
     "table {one.table} of variants.channels must be Projected or Stored with graph.source.typed: types have columns "
     "of their own, so that no table holds columns of all of them",
-    unless=f"{SEVERAL_TYPES.others} || has(self.model.program) || !has(self.variants.channels)",
+    unless=f"{SEVERAL_TYPES.others} || {MODEL_IS_PROGRAM} || !has(self.variants.channels)",
 )
 
 

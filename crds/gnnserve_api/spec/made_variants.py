@@ -57,8 +57,8 @@ def _kind_of(spec: _Spec) -> _ModelKind:
 
 
 def _variants_of_whole_rows(spec: _Spec) -> Variants:
-    """Variants of a model that reads all columns of its rows, and no product of them: a program, or embeddings of
-    nodes, whose rows are stored as they are."""
+    """Variants of a model that reads all columns of its rows, and no product of them: a program, listed
+    layers, or embeddings of nodes, whose rows are stored as they are."""
     pruning = spec.variants.pruning.model_copy(update={"factors": (1,)})
     return spec.variants.model_copy(update={"pruning": pruning, "projection": ProjectionMode.DISABLED})
 
@@ -76,8 +76,8 @@ def _variants_of_products(spec: _Spec) -> Variants:
 
 def _space_of_program(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
     """Storages of what it reads, fewer neighbours than it reads, and perceptrons that learn its scores."""
-    program = spec.model.program
-    fanouts = () if program is None else fewer_neighbours(program)
+    program, model = spec.model.program, spec.model
+    fanouts = smaller_fanouts(model.fanouts) if program is None else fewer_neighbours(program)
     return SearchSpace(spec.variants, factors=(1,), fanouts=fanouts, hops=_one_row_hops(spec))
 
 
@@ -124,10 +124,10 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
 
 
 _KINDS = (
-    _ModelKind(lambda spec: spec.model.program is not None, _variants_of_whole_rows, _space_of_program),
+    _ModelKind(lambda spec: spec.model.is_program, _variants_of_whole_rows, _space_of_program),
     _ModelKind(lambda spec: spec.model.learns_embeddings, _variants_of_whole_rows, _space_of_embeddings),
     _ModelKind(reads_products, _variants_of_products, _space_of_products),
     _ModelKind(lambda spec: True, lambda spec: spec.variants, _space_of_rows),
 )
-"""Programs; embeddings of nodes; networks that read products of each relation; networks that read rows of nodes. The
-first one counts that a model is of."""
+"""Programs and listed layers; embeddings of nodes; networks that read products of each relation; networks that read
+rows of nodes. The first one counts that a model is of."""

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from gnnserve_api.files.layers import JumpingKnowledge
 from gnnserve_api.files.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, text, with_defaults
+from gnnserve_api.spec.layers import LayerSpec, Products, TypeProductsSpec
 from gnnserve_api.spec.paths import ScoresPath, TensorsPath
 from gnnserve_api.spec.program import MOST_PROGRAM_PERMILLE, DecoderWeights, Program
 from gnnserve_api.spec.rules import rule, rule_of_each, validations
@@ -23,6 +25,9 @@ _HEADS, _NEGATIVE_SLOPE, _HOPS, _LIGHT_HOPS = 1, 0.2, 2, 3
 _HIDDEN = 128
 MODEL_IS_GIVEN = "(has(self.model.checkpoint) || has(self.model.program))"
 """CEL over a spec: no network of all columns is trained."""
+MODEL_IS_PROGRAM = "(has(self.model.program) || has(self.model.layers))"
+"""CEL over a spec: the network is computed as a whole, from rows of features (`Model.is_program`)."""
+_IS_PROGRAM = MODEL_IS_PROGRAM.replace("self.model.", "self.")
 MAX_TREE_NODES = 1_000_000
 """Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
 
@@ -260,6 +265,18 @@ class Model(ApiModel):
     """Program that is served as the model, whatever layers are inside, in place of an architecture. It needs
     `expected`; of the other fields only training counts, for one-row variants beside it. Absent: the model is of
     `architecture`."""
+    before: Annotated[tuple[TypeProductsSpec, ...], Field(max_length=64)] = ()
+    """Products of the features before the first of `layers`, of each type of nodes. Empty: layers read the features."""
+    layers: Annotated[tuple[LayerSpec, ...], Field(max_length=MAX_LAYERS)] | None = None
+    """Layers of the network, first to last, in place of an architecture: each a convolution, norm, activation and
+    residual. The checkpoint has the weights, under whatever names. Empty: a perceptron, of `head` alone. Absent: the
+    model is of `architecture`."""
+    jumping_knowledge: JumpingKnowledge = JumpingKnowledge.LAST
+    """Rows that `head` reads of `layers`."""
+    head: Products = ()
+    """Products behind the last of `layers`, first to last. Empty: the last layer gives the scores."""
+    head_reads_input: bool = False
+    """Whether `head` reads the features beside, before what `layers` give."""
     expected: ExpectedScores | None = None
     """Scores that the given model gave, compared before anything is published. Absent: what a file of weights does not
     tell is assumed. A program must have them."""
@@ -282,18 +299,57 @@ class Model(ApiModel):
     )
 
     @rule(
-        "!has(self.program) || (self.architecture == 'GraphSAGE' && self.hidden == 128 && self.fanouts == [25, 10] && "
+        f"!{_IS_PROGRAM} || (self.architecture == 'GraphSAGE' && self.hidden == 128 && "
+        "(self.fanouts == [25, 10] || !has(self.program)) && "
         "!has(self.mlpHidden) && !has(self.heads) && !has(self.outputHeads) && !has(self.negativeSlope) && "
         "!has(self.hops) && !has(self.bases) && (!has(self.relationFanouts) || size(self.relationFanouts) == 0))",
-        "architecture, hidden, mlpHidden, heads, outputHeads, negativeSlope, hops, bases, fanouts and relationFanouts "
-        "must be left out with a program, whose layers are in its file: program.fanouts says how many neighbours are "
-        "sampled",
+        "architecture, hidden, mlpHidden, heads, outputHeads, negativeSlope, hops, bases and relationFanouts must be "
+        "left out with layers, which say these themselves, and with a program, whose layers are in its file, fanouts "
+        "too: program.fanouts says how many neighbours are sampled",
     )
     def _programs_have_their_layers(self) -> str:
         fields = type(self).model_fields
         found = next(name for name in _OF_LAYERS if getattr(self, name) != fields[name].get_default())
+        if self.program is None:
+            return f"{fields[found].alias} must be left out with layers, each of which says it itself"
         sampled = ": program.fanouts says how many neighbours are sampled" if found == "fanouts" else ""
         return f"{fields[found].alias} must be left out with a program, whose layers are in its file{sampled}"
+
+    _layers_are_one_way = rule(
+        "!has(self.layers) || !has(self.program)",
+        "layers must be left out with a program, whose layers are in its file",
+    )
+
+    _layers_have_weights = rule(
+        "!has(self.layers) || has(self.checkpoint)",
+        "checkpoint must be given with layers: the file that has their weights",
+    )
+
+    _products_are_of_layers = rule(
+        "has(self.layers) || ((!has(self.before) || size(self.before) == 0) && (!has(self.head) || "
+        "size(self.head) == 0) && !self.headReadsInput && self.jumpingKnowledge == 'Last')",
+        "before, head, headReadsInput and jumpingKnowledge may be given with layers only: architectures have none",
+    )
+
+    _layers_end_in_scores = rule(
+        "!has(self.layers) || size(self.layers) > 0 || (has(self.head) && size(self.head) > 0)",
+        "layers must not be empty without a head: something has to give the scores",
+    )
+
+    _layers_have_widths = rule(
+        "!has(self.layers) || [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self.layers) || has(self.layers[i].width) || "
+        "!has(self.layers[i].conv) || self.layers[i].conv in ['APPNP', 'GCNII', 'GIN', 'GINE'] || "
+        "(i == size(self.layers) - 1 && (!has(self.head) || size(self.head) == 0)))",
+        "width must be given for each of layers, but for the last one of a network without a head, which has one "
+        "column for each class, and for APPNP, GCNII, GIN and GINE, whose width follows",
+    )
+
+    _layers_are_read_over_hops = rule(
+        "!has(self.layers) || self.layers.exists(one, has(one.hops) || has(one.relations) && size(one.relations) > 0) "
+        "|| size(self.fanouts) == (size(self.layers) == 0 ? 1 : size(self.layers))",
+        "fanouts {self.fanouts} must be one number for each of layers[, of which there are {size(self.layers)}; -1 for "
+        "each reads all neighbours], and [0] without any",
+    )
 
     _fanouts_agree = rule(
         "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1) || self.fanouts.all(f, f == 0)",
@@ -344,6 +400,7 @@ class Model(ApiModel):
     )
 
     _rows_need_no_neighbours = rule(
+        "has(self.layers) ? self.fanouts.all(f, f == 0) == (size(self.layers) == 0) : "
         "(self.architecture in ['SGC', 'SIGN', 'LightGCN']) == self.fanouts.all(f, f == 0)",
         "fanouts {self.fanouts} must be 0 with architectures SGC, SIGN and LightGCN, whose neighbours are in their "
         "tables, and with no other[: architecture is {self.architecture}]",
@@ -370,6 +427,11 @@ class Model(ApiModel):
     def is_given(self) -> bool:
         """Whether the network of all columns comes from a file, and is not trained."""
         return self.checkpoint is not None or self.program is not None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the network is computed as a whole, from rows of features: a program, or layers that are listed."""
+        return self.program is not None or self.layers is not None
 
     @property
     def reads_one_row(self) -> bool:

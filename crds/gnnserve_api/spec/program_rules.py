@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gnnserve_api.spec.model import MODEL_IS_PROGRAM
 from gnnserve_api.spec.rules import Rule, all_empty, rule, rule_of_each
 
 _PROGRAM = "has(self.model.program)"
@@ -35,6 +36,13 @@ programs_have_no_other_weights = _rule_of_programs(
 )
 
 
+layers_have_no_other_weights = rule(
+    f"!has(self.model.layers) || {all_empty('self.variants.given')}",
+    "variants.given must be left out with model.layers: a service of layers has one network, with other storage, "
+    "fanouts, oneRow and cascades beside; programs may stand beside each other, and gnnserve-describe writes them",
+)
+
+
 networks_have_no_programs_beside = rule(
     f"{_PROGRAM} || !has(self.variants.given) || self.variants.given.all(one, has(one.checkpoint))",
     "variants.given must be checkpoints, and no programs, without model.program: variants of a service are all "
@@ -43,10 +51,10 @@ networks_have_no_programs_beside = rule(
 )
 
 
-programs_are_not_looked_into = _rule_of_programs(
-    f"({all_empty('self.variants.stored', 'self.variants.channels')})",
-    "variants.stored and channels must be left out with model.program, whose layers are not looked into: storage, "
-    "fanouts, oneRow, cascades and search are there",
+programs_are_not_looked_into = rule(
+    f"!{MODEL_IS_PROGRAM} || ({all_empty('self.variants.stored', 'self.variants.channels')})",
+    "variants.stored and channels must be left out with model.program and model.layers, which are computed as a whole: "
+    "storage, fanouts, oneRow, cascades and search are there",
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from gnnserve_api.spec.rules import Rule, rule
 
@@ -20,7 +20,7 @@ class _Model(Protocol):
     def learns_embeddings(self) -> bool: ...  # pragma: no cover
 
     @property
-    def program(self) -> Any: ...  # pragma: no cover
+    def is_program(self) -> bool: ...  # pragma: no cover
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +38,8 @@ class GraphSourceKind:
 
 
 def _of_layers_over_relations(model: _Model) -> bool:
-    """LightGCN's variants read embeddings, and programs read features."""
-    return not model.learns_embeddings and model.program is None
+    """LightGCN's variants read embeddings, and programs and listed layers read features."""
+    return not model.learns_embeddings and not model.is_program
 
 
 ONE_TYPE = GraphSourceKind("has(self.graph.source.typed)", lambda model: False)

@@ -27,9 +27,9 @@ _UNITS = re.compile(
     r"\b(?:milliseconds|seconds|bytes|cores|percent|permille|MiB|as in [0-9]+Gi|"
     # what is counted
     r"attempts|changes|channels|columns|edges|GPUs|gradient steps|heads|hops|layers|masters|matrices|models|"
-    r"neighbours|nodes|number k|pairs|passes|places|pods|requests|times|variants|workers|"
+    r"neighbours|nodes|number k|pairs|passes|places|pods|products|requests|times|towers|variants|workers|"
     # numbers without a unit
-    r"divisor|factors?|fraction of 1|generation|indices|offset|port|rate|seed|share|slope|weights?)\b",
+    r"divisor|epsilon|factors?|fraction of 1|generation|indices|offset|port|rate|seed|share|slope|weights?)\b",
     re.IGNORECASE,
 )
 _ABSENCE = re.compile(r"\b(?:absent|empty|without)\b", re.IGNORECASE)

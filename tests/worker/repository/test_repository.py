@@ -543,8 +543,8 @@ BROKEN_COMMITS = [
     pytest.param(PUBLISHED, edited(lambda c: c.update(extra=1)), "unknown field `extra`", id="a field nobody knows"),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c.update(schemaVersion=9, layout="new")),
-        "has schemaVersion 9, and this gnnserve reads up to 8: it was written by a newer gnnserve; upgrade gnnserve",
+        edited(lambda c: c.update(schemaVersion=10, layout="new")),
+        "has schemaVersion 10, and this gnnserve reads up to 9: it was written by a newer gnnserve; upgrade gnnserve",
         id="a revision of a newer gnnserve",
     ),
     pytest.param(
@@ -934,7 +934,7 @@ def test_links_are_written_as_earlier_releases_read_them() -> None:
 def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, old_revision: str) -> None:
     with pytest.raises(
         OutdatedError,
-        match="has schemaVersion 1, and this gnnserve reads 3 to 8: it was written by an older gnnserve; generate",
+        match="has schemaVersion 1, and this gnnserve reads 3 to 9: it was written by an older gnnserve; generate",
     ):
         load_fake(repository, old_revision)
 

@@ -26,14 +26,18 @@ class MissingEmbeddings:
 
 
 _MISSING = {
+    NetworkKind.PROGRAM: MissingEmbeddings(
+        "the program gives scores alone", "describe a module whose forward returns (scores, embeddings)"
+    ),
+    NetworkKind.LISTED: MissingEmbeddings(
+        "the only layer gives the scores", "list two layers or more, or a head behind them, whose rows they are"
+    ),
     NetworkKind.LAYERS: MissingEmbeddings(
         "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
         "give model.fanouts two layers or more, and have a variant that computes them",
     ),
-    NetworkKind.PROGRAM: MissingEmbeddings(
-        "the program gives scores alone", "describe a module whose forward returns (scores, embeddings)"
-    ),
 }
+"""By kind of network; of a revision that has several, the first one here counts: one-row variants are of layers."""
 
 
 def missing_embeddings(manifest: RevisionManifest) -> MissingEmbeddings | None:
@@ -41,7 +45,7 @@ def missing_embeddings(manifest: RevisionManifest) -> MissingEmbeddings | None:
     if any(each.embeddings for each in capabilities_of(manifest).values()):
         return None
     kinds = {variant.network.kind for variant in manifest.variants}
-    return _MISSING[NetworkKind.PROGRAM if NetworkKind.PROGRAM in kinds else NetworkKind.LAYERS]
+    return next(missing for kind, missing in _MISSING.items() if kind in kinds)
 
 
 def most_embedding_columns(manifest: RevisionManifest) -> int:

@@ -127,6 +127,12 @@ def _variant_of(manifest: RevisionManifest, name: str) -> VariantManifest:
             f"{name} is a program, which came as the file that an export would be",
             f"copy {found.weights} out of the revision's folder",
         )
+    if found.network.kind is NetworkKind.LISTED:
+        raise InputError(
+            "VARIANT",
+            f"{name} is layers that spec.model lists, of which no export is made",
+            "describe the module that they were read of: gnnserve-describe writes it as ONNX",
+        )
     _kind_of(manifest, found).check(manifest, found)
     return found
 

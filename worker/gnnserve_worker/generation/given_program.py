@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -42,10 +43,15 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
 from gnnserve_worker.programs.allowed import check_size, may_have_data_files
+from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.exported import contract_of_export
 from gnnserve_worker.programs.facts import FIELD, ProgramFacts, check_contract
 from gnnserve_worker.programs.inspection import inspect
+from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.tasks.generated import DecoderTensors
+
+if TYPE_CHECKING:
+    from gnnserve_worker.generation.given_layers import GivenLayers
 
 DESCRIBED, EXPORTED = "manifest.yaml", "export.json"
 _SUFFIXES_OF_TORCH = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".pkl")
@@ -68,14 +74,31 @@ class GivenProgram:
     """Name of its weights, as `ListedScores.weights`."""
     field: str = FIELD
     """Field that names it, for messages."""
+    layers: GivenLayers | None = None
+    """Weights of layers that the spec lists, which are computed in this process; None: the file is the network."""
 
     @property
     def network(self) -> NetworkManifest:
         return program_network(self.contract, self.fanouts)
 
     @property
+    def fanouts_field(self) -> str:
+        """Field of its fan-outs, for messages."""
+        return f"{self.field}.fanouts" if self.layers is None else "spec.model.fanouts"
+
+    @property
     def file(self) -> Path:
         return self.folder / self.contract.file
+
+    def runner(self, lanes: int) -> Runner:
+        """Runs it, as many at a time as `lanes`."""
+        if self.layers is None:
+            return ProgramRunner(self.file, lanes, self.contract.limits)
+        return self.layers.runner(self.contract)
+
+    def decoder_tensors(self) -> DecoderTensors:
+        """What it has beside it to score pairs by. InputError: it cannot be read."""
+        return decoder_tensors(self.decoder, self.field) if self.layers is None else self.layers.decoder
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -257,12 +280,14 @@ def check_file(given: GivenProgram) -> ProgramFacts:
         return facts
 
 
-def check_program(given: GivenProgram, facts: ProgramFacts, spec: GNNServiceSpec, schema: GraphSchema) -> None:
-    """InputError: the program, or its contract, does not fit the graph or the rest of the spec."""
+def check_program(given: GivenProgram, facts: ProgramFacts | None, spec: GNNServiceSpec, schema: GraphSchema) -> None:
+    """InputError: the program, or its contract, does not fit the graph or the rest of the spec. `facts`: None of layers
+    that stand for a program."""
     if problems := contract_problems(given.contract, schema):
         raise InputError(FIELD, "; ".join(problems), "correct the contract")
     _check_fanouts(given, spec)
-    _check_columns(facts, given, schema)
+    if facts is not None:
+        _check_columns(facts, given, schema)
 
 
 def _check_columns(facts: ProgramFacts, given: GivenProgram, schema: GraphSchema) -> None:
@@ -300,7 +325,7 @@ _COLUMNS: Mapping[InputRole, Callable[[GivenProgram, ProgramInput, GraphSchema],
 def _check_fanouts(given: GivenProgram, spec: GNNServiceSpec) -> None:
     """Those of a contract that the manifest does not have, which could not be checked before."""
     contract, own = given.contract, given.fanouts
-    fields = [] if own is None else [(f"{FIELD}.fanouts", own)]
+    fields = [] if own is None else [(given.fanouts_field, own)]
     fields += [(f"spec.variants.fanouts[{place}]", one) for place, one in enumerate(spec.variants.fanouts)]
     for field, fanouts in fields:
         if contract.reads_degrees:
@@ -315,6 +340,6 @@ def _check_fanouts(given: GivenProgram, spec: GNNServiceSpec) -> None:
             )  # fmt: skip
         if own is not None and any(one > most for one, most in zip(fanouts, own, strict=True)):
             raise InputError(
-                field, f"{list(fanouts)} reads more neighbours than {given.field}.fanouts, {list(own)}",
+                field, f"{list(fanouts)} reads more neighbours than {given.fanouts_field}, {list(own)}",
                 "give no number above those",
             )  # fmt: skip

@@ -372,7 +372,7 @@ def _one_row(spec: GNNServiceSpec, hops: int) -> Lesson:
     reads = "its own features" if hops == 0 else f"features within {hops} hops"
     learns = in_words(task_of(spec).one_row_sources(hops), "or")
     why = f"{_asked(spec, 'oneRow')}: it reads {reads} of a node, and learns {learns}, whichever is best"
-    return Lesson(name, why, () if spec.model.program is not None else (_first_name(spec),), steps, learn)
+    return Lesson(name, why, () if spec.model.is_program else (_first_name(spec),), steps, learn)
 
 
 def _asked(spec: GNNServiceSpec, field: str) -> str:
@@ -388,7 +388,7 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     variants = spec.variants
     if reads_products(spec):
         return () if variants.are_all_given else (_first(spec), *networks_of(spec))
-    if spec.model.program is not None:
+    if spec.model.is_program:
         return networks_of(spec)
     if variants.are_all_given:
         return ()
@@ -403,7 +403,7 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
 
 def ranks_columns(spec: GNNServiceSpec) -> bool:
     """Whether networks read rows of features, of which some may have the first columns alone."""
-    is_of_rows = spec.model.program is None and not spec.model.learns_embeddings and not reads_products(spec)
+    is_of_rows = not spec.model.is_program and not spec.model.learns_embeddings and not reads_products(spec)
     return is_of_rows and not spec.variants.are_all_given
 
 
@@ -461,7 +461,7 @@ def steps_of(spec: GNNServiceSpec, sizes: GraphSizes, budget_s: float) -> tuple[
     """Steps behind the import of a graph."""
     compared = (Step(EXPECTED, "compare", _RUN_S), Step(CHECK, "run", _RUN_S))
     return (
-        *(compared if spec.model.program is not None else ()),
+        *(compared if spec.model.is_program else ()),
         *((Step("load torch", "load", _TORCH_S),) if is_learnt(spec) else ()),
         *_learning(lessons_of(spec), sizes),
         *_ending(spec, sizes, budget_s),

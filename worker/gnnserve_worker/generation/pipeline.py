@@ -76,7 +76,7 @@ def generate(
 def _preparing(spec: GNNServiceSpec) -> Prepare:
     """How networks of the spec are prepared: programs, or networks by what they read, products of each relation or rows
     of nodes."""
-    if spec.model.program is not None:
+    if spec.model.is_program:
         from gnnserve_worker.generation.programs import prepared  # noqa: PLC0415
 
         return prepared.prepare

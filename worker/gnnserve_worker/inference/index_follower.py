@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.files.embeddings import IndexManifest, IndexState
-from gnnserve_api.files.repository import NetworkKind
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
@@ -179,7 +178,7 @@ def reach_of(loaded: LoadedRevision) -> ChangeReach:
         stored = 0 if variant.stored is None else variant.stored.layer
         layers = range(stored + variant.network.layers)
         # A program may give rows behind any of its layers.
-        of_embedding = layers if variant.network.kind is NetworkKind.PROGRAM else embedded_task(manifest).layers(layers)
+        of_embedding = layers if variant.network.reads_features else embedded_task(manifest).layers(layers)
         hops = max(hops, len(of_embedding))
         weighs |= loaded.variants[variant.name].network.weighs_neighbours
     return ChangeReach(hops, weighs)

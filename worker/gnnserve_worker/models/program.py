@@ -10,23 +10,22 @@ import numpy as np
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_worker.models.network import Activations
-from gnnserve_worker.programs.answers import run_program
+from gnnserve_worker.programs.answers import Runner, run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
-from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramNetwork:
-    """A `models.network.VariantNetwork`, computed by another process.
+    """A `models.network.VariantNetwork`: a program, computed by another process, or listed layers, by this one.
 
     It reads a table of features, with a row of each node under its name in samples: of one type, or of several.
     """
 
     program: ProgramManifest
     schema: GraphSchema
-    runner: ProgramRunner
+    runner: Runner
     columns: tuple[int, ...]
     """Columns of the table that a node of each type has: the first ones of its row."""
     layers: tuple[Any, ...] = ()

@@ -27,7 +27,7 @@ from gnnserve_worker.repository.revision_files import RevisionFiles, read_tensor
 from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:  # only a server that has a program imports what runs one
-    from gnnserve_worker.programs.runner import ProgramRunner
+    from gnnserve_worker.programs.answers import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class VariantNetworks:
     """Schema of the graph as predictions read it."""
     build: NetworkBuilder
     """Makes networks of layers."""
-    runners: dict[Path, ProgramRunner] = field(default_factory=dict)
+    runners: dict[Path, Runner] = field(default_factory=dict)
     """All programs that were opened, by their files."""
 
     def open(self, variant: VariantManifest, table: Table) -> VariantNetwork:
@@ -65,6 +65,7 @@ def _open_program(networks: VariantNetworks, variant: VariantManifest, table: Ta
 _OPENERS: Mapping[NetworkKind, Callable[[VariantNetworks, VariantManifest, Table], VariantNetwork]] = {
     NetworkKind.LAYERS: _open_layers,
     NetworkKind.PROGRAM: _open_program,
+    NetworkKind.LISTED: _open_program,
 }
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import UNSET
+
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.files.graph_schema import GraphSchema
-from gnnserve_api.files.programs import contract_problems
+from gnnserve_api.files.programs import ProgramManifest, contract_problems
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.models.program import ProgramNetwork
 from gnnserve_worker.parallel import thread_count
+from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.revision_files import RevisionFiles
+from gnnserve_worker.repository.revision_files import RevisionFiles, read_tensors
 from gnnserve_worker.tables.table import Table
 
-Runners = dict[Path, ProgramRunner]
+Runners = dict[Path, Runner]
 """Programs of a revision that were opened, by their files."""
 
 
@@ -37,5 +40,19 @@ def open_program(
     columns = tuple(min(kind.features or 0, variant.columns) for kind in schema.types)
     file = revision.folder / variant.weights
     if file not in runners:
-        runners[file] = ProgramRunner(file, thread_count(), program.limits)
+        runners[file] = _runner_of(revision, schema, program, file)
     return ProgramNetwork(program, schema, runners[file], columns)
+
+
+def _runner_of(revision: RevisionFiles, schema: GraphSchema, program: ProgramManifest, file: Path) -> Runner:
+    if program.layers is UNSET:
+        return ProgramRunner(file, thread_count(), program.limits)
+    # Imported here: few programs are layers.
+    from gnnserve_worker.layers.runner import LayersRunner  # noqa: PLC0415
+
+    return LayersRunner(read_tensors(revision, file), program, schema)
+
+
+def processes_of(runners: Runners) -> tuple[ProgramRunner, ...]:
+    """Those of programs that have a process."""
+    return tuple(one for one in runners.values() if isinstance(one, ProgramRunner))

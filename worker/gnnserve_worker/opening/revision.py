@@ -108,7 +108,12 @@ class OpenedVariants:
     @property
     def programs(self) -> tuple[ProgramRunner, ...]:
         """As `LoadedRevision.programs`, once all variants are open."""
-        return tuple(self._networks.runners.values())
+        if not self._networks.runners:
+            return ()
+        # Only a server that has a program imports what runs one.
+        from gnnserve_worker.opening.programs import processes_of  # noqa: PLC0415
+
+        return processes_of(self._networks.runners)
 
     def open(self, variant: VariantManifest) -> LoadedVariant:
         revision = self._revision

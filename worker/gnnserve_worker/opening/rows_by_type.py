@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import FOLDED, point_of
-from gnnserve_api.files.repository import NetworkKind, VariantManifest
+from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.models.architecture import default_key
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
 from gnnserve_worker.models.folding import build_folding
@@ -63,7 +63,7 @@ class RowsByType:
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         table = self.tables[variant.table]
-        has_features = not table.projected and variant.network.kind is NetworkKind.PROGRAM
+        has_features = not table.projected and variant.network.reads_features
         expected = max(self._widths) if has_features else table.columns
         if not variant.columns == table.columns == expected:
             raise DamagedError(

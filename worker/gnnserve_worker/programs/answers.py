@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
 import numpy as np
 
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.programs import ProgramManifest, ProgramOutput
 from gnnserve_worker.programs.contract import LaidOut
-from gnnserve_worker.programs.runner import ProgramRunner
+
+
+class Runner(Protocol):
+    """Runs a program, or layers that stand for one."""
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int | Sequence[int]
+    ) -> tuple[np.ndarray, ...]:
+        """As `ProgramRunner.run`."""
+        ...  # pragma: no cover
+
+    def close(self) -> None: ...  # pragma: no cover
+
 
 _Wanted = tuple[ProgramOutput, np.ndarray, np.ndarray | None]
 """An output, where its rows go, and which seeds it has; None: all."""
 
 
 def run_program(
-    runner: ProgramRunner, program: ProgramManifest, schema: GraphSchema, laid: LaidOut, scores: np.ndarray,
+    runner: Runner, program: ProgramManifest, schema: GraphSchema, laid: LaidOut, scores: np.ndarray,
     embeddings: np.ndarray | None = None,
 ) -> None:  # fmt: skip
     """Fill in `scores`, float32 [seeds, columns], and `embeddings`, of seeds of the type that scores are of. Seeds of

@@ -12,13 +12,13 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import ProgramOutput
-from gnnserve_worker.programs.runner import ProgramRunner
+from gnnserve_worker.programs.answers import Runner
 
 RUNS, LEAST_ROWS = 20, 2000
 
 
 def check_repeats(
-    runner: ProgramRunner, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int, lanes: int = 2
+    runner: Runner, inputs: Mapping[str, np.ndarray], outputs: Sequence[ProgramOutput], rows: int, lanes: int = 2
 ) -> tuple[np.ndarray, ...]:
     """The outputs, which are equal in all runs, as many at a time as `lanes`. `inputs`: best of `LEAST_ROWS` rows and
     more. InputError: they are not equal. ProgramFailedError."""

@@ -27,6 +27,7 @@ from gnnserve_api.files.graph_schema import GraphSchema, RelationRowPlaces
 from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import (
+    LISTED_SCHEMA_VERSION,
     PAIRS_SCHEMA_VERSION,
     PROGRAM_SCHEMA_VERSION,
     SCHEMA_VERSION,
@@ -120,7 +121,7 @@ class RevisionFiles:
         if self.has_rows_by_relation:
             return RowLayout.BY_RELATION
         # Layers over several lists need rows by relation, which these tables do not say they have.
-        has_program = any(variant.network.kind is NetworkKind.PROGRAM for variant in self.variants)
+        has_program = any(variant.network.reads_features for variant in self.variants)
         reads_lists = any(any(variant.fanouts) for variant in self.variants)
         return RowLayout.of_nodes(self.graph.schema) if has_program or not reads_lists else RowLayout.BY_NODE
 
@@ -408,6 +409,8 @@ class StagedRevision:
         )
 
     def _schema_version(self, variants: Sequence[VariantManifest], *, decides_by_pairs: bool) -> int:
+        if any(variant.network.kind is NetworkKind.LISTED for variant in variants):
+            return LISTED_SCHEMA_VERSION
         by_relation = {bool(table.by_relation) for table in self._tables.values()}
         is_mixed = len(by_relation) > 1 or any(table.types for table in self._tables.values())
         if decides_by_pairs or is_mixed or any(map(self._needs_makers_by_network, variants)):

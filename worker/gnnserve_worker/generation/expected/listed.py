@@ -31,7 +31,7 @@ def listed_scores(spec: GNNServiceSpec) -> Sequence[ListedScores]:
             for place, (name, given) in enumerate(zip(names, spec.variants.given, strict=True))
         ),
     ]
-    are_programs = spec.model.program is not None
+    are_programs = spec.model.is_program
     return [
         ListedScores(f"{field}.expected", name, expected.of_program() if are_programs else expected)
         for field, name, expected in of_weights

@@ -61,6 +61,8 @@ class PlacedProgram:
     """Scaled features of each type, in the order of the source; a type without has no column."""
     columns: tuple[int, ...] | None = None
     """Columns of the features that it reads, in its order; None: all, in the order of the source."""
+    tensors: Tensors | None = None
+    """Weights of listed layers, which are the file of such a program; None: the file is in the folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from gnnserve_api.families import GIVEN, PROGRAM, PRUNED, point_of
+from gnnserve_api.families import GIVEN, LISTED, PROGRAM, PRUNED, point_of
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -203,7 +203,7 @@ def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_fi
     assert contract  # noqa: S101 - its kind says so
     manifest = VariantManifest(
         name=stored_name(program.name, storage),
-        family=PROGRAM.family,
+        family=(PROGRAM if program.tensors is None else LISTED).family,
         table=f"{label}-{storage}",
         columns=len(_columns_of(program)),
         fanouts=program.network.fanouts,
@@ -211,7 +211,9 @@ def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_fi
         compute="float32",
         weights=contract.file,
     )
-    return PlannedVariant(manifest, factor=1, tensors=None, program=program if is_first else None)
+    has_file = is_first and program.tensors is None
+    tensors = program.tensors if is_first else None
+    return PlannedVariant(manifest, factor=1, tensors=tensors, program=program if has_file else None)
 
 
 def _row_blocks(features: Sequence[Features], columns: Sequence[int]) -> Iterator[np.ndarray]:

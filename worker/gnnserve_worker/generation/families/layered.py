@@ -125,7 +125,7 @@ class PrunedPlanner:
 
 def _factors(spec: GNNServiceSpec) -> list[int]:
     """Ascending; none of a program, which reads all columns."""
-    return sorted(spec.variants.pruning.factors) if spec.model.program is None else []
+    return sorted(spec.variants.pruning.factors) if not spec.model.is_program else []
 
 
 def _weights(made_from: Ingredients, factor: int) -> Tensors:

@@ -115,7 +115,7 @@ PLANNERS = tuple(planner for group in _GROUPS for planner in group)
 _ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
     StoredPlanner: lambda spec: spec.variants.stored,
     GivenPlanner: lambda spec: spec.variants.given,
-    ProgramPlanner: lambda spec: spec.model.program,
+    ProgramPlanner: lambda spec: spec.model.is_program,
     ChannelsPlanner: lambda spec: spec.variants.channels,
     OneRowPlanner: lambda spec: spec.variants.one_row,
     CascadePlanner: lambda spec: spec.variants.cascades,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import msgspec
 import numpy as np
 import scipy.sparse as sp
+from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.given_weights import ComparedScores
@@ -21,14 +22,15 @@ from gnnserve_worker.generation.expected.alternatives import CANNOT
 from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.expected.one_relation import TURNED, other_directions
+from gnnserve_worker.generation.expected.other_layers import other_layers
 from gnnserve_worker.generation.expected.pairs import compare_all_pairs
 from gnnserve_worker.generation.given_program import GivenProgram, naming
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
 from gnnserve_worker.generation.training_set import normalization_of
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.contract import LaidOut
 from gnnserve_worker.programs.failure import ProgramFailedError
-from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.generated import GivenDecoder
 
@@ -77,7 +79,7 @@ class ComparedProgram:
     spec: GNNServiceSpec
     given: GivenProgram
     graph: GraphData
-    runner: ProgramRunner
+    runner: Runner
     load: Callable[[GraphSource], GraphData]
     learnt: Callable[[GraphData], GraphData]
     """As `LearningProblem.learnt_graph`."""
@@ -103,10 +105,41 @@ class ComparedProgram:
                     yield Cause(words, remedy, scores.astype(np.float64))
 
     def _others(self, nodes: np.ndarray) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
-        own, contract, field = self._read(self.graph), self.given.contract, self.given.field
+        own, contract = self._read(self.graph), self.given.contract
         learnt = self.learnt(self.graph)
         if learnt is not self.graph and not own.has_payload:
             yield _WITHOUT_HELD_OUT, _OF_ALL_LINKS, lambda: self._scores(contract, self._read(learnt), nodes)
+        yield from self._other_contracts(own, nodes) if self.given.layers is None else self._other_layers(own, nodes)
+        for method in _NORMALIZATIONS:
+            if method is not normalization_of(self.spec) and self._may_be_scaled(method):
+                yield (
+                    f"with features scaled by {method}",
+                    f"set spec.graph.normalization to {method}",
+                    lambda method=method: self._scores(contract, self._read(self.graph, method), nodes),  # type: ignore[misc]
+                )
+        if own.lists.schema.slots == (1,) and not own.has_payload:  # lists of one type, which can be turned
+            yield from self._other_edges(own, nodes)
+
+    def _other_layers(
+        self, own: ProgramGraph, nodes: np.ndarray
+    ) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+        """Networks of the same weights whose layers compute in other ways."""
+        layers, contract = self.given.layers, self.given.contract
+        if layers is None or contract.layers is UNSET:
+            return
+        for words, remedy, other in other_layers(contract.layers):
+            program = layers.like(contract, other)
+
+            def compute(program: ProgramManifest = program) -> np.ndarray:
+                with closing(layers.runner(program)) as runner:
+                    return ProgramScores(program, own, runner, called_by(self.graph)).scores_alone(nodes)
+
+            yield words, remedy, compute
+
+    def _other_contracts(
+        self, own: ProgramGraph, nodes: np.ndarray
+    ) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+        contract, field = self.given.contract, self.given.field
         for more in range(1, _MOST_HOPS_MORE + 1):
             hops = contract.sampled_hops + more
             deeper = msgspec.structs.replace(contract, hops=contract.hops + more)
@@ -119,21 +152,12 @@ class ComparedProgram:
             )
         if own.lists.edges + own.lists.nodes + own.numbers <= _MOST_WHOLE:
             yield "over the whole graph at once", f"{CANNOT}: {_WHOLE_GRAPH}", lambda: self._over_all(own, nodes)
-        for method in _NORMALIZATIONS:
-            if method is not normalization_of(self.spec) and self._may_be_scaled(method):
-                yield (
-                    f"with features scaled by {method}",
-                    f"set spec.graph.normalization to {method}",
-                    lambda method=method: self._scores(contract, self._read(self.graph, method), nodes),  # type: ignore[misc]
-                )
         for words, exchanged in _exchanges(contract, self.graph.schema):
             yield (
                 f"with {words} exchanged",
                 f"exchange {words} in {field}.inputs",
                 lambda exchanged=exchanged: self._scores(exchanged, own, nodes),  # type: ignore[misc]
             )
-        if own.lists.schema.slots == (1,) and not own.has_payload:  # lists of one type, which can be turned
-            yield from self._other_edges(own, nodes)
 
     def _may_be_scaled(self, method: Normalization) -> bool:
         return method is not Normalization.STANDARDIZE or not any(

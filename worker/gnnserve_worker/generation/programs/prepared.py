@@ -36,7 +36,6 @@ from gnnserve_worker.generation.given_program import (
     GivenProgram,
     check_file,
     check_program,
-    decoder_tensors,
     naming,
     read_programs,
 )
@@ -65,8 +64,8 @@ from gnnserve_worker.generation.training_set import TrainingSet, normalization_o
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.facts import FIELD, ProgramFacts
-from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.progress import CHECK, Progress
 from gnnserve_worker.repository.revision_files import RowLayout, RowRecipe, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
@@ -77,15 +76,16 @@ if TYPE_CHECKING:
 
 def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     """Prepare programs."""
-    progress, programs = wanted.progress, _read(wanted)
+    progress, programs = wanted.progress, _read(wanted, read_programs(wanted.spec))
     # Before the graph is imported, which may take minutes.
     facts = {one.weights: check_file(one) for one in programs}
     graph, problem = import_graph(wanted)
     spec = wanted.task.settled(wanted.spec)
     spec = spec.model_copy(update={"variants": made_variants(spec)})
     wanted = replace(wanted, spec=spec)
-    asked = {one.weights: _check_reads(one, facts[one.weights], wanted, graph, problem) for one in programs}
-    decoders = [decoder_tensors(one.decoder, one.field) for one in programs]
+    programs = programs or _read(wanted, _listed(wanted, graph, problem))
+    asked = {one.weights: _check_reads(one, facts.get(one.weights), wanted, graph, problem) for one in programs}
+    decoders = [one.decoder_tensors() for one in programs]
     wanted.task.given_decoder(decoders[0])  # that of the model, which reads rows of all, has to be there
     decoder = one_decoder(wanted.task, decoders)
     widest = max(kind.features or 0 for kind in graph.schema.types)
@@ -98,7 +98,7 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
         source = load_source(spec.graph.source, wanted.repository.downloads, progress)
         learnt = _as_it_is  # the problem is posed over another graph
     with ExitStack() as running:
-        runners = {one.weights: running.enter_context(closing(_runner_of(one))) for one in programs}
+        runners = {one.weights: running.enter_context(closing(one.runner(CHECKED_LANES))) for one in programs}
         compared = {one.weights: _compared(one, wanted, source, learnt, runners[one.weights]) for one in programs}
         found = compare_programs(compared, wanted.identity.expected, decoder, progress)
         progress(Progress(CHECK, 0, len(programs)))
@@ -108,15 +108,14 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     return PreparedPrograms(wanted, programs, graph, problem, tables_bytes, found, decoder)
 
 
-def _read(wanted: RequestedRevision) -> tuple[GivenProgram, ...]:
+def _read(wanted: RequestedRevision, given: Sequence[GivenProgram]) -> tuple[GivenProgram, ...]:
     """The programs, as the task reads them. InputError: one is another than when the revision's name was made."""
     digests, task = {MODEL: wanted.identity.checkpoint, **wanted.identity.given}, wanted.spec.task.asked()
-    programs = tuple(replace(one, contract=task.program(one.contract)) for one in read_programs(wanted.spec))
-    columns = programs[0].network.classes
+    programs = tuple(replace(one, contract=task.program(one.contract)) for one in given)
     for one in programs:
         if one.digest != digests[one.weights]:
             raise InputError(f"{one.field}.uri", f"{one.file} changed while it was read", "generate again")
-        if one.network.classes != columns:
+        if one.network.classes != (columns := programs[0].network.classes):
             raise InputError(
                 f"{one.field}.scores", f"has {one.network.classes} columns, and that of {FIELD} has {columns}",
                 "give a program of the same task, which gives as many",
@@ -124,8 +123,20 @@ def _read(wanted: RequestedRevision) -> tuple[GivenProgram, ...]:
     return programs
 
 
+def _listed(wanted: RequestedRevision, graph: GraphData, problem: LearningProblem) -> tuple[GivenProgram, ...]:
+    """Layers of the spec, which stand for a program over the graph."""
+    # Imported here: few programs are layers.
+    from gnnserve_worker.generation.given_layers import read_layers  # noqa: PLC0415
+
+    return (read_layers(wanted, graph, problem),)
+
+
 def _check_reads(
-    given: GivenProgram, facts: ProgramFacts, wanted: RequestedRevision, graph: GraphData, problem: LearningProblem
+    given: GivenProgram,
+    facts: ProgramFacts | None,
+    wanted: RequestedRevision,
+    graph: GraphData,
+    problem: LearningProblem,
 ) -> np.ndarray:
     """Refuse a program that does not fit the task, the graph or the spec. Returns the nodes that it may be asked about,
     as `_asked_nodes`."""
@@ -133,10 +144,6 @@ def _check_reads(
         wanted.task.check_given(given.contract.scores.columns, graph)
         check_program(given, facts, wanted.spec, graph.schema)
         return _asked_nodes(given.contract, graph, problem)
-
-
-def _runner_of(given: GivenProgram) -> ProgramRunner:
-    return ProgramRunner(given.file, CHECKED_LANES, given.contract.limits)
 
 
 def _asked_nodes(contract: ProgramManifest, graph: GraphData, problem: LearningProblem) -> np.ndarray:
@@ -162,7 +169,7 @@ def _asked_nodes(contract: ProgramManifest, graph: GraphData, problem: LearningP
 
 def _compared(
     given: GivenProgram, wanted: RequestedRevision, source: GraphData, learnt: Callable[[GraphData], GraphData],
-    runner: ProgramRunner,
+    runner: Runner,
 ) -> ComparedProgram:  # fmt: skip
     """Comparison of its scores with those that its model gave of the source's graph."""
     return ComparedProgram(
@@ -174,9 +181,7 @@ def _as_it_is(graph: GraphData) -> GraphData:
     return graph
 
 
-def _check_runs(
-    given: GivenProgram, spec: GNNServiceSpec, graph: GraphData, asked: np.ndarray, runner: ProgramRunner
-) -> None:
+def _check_runs(given: GivenProgram, spec: GNNServiceSpec, graph: GraphData, asked: np.ndarray, runner: Runner) -> None:
     """Refuse a program whose runs differ, and one whose largest neighbourhood is beyond its limits."""
     with naming(given.field):
         read = read_graph(spec, graph, given.columns)
@@ -237,7 +242,7 @@ class PreparedPrograms:
         read = read_graph(self.wanted.spec, self.graph, given.columns)
         seen = joined_lists(replace(self.graph, relations=tuple(taught_over(data, decoder))))
         return ProgramTeacher(
-            given.digest, given.contract, replace(read, lists=seen), given.file, given.fanouts, decoder
+            given.digest, given.contract, replace(read, lists=seen), given.runner, given.fanouts, decoder
         )  # fmt: skip
 
     def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: LearningContext) -> OneRowModels:
@@ -288,7 +293,10 @@ class ProgramNetworks:
         name = variant_name(1) if given.weights == MODEL else given.weights
         kept = kept_as(given.contract, name, spec)
         network = program_network(kept, given.fanouts)
-        return PlacedProgram(name, given.field, given.folder, given.contract, network, self.features, given.columns)
+        tensors = None if given.layers is None else given.layers.tensors
+        return PlacedProgram(
+            name, given.field, given.folder, given.contract, network, self.features, given.columns, tensors
+        )
 
     def after(self, lessons: Sequence[Lesson]) -> ProgramNetworks:
         """With networks of further lessons."""

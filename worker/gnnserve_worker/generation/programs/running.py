@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import scipy.sparse as sp
+from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.programs import InputRole, ProgramManifest
@@ -21,12 +21,11 @@ from gnnserve_worker.generation.training_set import NormalizedFeatures, normaliz
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
-from gnnserve_worker.programs.answers import run_program
+from gnnserve_worker.programs.answers import Runner, run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.facts import FIELD
 from gnnserve_worker.programs.failure import ProgramFailedError, ProgramFailure
 from gnnserve_worker.programs.race import LEAST_ROWS, check_repeats
-from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.repository.revision_files import RowLayout
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Sampler, Scratch, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots, weigh
@@ -90,7 +89,7 @@ class ProgramScores:
     """Scores of nodes by a program."""
 
     def __init__(
-        self, contract: ProgramManifest, graph: ProgramGraph, runner: ProgramRunner,
+        self, contract: ProgramManifest, graph: ProgramGraph, runner: Runner,
         called: Callable[[int], object] = int, fanouts: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         """`called`: what the source calls a node. `fanouts`: None: whole lists."""
@@ -194,6 +193,8 @@ class ProgramScores:
 
     @property
     def _remedy(self) -> str:
+        if self._contract.layers is not UNSET:
+            return "sample neighbours by spec.model.fanouts"
         if self._contract.reads_degrees:
             return (
                 "give spec.model.program.limits more, if the service may take that long, or train a model whose layers "
@@ -234,14 +235,14 @@ class ProgramTeacher:
     contract: ProgramManifest
     graph: ProgramGraph
     """With the lists that training may see."""
-    file: Path
-    """The program, of which a process runs while scores are computed."""
+    runner: Callable[[int], Runner]
+    """Begins to run it, as many at a time as the argument says."""
     fanouts: tuple[int, ...] | None
     decoder: Mapping[str, np.ndarray]
     embedded: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
-        with closing(ProgramRunner(self.file, CHECKED_LANES, self.contract.limits)) as runner:
+        with closing(self.runner(CHECKED_LANES)) as runner:
             return ProgramScores(self.contract, self.graph, runner, fanouts=self.fanouts).scores(nodes)
 
 

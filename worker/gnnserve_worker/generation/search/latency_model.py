@@ -129,6 +129,7 @@ def _operations_of_layers(network: NetworkManifest, shape: BatchShape, is_produc
 
 _OPERATIONS: Mapping[NetworkKind, Callable[[NetworkManifest, BatchShape, bool], float]] = {
     NetworkKind.LAYERS: _operations_of_layers,
+    NetworkKind.LISTED: lambda network, shape, is_product: 0.0,
     NetworkKind.PROGRAM: lambda network, shape, is_product: 0.0,  # not known; rows tell how much there is to do
 }
 

@@ -98,7 +98,7 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> SearchPlan:
     sizes = GraphSizes.of(data, problem.items)
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, spec.model.row_columns(sizes.columns))
-    of_model = "what a program takes is not known before it is run" if spec.model.program is not None else ""
+    of_model = "what a program takes is not known before it is run" if spec.model.is_program else ""
     why_not = of_model or spec.graph.source.kind.why_not_modelled or task.why_not_modelled
     return _guessed(spec, sizes, why_not) if why_not else _modelled(spec, data)
 

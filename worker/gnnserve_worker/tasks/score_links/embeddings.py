@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnserve_api.families import point_of
 from gnnserve_api.files.links import LinksManifest
-from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.comparison import ByScore, Comparison
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
@@ -31,7 +31,7 @@ class EndsOfLinks:
         """Whether its network ends in them; those behind a stored layer are left out, but for rows of embeddings."""
         if not any(variant.fanouts):
             return True
-        is_program = variant.network.kind is NetworkKind.PROGRAM
+        is_program = variant.network.reads_features
         has_layers = is_program or variant.network.embedding_columns > 0
         return has_layers and point_of(variant).capabilities.embeddings
 

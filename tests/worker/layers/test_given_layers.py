@@ -1,0 +1,186 @@
+"""Listed layers from a manifest to a published revision that serves what their module gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from safetensors.numpy import load_file, save_file
+from tests.support.graphs.graphs import npz_arrays, service_of, write_npz
+from tests.support.models.pyg import to_tensors
+from tests.support.programs.generated_programs import (
+    CLASSES,
+    COLUMNS,
+    EDGES,
+    FEATURES,
+    GRAPH,
+    NODES,
+    ProgramWorker,
+)
+from tests.support.serving.secured_worker import started
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.security.credentials import Credentials
+
+HIDDEN = 8
+LAYERS = [
+    {"conv": "GATv2", "width": HIDDEN, "heads": 2, "norm": "Batch", "activation": "Elu", "residual": "Projected"},
+    {"conv": "GCN", "width": HIDDEN, "activation": "Gelu"},
+]
+
+
+class Net(torch.nn.Module):
+    """Attention with a norm and a residual, GCN, and a head over both layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.conv1 = pyg.GATv2Conv(COLUMNS, HIDDEN // 2, heads=2)
+        self.bn1 = torch.nn.BatchNorm1d(HIDDEN)
+        self.res1 = torch.nn.Linear(COLUMNS, HIDDEN)
+        self.conv2 = pyg.GCNConv(HIDDEN, HIDDEN)
+        self.lin = torch.nn.Linear(2 * HIDDEN, CLASSES)
+        self.bn1.running_mean, self.bn1.running_var = torch.randn(HIDDEN), torch.rand(HIDDEN) + 0.5
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = torch.nn.functional.elu(self.bn1(self.conv1(x, edges))) + self.res1(x)
+        second = torch.nn.functional.gelu(self.conv2(first, edges))
+        rows = torch.cat([first, second], dim=1)
+        return self.lin(rows), rows
+
+
+def over(features: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and embeddings of all nodes."""
+    with torch.no_grad():
+        scores, rows = Net().eval()(torch.tensor(features), torch.tensor(edges))
+    return scores.numpy(), rows.numpy()
+
+
+class Given:
+    """Files of a manifest, and where it is generated."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        write_npz(folder / "graph.npz", npz_arrays(GRAPH))
+        save_file(to_tensors(Net()), folder / "model.safetensors")
+        np.savez(folder / "expected.npz", nodes=np.arange(NODES), scores=over(FEATURES, EDGES)[0])
+        self.repository = Repository(folder / "repository", "default", "tiny")
+
+    def service(self, layers: list[dict[str, Any]] = LAYERS, **parts: Any) -> Any:
+        model = {
+            "checkpoint": {"uri": (self.folder / "model.safetensors").as_uri()},
+            "expected": {"uri": (self.folder / "expected.npz").as_uri()},
+            "layers": layers, "jumpingKnowledge": "Cat", "head": [{}], "fanouts": [-1, -1], **parts.pop("model", {}),
+        }  # fmt: skip
+        return service_of((self.folder / "graph.npz").as_uri(), model=model, **parts)
+
+    def generate(self, layers: list[dict[str, Any]] = LAYERS, **parts: Any) -> RevisionManifest:
+        return generate(self.service(layers, **parts), self.repository)
+
+    def scores(self, revision: RevisionManifest, variant: str) -> np.ndarray:
+        loaded = load_revision(self.repository, revision.revision)
+        return infer_batch(loaded, variant, np.arange(NODES), 1).scores
+
+    def refusal(self, layers: list[dict[str, Any]] = LAYERS, **parts: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            self.generate(layers, **parts)
+        assert not self.repository.revisions()
+        return str(caught.value)
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Given:
+    return Given(tmp_path)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+
+
+def test_layers_are_published_and_give_what_their_module_gives(given: Given) -> None:
+    revision = given.generate()
+    (variant,) = revision.variants
+    assert (variant.name, variant.columns, variant.weights) == ("x1", COLUMNS, "variants/x1/weights.safetensors")
+    scores, rows = over(FEATURES, EDGES)
+    loaded = load_revision(given.repository, revision.revision)
+    found = infer_batch(loaded, "x1", np.arange(NODES), 1)
+    assert found.embeddings is not None
+    assert_close(found.scores, scores)
+    assert_close(found.embeddings, rows)
+    assert not loaded.programs
+    assert find(given.service(), given.repository) == revision
+
+
+def test_a_server_answers_about_nodes_that_only_the_request_has(given: Given) -> None:
+    revision = given.generate()
+    own = np.random.default_rng(8).normal(size=(2, COLUMNS)).astype(np.float32)
+    brought = [[7, NODES], [NODES, NODES + 1], [12, NODES + 1], [NODES, 7]]
+    new = [{"id": NODES + place, "features": own[place].tolist()} for place in range(2)]
+    asked = [NODES, NODES + 1, 7, 3]
+    worker = ProgramWorker(load_revision(given.repository, revision.revision))
+    with started(Credentials(), of=worker) as served:  # type: ignore[arg-type]
+        connection = served.connect(None)
+        body = json.dumps({"nodes": asked, "overlay": {"nodes": new, "edges": brought}, "return": ["scores"]})
+        connection.request("POST", "/v1/predict", body, {"content-type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+    edges = np.concatenate([EDGES, np.array(brought, np.int64).T], axis=1)
+    assert_close(np.array(answer["scores"]), over(np.concatenate([FEATURES, own]), edges)[0][asked])
+
+
+def test_variants_beside_it_are_of_what_it_reads(given: Given) -> None:
+    variants = {
+        "storage": ["float32", "int8"], "fanouts": [[2, 1]], "oneRow": [{"hops": 0}],
+        "cascades": [{"first": "mlp0", "then": "x1", "passOnPercents": [50]}],
+    }  # fmt: skip
+    revision = given.generate(variants=variants, model={"training": {"epochs": 3}})
+    names = [variant.name for variant in revision.profile.variants]
+    assert sorted(names) == sorted(given.service(variants=variants).spec.possible_variants())
+    scores = over(FEATURES, EDGES)[0]
+    assert_close(given.scores(revision, "x1"), scores)
+    rounded = given.scores(revision, "x1-int8")
+    assert 0 < np.abs(rounded - scores).max() < 0.1 * np.abs(scores).max()
+
+
+def test_another_activation_is_found_where_scores_differ(given: Given) -> None:
+    told = given.refusal([LAYERS[0], {**LAYERS[1], "activation": "Relu"}])
+    assert "set activation of spec.model.layers to Gelu (layers[1])" in told
+    told = given.refusal([LAYERS[0], {**LAYERS[1], "selfLoops": False}])
+    assert "set selfLoops of spec.model.layers to true" in told
+
+
+def test_layers_that_do_not_fit_the_file_are_named(given: Given) -> None:
+    told = given.refusal([{**LAYERS[0], "width": 6}, LAYERS[1]])
+    assert "model.safetensors" in told
+    assert "6" in told
+    assert "8" in told
+
+
+def test_a_column_that_edges_lack_is_named(given: Given) -> None:
+    told = given.refusal([{**LAYERS[0], "edgeColumns": ["amount"]}, LAYERS[1]])
+    assert "amount" in told
+
+
+def test_fan_outs_for_each_hop_are_asked_for(given: Given) -> None:
+    tag = {"conv": "TAG", "width": HIDDEN, "hops": 2}
+    assert "layers read 3 hops" in given.refusal([LAYERS[0], tag])
+
+
+def test_weights_of_a_revision_are_checked_as_those_of_any(given: Given) -> None:
+    revision = given.generate()
+    (path,) = given.folder.glob("repository/**/x1/weights.safetensors")
+    path.chmod(0o644)
+    tensors = load_file(path)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, path)
+    with pytest.raises(Exception, match=r"weights\.safetensors"):
+        load_revision(given.repository, revision.revision)

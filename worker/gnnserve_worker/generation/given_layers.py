@@ -1,0 +1,104 @@
+"""Reading the layers that a manifest lists, with the weights of its checkpoint. Pure but for that file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import safetensors.numpy
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.files.graph_schema import GraphSchema
+from gnnserve_api.files.layers import LayersManifest
+from gnnserve_api.files.programs import ProgramManifest
+from gnnserve_api.spec.layers import layers_manifest
+from gnnserve_api.spec.model import Model
+from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, wanted_of
+from gnnserve_worker.generation.given_program import GivenProgram
+from gnnserve_worker.generation.steps import RequestedRevision
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.layers.contract import program_of
+from gnnserve_worker.layers.runner import LayersRunner
+from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
+from gnnserve_worker.models.registry import Tensors, without_decoder
+from gnnserve_worker.readers.matching import match
+from gnnserve_worker.tasks.generated import DecoderTensors, LearningProblem
+
+FIELD = "spec.model.layers"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenLayers:
+    """Weights of listed layers, under the keys of `files.layers`."""
+
+    tensors: Tensors
+    schema: GraphSchema
+    decoder: DecoderTensors
+
+    def runner(self, program: ProgramManifest) -> LayersRunner:
+        return LayersRunner(self.tensors, program, self.schema)
+
+    def like(self, program: ProgramManifest, layers: LayersManifest) -> ProgramManifest:
+        """The program with other layers, which may read more of a sample."""
+        answered = [self.schema.place_of(each.type) for each in (program.scores, *program.other_scores)]
+        return program_of(layers, self.schema, _columns(self.schema), answered, program.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedLayers:
+    """The `WantedNetwork` of a list of layers."""
+
+    layers: LayersManifest
+    schema: GraphSchema
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def fit(self, tensors: Tensors) -> Tensors:
+        return match(self.layers, self.schema, tensors, self.shapes)
+
+
+def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningProblem) -> GivenProgram:
+    """The network of `spec.model.layers` over the graph. InputError: the layers do not fit the graph or each other, or
+    the checkpoint has other weights."""
+    spec, schema = wanted.spec, graph.schema
+    model, columns = spec.model, _columns(schema)
+    layers = _manifest(model, schema, columns[0], spec.task.asked().outputs(len(graph.classes)))
+    if problems := problems_of(layers, schema, columns):
+        raise InputError(FIELD, "; ".join(problems), "correct the layers, or the graph that they are over")
+    if model.checkpoint is None or wanted.identity.checkpoint is None:
+        raise ValueError("layers have a checkpoint")
+    shapes = tensor_shapes(layers, schema, columns)
+    network = wanted_of(spec, _WantedLayers(layers, schema, shapes))
+    weights = given_weights(model, wanted.identity.checkpoint, network, wanted.progress) or {}
+    tensors, _ = without_decoder(weights)
+    data = safetensors.numpy.save(dict(tensors))
+    program = program_of(layers, schema, columns, problem.answered_types(schema), hashlib.sha256(data).hexdigest())
+    return GivenProgram(
+        model.checkpoint.uri.path.parent,
+        program,
+        wanted.identity.checkpoint,
+        fanouts=_fanouts(model, program),
+        field=FIELD,
+        layers=GivenLayers(tensors, schema, given_decoder_of("spec.model.checkpoint", model.checkpoint, weights)),
+    )
+
+
+def _columns(schema: GraphSchema) -> tuple[int, ...]:
+    return tuple(kind.features or 0 for kind in schema.types)
+
+
+def _manifest(model: Model, schema: GraphSchema, columns: int, outputs: int) -> LayersManifest:
+    return layers_manifest(
+        schema, columns, outputs, model.before, model.layers or (), model.jumping_knowledge, model.head,
+        head_reads_input=model.head_reads_input,
+    )  # fmt: skip
+
+
+def _fanouts(model: Model, program: ProgramManifest) -> tuple[int, ...] | None:
+    """Neighbours that are sampled per hop; None: all of them. InputError: there is none for each hop."""
+    if len(model.fanouts) != max(1, program.hops):
+        raise InputError(
+            "spec.model.fanouts", f"{list(model.fanouts)} has {len(model.fanouts)} numbers, and layers read "
+            f"{program.hops} hops", "give a number for each hop, or -1 for each",
+        )  # fmt: skip
+    return None if min(model.fanouts) <= 0 else model.fanouts
