@@ -106,7 +106,7 @@ class Activation(StrEnum):
 
 
 class Residual(StrEnum):
-    """What is added of the layer's input."""
+    """Part of the layer's input that is added to the output."""
 
     NONE = "None"
     ADDED = "Added"
@@ -136,7 +136,7 @@ class Combination(StrEnum):
 
 
 class JumpingKnowledge(StrEnum):
-    """What the head reads of the layers."""
+    """Rows that the head reads of the layers."""
 
     LAST = "Last"
     CAT = "Cat"
