@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import safetensors.numpy
 
 from gnnserve_api.errors import InputError
@@ -67,17 +68,17 @@ def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningPr
         raise InputError(FIELD, "; ".join(problems), "correct the layers, or the graph that they are over")
     if model.checkpoint is None or wanted.identity.checkpoint is None:
         raise ValueError("layers have a checkpoint")
-    shapes = tensor_shapes(layers, schema, columns)
-    network = wanted_of(spec, _WantedLayers(layers, schema, shapes))
+    program = program_of(layers, schema, columns, problem.answered_types(schema))
+    fanouts = _fanouts(model, program)
+    network = wanted_of(spec, _WantedLayers(layers, schema, tensor_shapes(layers, schema, columns)))
     weights = given_weights(model, wanted.identity.checkpoint, network, wanted.progress) or {}
     tensors, _ = without_decoder(weights)
-    data = safetensors.numpy.save(dict(tensors))
-    program = program_of(layers, schema, columns, problem.answered_types(schema), hashlib.sha256(data).hexdigest())
+    digest = hashlib.sha256(safetensors.numpy.save(dict(tensors))).hexdigest()
     return GivenProgram(
         model.checkpoint.uri.path.parent,
-        program,
+        msgspec.structs.replace(program, sha256=digest),
         wanted.identity.checkpoint,
-        fanouts=_fanouts(model, program),
+        fanouts=fanouts,
         field=FIELD,
         layers=GivenLayers(tensors, schema, given_decoder_of("spec.model.checkpoint", model.checkpoint, weights)),
     )
