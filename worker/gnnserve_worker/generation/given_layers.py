@@ -17,33 +17,16 @@ from gnnserve_api.spec.layers import layers_manifest
 from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, wanted_of
 from gnnserve_worker.generation.given_program import GivenProgram
+from gnnserve_worker.generation.listed_layers import GivenLayers, columns_of
 from gnnserve_worker.generation.steps import RequestedRevision
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.layers.contract import program_of
-from gnnserve_worker.layers.runner import LayersRunner
 from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
 from gnnserve_worker.models.registry import Tensors, without_decoder
 from gnnserve_worker.readers.matching import match
-from gnnserve_worker.tasks.generated import DecoderTensors, LearningProblem
+from gnnserve_worker.tasks.generated import LearningProblem
 
 FIELD = "spec.model.layers"
-
-
-@dataclass(frozen=True, slots=True)
-class GivenLayers:
-    """Weights of listed layers, under the keys of `files.layers`."""
-
-    tensors: Tensors
-    schema: GraphSchema
-    decoder: DecoderTensors
-
-    def runner(self, program: ProgramManifest) -> LayersRunner:
-        return LayersRunner(self.tensors, program, self.schema)
-
-    def like(self, program: ProgramManifest, layers: LayersManifest) -> ProgramManifest:
-        """The program with other layers, which may read more of a sample."""
-        answered = [self.schema.place_of(each.type) for each in (program.scores, *program.other_scores)]
-        return program_of(layers, self.schema, _columns(self.schema), answered, program.sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +45,7 @@ def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningPr
     """The network of `spec.model.layers` over the graph. InputError: the layers do not fit the graph or each other, or
     the checkpoint has other weights."""
     spec, schema = wanted.spec, graph.schema
-    model, columns = spec.model, _columns(schema)
+    model, columns = spec.model, columns_of(schema)
     layers = _manifest(model, schema, columns[0], spec.task.asked().outputs(len(graph.classes)))
     if problems := problems_of(layers, schema, columns):
         raise InputError(FIELD, "; ".join(problems), "correct the layers, or the graph that they are over")
@@ -82,10 +65,6 @@ def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningPr
         field=FIELD,
         layers=GivenLayers(tensors, schema, given_decoder_of("spec.model.checkpoint", model.checkpoint, weights)),
     )
-
-
-def _columns(schema: GraphSchema) -> tuple[int, ...]:
-    return tuple(kind.features or 0 for kind in schema.types)
 
 
 def _manifest(model: Model, schema: GraphSchema, columns: int, outputs: int) -> LayersManifest:

@@ -51,7 +51,7 @@ from gnnserve_worker.programs.runner import ProgramRunner
 from gnnserve_worker.tasks.generated import DecoderTensors
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.given_layers import GivenLayers
+    from gnnserve_worker.generation.listed_layers import GivenLayers
 
 DESCRIBED, EXPORTED = "manifest.yaml", "export.json"
 _SUFFIXES_OF_TORCH = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".pkl")
