@@ -68,7 +68,7 @@ class ListBlocks:
 
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         size = _JUDGED_AT_ONCE if random is None else self._model.training.batch_size
-        return _parted(items, size, random)
+        return parted(items, size, random)
 
     def block(self, seeds: np.ndarray, key: int) -> Block:
         return block_of(self._sampler.sample(seeds, self._model.fanouts, key), self._features, self._device)
@@ -93,7 +93,7 @@ class RowBlocks:
 
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         size = _JUDGED_AT_ONCE if random is None else self._model.training.batch_size
-        return _parted(items, size, random)
+        return parted(items, size, random)
 
     def block(self, seeds: np.ndarray, key: int) -> Block:
         count = len(seeds)
@@ -227,7 +227,7 @@ class SampledBlocks:
         return parts * steps_of_epoch(Batches.SAMPLED, self._model, -(-items // parts))
 
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
-        return _parted(items, self._model.training.batch_size, random)
+        return parted(items, self._model.training.batch_size, random)
 
     def block(self, seeds: np.ndarray, key: int) -> Block:
         graph = self._graph
@@ -273,7 +273,7 @@ class SampledBlocks:
         ]
 
 
-def _parted(items: np.ndarray, size: int, random: np.random.Generator | None) -> Iterator[np.ndarray]:
+def parted(items: np.ndarray, size: int, random: np.random.Generator | None) -> Iterator[np.ndarray]:
     """The items, or with `random` an order of them that it draws, in parts of that size."""
     ordered = items if random is None else random.permutation(items)
     for start in range(0, len(ordered), size):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,6 +45,7 @@ with warnings.catch_warnings():
 
 _NOT_KEPT = "num_batches_tracked"
 """BatchNorm's count of batches, which no output depends on."""
+_ANY_DEGREES = (1, 1)
 _MOMENTUM = 0.1
 """Share of a batch in running statistics, torch's default."""
 
@@ -59,6 +60,10 @@ class GraphTensors:
     """int64 [2, edges], by relation: the nodes that are read, and those that read them"""
     edge_columns: Sequence[Mapping[str, torch.Tensor]]
     """float [edges], by relation and the column's name"""
+
+    def to(self, device: torch.device) -> GraphTensors:
+        columns = [{name: one.to(device) for name, one in named.items()} for named in self.edge_columns]
+        return GraphTensors([one.to(device) for one in self.features], [one.to(device) for one in self.edges], columns)
 
 
 def tensors_of(program: ProgramManifest, schema: GraphSchema, arrays: Mapping[str, np.ndarray]) -> GraphTensors:
@@ -82,6 +87,16 @@ def _is_of_edges(each: ProgramInput) -> bool:
 
 
 # --- rows
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """One that takes a lone row in training, too: a batch may be one node without neighbours."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training and len(rows) < 2:
+            mean, variance = self.running_mean, self.running_var
+            return nn.functional.batch_norm(rows, mean, variance, self.weight, self.bias, eps=self.eps)
+        return super().forward(rows)
 
 
 class GraphNorm(nn.Module):
@@ -122,7 +137,7 @@ class Zero(nn.Module):
 
 NORMS: Mapping[Norm, Callable[[int, float], nn.Module]] = {
     Norm.NONE: lambda columns, eps: nn.Identity(),
-    Norm.BATCH: nn.BatchNorm1d,
+    Norm.BATCH: BatchNorm,
     Norm.LAYER: nn.LayerNorm,
     Norm.GRAPH: GraphNorm,
     Norm.L2: lambda columns, eps: UnitRows(),
@@ -174,8 +189,9 @@ class Learning:
 
     dropout: float = 0.0
     """Share of what layers give, and of attention, that is left out in training."""
-    degrees: Sequence[int] = (1, 1)
-    """How many nodes have a list of 0, 1, … entries: of these PNA's averages are made."""
+    degrees: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """How many nodes have a list of 0, 1, … entries, by the place of the relation: of these PNA's averages are made.
+    Empty: weights are loaded."""
 
 
 NOT_TRAINED = Learning()
@@ -283,7 +299,7 @@ def _gine(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
 def _pna(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     return pyg.PNAConv(
         ends.source, conv.width, [_AGGREGATORS[one](ends.source) for one in conv.aggregations],
-        [_SCALERS[one] for one in conv.scalers], torch.tensor(learning.degrees),
+        [_SCALERS[one] for one in conv.scalers], torch.tensor(learning.degrees.get(conv.relation, _ANY_DEGREES)),
         edge_dim=len(conv.edge_columns) or None,
         towers=conv.towers, pre_layers=conv.pre_layers, post_layers=conv.post_layers, divide_input=conv.divides_input,
     )  # fmt: skip

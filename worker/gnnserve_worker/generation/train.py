@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from gnnserve_worker.generation.batches import batches_of, report_batches
 from gnnserve_worker.generation.blocks import blocks_of, blocks_over_rows
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.epochs import EpochsRun, Report, learn_with_retries, run_epochs, schedule_of
-from gnnserve_worker.generation.layers import CPU, Block
+from gnnserve_worker.generation.layers import CPU
 from gnnserve_worker.generation.networks import (
     LearningNetwork,
     drawn_network,
@@ -49,6 +49,24 @@ _REPORTED_STEPS = 10
 # --- epochs of a network
 
 
+class TrainableNetwork(Protocol):
+    """A network that learns, on its device."""
+
+    @property
+    def weights(self) -> Sequence[nn.Parameter]:
+        """All that is learnt but embeddings of nodes."""
+
+    @property
+    def embedded(self) -> Mapping[int, nn.Parameter]:
+        """Embeddings that are learnt of nodes, by the place of their type."""
+
+    def outputs(self, block: Any, *, trains: bool) -> torch.Tensor:
+        """Outputs of the seeds of a block of its `Blocks`, float32 [seeds, outputs]. `trains` False: as in serving."""
+
+    def tensors(self) -> Tensors:
+        """The weights as they are now, under the keys of checkpoints."""
+
+
 class Blocks(Protocol):
     """A graph, as training goes through it."""
 
@@ -66,12 +84,12 @@ class Blocks(Protocol):
     def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         """The items in batches; with `random` in an order that it draws."""
 
-    def block(self, seeds: np.ndarray, key: int) -> Block:
-        """A block for seeds, numbers of nodes. Equal keys draw the same neighbours."""
+    def block(self, seeds: np.ndarray, key: int) -> Any:
+        """A block for seeds, numbers of nodes, of the kind that its networks read. Equal keys draw the same neighbours."""
 
 
 def learn(
-    network: LearningNetwork, blocks: Blocks, course: Course, settings: Training, learning_rate: float,
+    network: TrainableNetwork, blocks: Blocks, course: Course, settings: Training, learning_rate: float,
     device: torch.device, report: Report, most_epochs: int | None = None,
 ) -> tuple[Tensors, EpochsRun]:  # fmt: skip
     """Train with Adam; the weights of the epoch with the best validation score, with those of the course's decoder.
@@ -119,7 +137,7 @@ def run_of(name: str, run: EpochsRun, course: Course, trained_by: TrainedBy | Un
 
 
 @torch.no_grad()
-def outputs_of(network: LearningNetwork, blocks: Blocks, nodes: np.ndarray) -> np.ndarray:
+def outputs_of(network: TrainableNetwork, blocks: Blocks, nodes: np.ndarray) -> np.ndarray:
     """Outputs of nodes, float32 [nodes, outputs], as serving computes them, from one fixed sample where neighbours are
     sampled."""
     parts = (blocks.block(part, VALIDATION_KEY) for part in blocks.parted(nodes))
@@ -131,7 +149,7 @@ class _Learner:
     """The `epochs.Learner` of a network."""
 
     def __init__(
-        self, network: LearningNetwork, blocks: Blocks, decoder: nn.Module | None, optimizer: NetworkOptimizer,
+        self, network: TrainableNetwork, blocks: Blocks, decoder: nn.Module | None, optimizer: NetworkOptimizer,
         order: np.random.Generator,
     ) -> None:  # fmt: skip
         self._network, self._decoder, self._optimizer = network, decoder, optimizer
@@ -225,7 +243,7 @@ class Trainee:
     device: torch.device
     learning_rate: float
     """Step size of its architecture, where the settings give none."""
-    draw: Callable[[Course], LearningNetwork]
+    draw: Callable[[Course], TrainableNetwork]
     """Makes the network on its device, with weights of torch's generator or those that it begins with."""
 
 

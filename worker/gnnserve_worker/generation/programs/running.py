@@ -85,6 +85,40 @@ _NOT_THE_GRAPHS = (
 )
 
 
+class ProgramSamples:
+    """Samples of a graph, laid out for a program. To be used by one thread at a time."""
+
+    def __init__(self, contract: ProgramManifest, graph: ProgramGraph, fanouts: tuple[int, ...] | None = None) -> None:
+        """`fanouts`: None: whole lists."""
+        self._contract, self._graph = contract, graph
+        self.fanouts = (FULL_NEIGHBOURHOOD,) * contract.sampled_hops or NO_NEIGHBOURS if fanouts is None else fanouts
+        self._scratch = Scratch()
+        self._roots = (
+            inverse_roots(graph.lists.indptr, graph.lists.indices) if contract.weighs_neighbours else np.zeros(0)
+        )
+
+    def lay_out(self, nodes: np.ndarray, key: int = 0) -> LaidOut:
+        """Inputs of a run over these nodes. Equal keys draw the same neighbours."""
+        graph, contract = self._graph, self._contract
+        sample = self.sample(nodes, key)
+        if contract.reads_payload:
+            payload = gather_payload(graph.lists, graph.payloads, sample)
+            sample = msgspec.structs.replace(sample, payload=payload)
+
+        def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
+            return graph.rows(names, kind)
+
+        return lay_out(contract, graph.lists.schema, sample, read)
+
+    def sample(self, nodes: np.ndarray, key: int = 0) -> NeighbourSample:
+        lists, contract = self._graph.lists, self._contract
+        sample = self._graph.sample(
+            lists.indptr, lists.indices, nodes.astype(np.int64), self.fanouts, key, self._scratch, share=True,
+            names_leaves=True, names_positions=contract.reads_payload,
+        )  # fmt: skip
+        return weigh(sample, lists.indptr, self._roots, self._scratch) if contract.weighs_neighbours else sample
+
+
 class ProgramScores:
     """Scores of nodes by a program."""
 
@@ -95,11 +129,7 @@ class ProgramScores:
         """`called`: what the source calls a node. `fanouts`: None: whole lists."""
         self._contract, self._graph, self._runner, self._called = contract, graph, runner, called
         self._columns = contract.scores.columns
-        self._fanouts = (FULL_NEIGHBOURHOOD,) * contract.sampled_hops or NO_NEIGHBOURS if fanouts is None else fanouts
-        self._scratch = Scratch()
-        self._roots = (
-            inverse_roots(graph.lists.indptr, graph.lists.indices) if contract.weighs_neighbours else np.zeros(0)
-        )
+        self._samples = ProgramSamples(contract, graph, fanouts)
 
     def scores(self, nodes: np.ndarray) -> np.ndarray:
         """float32 [nodes, classes], of many nodes at once. InputError: a neighbourhood is larger than the limits of a
@@ -135,24 +165,7 @@ class ProgramScores:
 
     def lay_out(self, nodes: np.ndarray) -> LaidOut:
         """Inputs of a run over these nodes."""
-        graph, contract = self._graph, self._contract
-        sample = self._sample(nodes)
-        if contract.reads_payload:
-            payload = gather_payload(graph.lists, graph.payloads, sample)
-            sample = msgspec.structs.replace(sample, payload=payload)
-
-        def read(names: np.ndarray, kind: int, *, own: bool = False) -> np.ndarray:
-            return graph.rows(names, kind)
-
-        return lay_out(contract, graph.lists.schema, sample, read)
-
-    def _sample(self, nodes: np.ndarray) -> NeighbourSample:
-        lists, contract = self._graph.lists, self._contract
-        sample = self._graph.sample(
-            lists.indptr, lists.indices, nodes.astype(np.int64), self._fanouts, 0, self._scratch, share=True,
-            names_leaves=True, names_positions=contract.reads_payload,
-        )  # fmt: skip
-        return weigh(sample, lists.indptr, self._roots, self._scratch) if contract.weighs_neighbours else sample
+        return self._samples.lay_out(nodes)
 
     def check_repeats(self, nodes: np.ndarray) -> None:
         """Run a batch of thousands of rows twenty times. InputError: runs differ."""
@@ -171,18 +184,19 @@ class ProgramScores:
 
     def check_largest(self, nodes: np.ndarray) -> None:
         """Run the node whose neighbourhood has most edges. InputError: it is larger than the limits allow."""
-        node = nodes[[int(np.argmax(_edges_around(self._graph.lists, nodes, len(self._fanouts))))]]
-        edges = len(self._sample(node).neighbours)
+        hops = len(self._samples.fanouts)
+        node = nodes[[int(np.argmax(_edges_around(self._graph.lists, nodes, hops)))]]
+        edges = len(self._samples.sample(node).neighbours)
         if edges > MOST_NEIGHBOURHOOD_EDGES:
             raise InputError(
-                FIELD, f"node {self._called(int(node[0]))!r} has {edges:,} edges within {len(self._fanouts)} hops, "
+                FIELD, f"node {self._called(int(node[0]))!r} has {edges:,} edges within {hops} hops, "
                 f"more than the {MOST_NEIGHBOURHOOD_EDGES:,} that one node may have", self._remedy,
             )  # fmt: skip
         self.scores(node)
 
     def _refusal(self, nodes: np.ndarray, error: ProgramFailedError) -> InputError:
         if error.is_too_large:
-            edges, hops = len(self._sample(nodes[:1]).neighbours), len(self._fanouts)
+            edges, hops = len(self._samples.sample(nodes[:1]).neighbours), len(self._samples.fanouts)
             whole = f"node {self._called(int(nodes[0]))!r} has {edges:,} edges within {hops} hops"
             problem = f"{whole}, and the program {error.problem}"
             return InputError(f"{FIELD}.limits", problem, self._remedy if edges else _NOT_THE_GRAPHS)
