@@ -242,7 +242,7 @@ def _pna(place: Place) -> ConvolutionManifest | None:
 
 def _tag(place: Place) -> ConvolutionManifest | None:
     return place.is_within and place.made(
-        Convolution.TAG, hops=int(place.draw.integers(1, 3)), self_loops=False, is_normalised=place.flip(),
+        Convolution.TAG, hops=int(place.draw.integers(1, 3)), self_loops=place.flip(), is_normalised=place.flip(),
         bias=place.flip(), edge_weight=_weight(place),
     )  # fmt: skip
 
@@ -322,12 +322,16 @@ def _activation(draw: np.random.Generator) -> Activation:
     return Activation(draw.choice(list(Activation)))
 
 
-def draw_layers(draw: np.random.Generator, graph: RandomGraph, always: Convolution, most: int = 4) -> LayersManifest:
-    """A network of one to `most` layers, at least one of which has such a convolution."""
-    while True:
+def draw_layers(
+    draw: np.random.Generator, graph: RandomGraph, always: Convolution, most: int = 4
+) -> LayersManifest | None:
+    """A network of one to `most` layers, at least one of which has such a convolution. None: the graph may not have
+    it, as Chebyshev's, which wants edges that go both ways."""
+    for _ in range(200):
         found = _draw_layers(draw, graph, always, most)
         if found is not None and any(one.conv is always for layer in found.layers for one in layer.convs):
             return found
+    return None
 
 
 def _draw_layers(
@@ -439,9 +443,10 @@ class Case:
 
 def draw_case(seed: int, make: Callable[[np.random.Generator], RandomGraph], always: Convolution) -> Case:
     draw = np.random.default_rng(seed)
-    graph = make(draw)
-    layers = draw_layers(draw, graph, always)
-    return case_of(draw, graph, layers)
+    while True:
+        graph = make(draw)
+        if (layers := draw_layers(draw, graph, always)) is not None:
+            return case_of(draw, graph, layers)
 
 
 def case_of(draw: np.random.Generator, graph: RandomGraph, layers: LayersManifest) -> Case:

@@ -42,6 +42,7 @@ with warnings.catch_warnings():
     # torch_geometric 2.8 calls torch.jit.script while it is imported, which torch 2.15 deprecates.
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     import torch_geometric.nn as pyg
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 _NOT_KEPT = "num_batches_tracked"
 """BatchNorm's count of batches, which no output depends on."""
@@ -305,6 +306,24 @@ def _pna(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     )  # fmt: skip
 
 
+class LoopedTAGConv(pyg.TAGConv):  # type: ignore[misc]
+    """TAGConv whose nodes read themselves, too, as those of MixHopConv do."""
+
+    def __init__(self, columns: int, width: int, hops: int, *, bias: bool) -> None:
+        super().__init__(columns, width, K=hops, bias=bias, normalize=False)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None) -> torch.Tensor:
+        edges, weights = gcn_norm(edge_index, edge_weight, len(x), add_self_loops=True, dtype=x.dtype)
+        found: torch.Tensor = super().forward(x, edges, weights)
+        return found
+
+
+def _tag(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
+    if conv.self_loops and conv.is_normalised:
+        return LoopedTAGConv(ends.source, conv.width, conv.hops, bias=conv.bias)
+    return pyg.TAGConv(ends.source, conv.width, K=conv.hops, bias=conv.bias, normalize=conv.is_normalised)
+
+
 def _appnp(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     return pyg.APPNP(conv.hops, conv.alpha, add_self_loops=conv.self_loops, normalize=conv.is_normalised)
 
@@ -362,11 +381,7 @@ CONVOLUTIONS: Mapping[Convolution, TorchConvolution] = {
     ),
     Convolution.GINE: TorchConvolution(_gine, _by_features),
     Convolution.PNA: TorchConvolution(_pna, _by_features),
-    Convolution.TAG: TorchConvolution(
-        lambda conv, ends, learning: pyg.TAGConv(
-            ends.source, conv.width, K=conv.hops, bias=conv.bias, normalize=conv.is_normalised
-        ), _by_weights,
-    ),
+    Convolution.TAG: TorchConvolution(_tag, _by_weights),
     Convolution.CHEBYSHEV: TorchConvolution(
         lambda conv, ends, learning: pyg.ChebConv(ends.source, conv.width, K=conv.hops + 1, bias=conv.bias), _by_weights
     ),
