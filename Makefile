@@ -146,7 +146,7 @@ bench-generation: .venv/installed ## accuracies by graph, ranking and factor; ge
 bench-relations: .venv/installed wrk ## graphs of several types: accuracy, time per row, beside torch_geometric's own sampler behind FastAPI; ONLY=rows,peers,acm,imdb,batches-acm,batches-imdb in parts
 	$(BIN)/python -m benchmarks.relations.relations $(PARTS)
 
-bench-models: .venv/installed wrk ## models as programs: beside the same in torch_geometric behind FastAPI, what one that fails does to its neighbours, and models of public repositories; ONLY=speed,neighbours,table in parts
+bench-models: .venv/installed wrk ## models as programs: beside the same in torch_geometric behind FastAPI, what one that fails does to its neighbours, models of public repositories, and what each convolution of layers costs; ONLY=speed,neighbours,table,operations in parts
 	$(BIN)/python -m benchmarks.models.models $(PARTS)
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour

@@ -1,7 +1,8 @@
-"""Models as programs: how fast beside torch, what one that fails does to its neighbours, and which models of public
-repositories are served right.
+"""Models as programs and as layers: how fast beside torch, what one that fails does to its neighbours, which models of
+public repositories are served right, and what each convolution costs.
 
-Each part is in a module of its own: `models_speed.py`, `models_neighbours.py`, `model_table/table.py`.
+Each part is in a module of its own: `models_speed.py`, `models_neighbours.py`, `model_table/table.py`,
+`models_operations.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from benchmarks.model_table.table import TABLE_VERDICTS, run_table, show_table
 from benchmarks.models.models_neighbours import NEIGHBOURS_VERDICTS, run_neighbours, show_neighbours
+from benchmarks.models.models_operations import OPERATIONS_VERDICTS, run_operations, show_operations
 from benchmarks.models.models_speed import SPEED_VERDICTS, run_speed, show_speed
 from benchmarks.results import Benchmark, Part, main
 
@@ -18,6 +20,7 @@ _SHOWS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
     "speed": show_speed,
     "neighbours": show_neighbours,
     "table": show_table,
+    "operations": show_operations,
 }
 """By what a part finds."""
 
@@ -35,8 +38,9 @@ BENCHMARK = Benchmark(
         Part("speed", run_speed, _SERVED, ("benchmarks/peers/programs",)),
         Part("neighbours", run_neighbours, (*_SERVED, "gnnserve_cli.commands.serve", "gnnserve_cli.commands.load")),
         Part("table", run_table, ("benchmarks.model_table.catalogue", "benchmarks.model_table.checking")),
+        Part("operations", run_operations, ("benchmarks.models.operation_costs",)),
     ),
-    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS, *TABLE_VERDICTS),
+    (*SPEED_VERDICTS, *NEIGHBOURS_VERDICTS, *TABLE_VERDICTS, *OPERATIONS_VERDICTS),
     about=__doc__,
     show=show,
 )

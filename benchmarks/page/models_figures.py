@@ -1,4 +1,5 @@
-"""Figures of models as programs: their times beside torch, what one that fails does to others, and what is served."""
+"""Figures of models as programs and layers: their times beside torch, what one that fails does to others, what is
+served, and what each convolution costs."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.model_table.table import in_words, render_counts
+from benchmarks.models.models_operations import HEAD as OPERATIONS_HEAD
+from benchmarks.models.models_operations import operation_rows
 from benchmarks.page.figure_blocks import SHAPE_WORDS, figures, paragraphs, table
 from benchmarks.page.peers_figures import HEAD, server_row
 
@@ -20,7 +23,7 @@ _AGAINST = {
 
 @figures("models")
 def models(found: Any) -> str:
-    parts = {"speed": _speed, "neighbours": _neighbours, "table": _table}
+    parts = {"speed": _speed, "neighbours": _neighbours, "table": _table, "operations": _operations}
     return paragraphs(*(render(found[name]) for name, render in parts.items() if name in found))
 
 
@@ -67,3 +70,9 @@ def _statuses(counts: Mapping[str, int]) -> str:
 def _table(found: Mapping[str, Any]) -> str:
     link = "[models.md](models.md#models-of-public-repositories) has them one by one."
     return paragraphs(f"{in_words(found['models'])}. {link}", render_counts(found["models"]))
+
+
+def _operations(found: Mapping[str, Any]) -> str:
+    shape = SHAPE_WORDS.get(found["shape"], found["shape"])
+    told = f"Networks of two hops, {shape}, one thread, the same samples: times of the network alone, in ms."
+    return paragraphs(told, table(OPERATIONS_HEAD, operation_rows(found)))

@@ -13,11 +13,14 @@ from benchmarks.models import models_files, models_neighbours
 from benchmarks.models.models import BENCHMARK
 from benchmarks.models.models_files import ModelFiles, described_server, probe_scores, program_server
 from benchmarks.models.models_neighbours import MODES, OTHERS, described_manifest, program_manifest
+from benchmarks.models.models_operations import HEAD, SEEDS, operation_rows
 from benchmarks.models.models_speed import MODULES, ratios_of
+from benchmarks.models.operation_costs import BenchedGraph, measure_operation
 from benchmarks.peers.programs.modules import random_module
 from benchmarks.peers.ratios import MANY_CONNECTIONS, MANY_SEEDS, ONE_SEED, Figures
 from benchmarks.shapes import PROBES, Shape, ShapeFiles, power_law_graph
 
+from gnnserve_api.files.layers import Convolution
 from gnnserve_api.spec.service import GNNService
 
 SHAPE = Shape("tiny", nodes=400, edges=2000, features=6, hidden=8, classes=3)
@@ -102,3 +105,21 @@ def test_neighbours_must_lose_no_request_and_little_time(
     judged = BENCHMARK.judged({"neighbours": {"modes": modes}})
     assert len(judged) == 12
     assert all(verdict["passed"] for verdict in judged.values()) is passes
+
+
+def test_a_convolution_is_measured_beside_torch_geometric_over_the_same_samples(files: ShapeFiles) -> None:
+    found = {"operations": {"shape": "tiny", "kinds": {}}}
+    for kind in (Convolution.GATV2, Convolution.TAG):
+        found["operations"]["kinds"][kind] = measure_operation(kind, BenchedGraph.of(files), quick=True)
+    judged = BENCHMARK.judged(found)
+    difference = judged["operations: largest difference of scores from torch_geometric's"]
+    assert difference["passed"] and difference["measured"] > 0
+    (row, _) = operation_rows(found["operations"])
+    assert row[0] == "GATv2" and len(row) == len(HEAD)
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_a_convolution_that_takes_longer_than_torch_geometric_misses(times: float) -> None:
+    measured = {seeds: {"layers_ms": times, "torch_ms": 1.0} for seeds in SEEDS}
+    judged = BENCHMARK.judged({"operations": {"shape": "tiny", "kinds": {"GCN": measured}}})
+    assert {one["passed"] for name, one in judged.items() if name.startswith("operations")} == {times <= 1}

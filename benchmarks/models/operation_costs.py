@@ -1,0 +1,171 @@
+"""What each convolution of a network as layers costs, beside the same network in torch_geometric.
+
+Both read the same samples of a public data set's shape, in this process and one thread, so that sampling, requests and
+batching are in neither time. A network has two hops: two layers, or one whose convolution reads two. torch_geometric's
+modules compute what the next layer reads and no more, as `trim_to_layer` would have it, since that is its best.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+import torch
+from gnnserve_worker.layers.runner import LayersRunner
+
+from benchmarks.models.models_files import QUICK_SHAPE
+from benchmarks.models.models_operations import SEEDS
+from benchmarks.shapes import FANOUTS, SHAPES, Shape, ShapeFiles, prepare
+from gnnserve_api.files.edges import Direction, EdgeRules
+from gnnserve_api.files.graph_schema import GraphSchema, one_type
+from gnnserve_api.files.layers import (
+    Activation,
+    Aggregation,
+    Convolution,
+    ConvolutionManifest,
+    DegreeScaler,
+    DenseManifest,
+    LayerManifest,
+    LayersManifest,
+    TypeProductsManifest,
+)
+from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, canonical, tensors_of
+from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.layers.contract import program_of
+
+HOPS = 2
+_EDGE_COLUMNS = ("amount", "rate")
+_LIST_OF_A_RIM = 10
+"""Neighbours that are drawn a hop deeper, for networks that count lists."""
+_OPTIONS: Mapping[Convolution, Mapping[str, Any]] = {
+    Convolution.GRAPH_SAGE: {},
+    Convolution.GCN: {},
+    Convolution.GRAPH_CONV: {"aggregations": (Aggregation.SUM,)},
+    Convolution.GAT: {"heads": 4},
+    Convolution.GATV2: {"heads": 4},
+    Convolution.TRANSFORMER: {"heads": 4},
+    Convolution.GIN: {"mlp": True},
+    Convolution.GINE: {"mlp": True, "edge_columns": _EDGE_COLUMNS},
+    Convolution.PNA: {
+        "aggregations": (Aggregation.MEAN, Aggregation.MIN, Aggregation.MAX, Aggregation.STD),
+        "scalers": (DegreeScaler.IDENTITY, DegreeScaler.AMPLIFICATION, DegreeScaler.ATTENUATION),
+    },
+    Convolution.TAG: {"hops": HOPS},
+    Convolution.CHEBYSHEV: {"hops": HOPS},
+    Convolution.SGC: {"hops": HOPS},
+    Convolution.APPNP: {"hops": HOPS, "alpha": 0.1},
+    Convolution.GCNII: {"alpha": 0.1, "theta": 0.5, "shares_weights": True},
+}
+_QUICK = (Convolution.GRAPH_SAGE, Convolution.GATV2, Convolution.GINE, Convolution.TAG)
+
+
+def layers_of(kind: Convolution, width: int, classes: int) -> LayersManifest:
+    """A network of two hops with a product before and a head, as examples of torch_geometric have them."""
+    options = dict(_OPTIONS[kind])
+    if options.pop("mlp", False):
+        options["mlp"] = (DenseManifest(width, activation=Activation.RELU), DenseManifest(width))
+    conv = ConvolutionManifest(kind, width=width, **options)
+    layer = LayerManifest((conv,), activation=Activation.RELU)
+    before = (TypeProductsManifest(0, (DenseManifest(width, activation=Activation.RELU),)),)
+    return LayersManifest((layer,) * (HOPS // conv.hops), before, head=(DenseManifest(classes),))
+
+
+@dataclass(frozen=True, slots=True)
+class BenchedGraph:
+    """A public data set's shape, whose edges have columns."""
+
+    graph: ProgramGraph
+    schema: GraphSchema
+    shape: Shape
+
+    @classmethod
+    def of(cls, files: ShapeFiles) -> BenchedGraph:
+        shape, draw = files.shape, np.random.default_rng(1)
+        indptr, indices = (np.array(files.array(name)) for name in ("indptr", "indices"))
+        features = draw.normal(size=(len(indices), len(_EDGE_COLUMNS))).astype(np.float32)
+        payload = EdgePayload(_EDGE_COLUMNS, features, "", np.zeros(0, np.int64))
+        schema = one_type(
+            shape.nodes, len(indices), shape.features, edge_rules=EdgeRules(Direction.UNDIRECTED),
+            payload=payload.manifest,
+        )  # fmt: skip
+        lists = Graph(indptr, indices, schema, np.arange(len(indices), dtype=np.int32))
+        return cls(ProgramGraph(lists, [np.array(files.array("features"))], [payload]), schema, shape)
+
+
+def measure_operations(*, quick: bool) -> dict[str, Any]:
+    graph = BenchedGraph.of(prepare(QUICK_SHAPE if quick else SHAPES["arxiv"]))
+    torch.set_num_threads(1)
+    with threadpoolctl.threadpool_limits(1):
+        kinds = _QUICK if quick else tuple(Convolution)
+        found = {kind.value: measure_operation(kind, graph, quick=quick) for kind in kinds}
+    return {"shape": graph.shape.name, "kinds": found}
+
+
+def measure_operation(kind: Convolution, graph: BenchedGraph, *, quick: bool) -> dict[str, Any]:
+    shape = graph.shape
+    layers = layers_of(kind, shape.hidden, shape.classes)
+    torch.manual_seed(1)
+    module = LayersModule(layers, graph.schema, [shape.features]).eval()
+    program = program_of(layers, graph.schema, [shape.features])
+    runner = LayersRunner(canonical(module), program, graph.schema)
+    fanouts = (*FANOUTS, *[_LIST_OF_A_RIM] * (program.sampled_hops - HOPS))
+    scores = ProgramScores(program, graph.graph, runner, fanouts=fanouts)
+    draw, found = np.random.default_rng(2), {}
+    for name, seeds in SEEDS.items():
+        laid = [scores.lay_out(draw.choice(shape.seeds_end, seeds, replace=False)) for _ in range(3 if quick else 9)]
+        ours = [partial(runner.run, one.arrays, (program.scores,), seeds) for one in laid]
+        theirs = [
+            partial(cut, module, tensors_of(program, graph.schema, one.arrays), cuts_of(layers, one.arrays))
+            for one in laid
+        ]
+        times = _alternating_ms(ours, theirs, rounds=1 if quick else 3)
+        found[name] = {"layers_ms": times[0], "torch_ms": times[1]}
+        if not program.reads_degrees and not program.weighs_neighbours:
+            differences = [np.abs(a()[0] - b()[:seeds].numpy()).max() for a, b in zip(ours, theirs, strict=True)]
+            found[name]["difference"] = float(max(differences))
+    return found
+
+
+def cuts_of(layers: LayersManifest, arrays: Mapping[str, np.ndarray]) -> list[tuple[int, int]]:
+    """Rows and edges that each layer reads, the first ones of the sample, and behind them the rows of the seeds."""
+    nodes, read_by = np.cumsum(arrays["nodes_per_hop_0"]), arrays["edges_0"][1]
+    left = layers.hops - np.cumsum([0, *(layer.hops for layer in layers.layers)])
+    return [(int(nodes[hops]), int((read_by < nodes[hops - 1]).sum()) if hops else 0) for hops in left]
+
+
+@torch.inference_mode()
+def cut(module: LayersModule, graph: GraphTensors, cuts: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Scores of the seeds, each layer of which computes what the next one reads. `cuts`: as `cuts_of` returns."""
+    *read, (seeds, _) = cuts
+    inputs = module.before["0"](graph.features[0][: cuts[0][0]])
+    states = inputs
+    for layer, (rows, edges) in zip(module.layers, read, strict=True):
+        columns = {name: one[:edges] for name, one in graph.edge_columns[0].items()}
+        within = GraphTensors([graph.features[0][:rows]], [graph.edges[0][:, :edges]], [columns])
+        states = layer({0: states[:rows]}, {0: inputs[:rows]}, within)[0]
+    found: torch.Tensor = module.head(states[:seeds])
+    return found
+
+
+def _alternating_ms(
+    first: Sequence[Callable[[], object]], second: Sequence[Callable[[], object]], rounds: int
+) -> tuple[float, float]:
+    """Medians of both, in turns, once each was called."""
+    first[0]()
+    second[0]()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for pair in zip(first, second, strict=True):
+            for one, kept in zip(pair, times, strict=True):
+                begun_s = time.perf_counter()
+                one()
+                kept.append(1e3 * (time.perf_counter() - begun_s))
+    return median(times[0]), median(times[1])
