@@ -67,7 +67,7 @@ class _Lstm:
 
 
 def _sigmoid(values: np.ndarray) -> np.ndarray:
-    found: np.ndarray = 1 / (1 + np.exp(-values))
+    found: np.ndarray = (1 + np.tanh(values / 2)) / 2  # exp(-values) would overflow
     return found
 
 
