@@ -1,5 +1,4 @@
-"""The part `operations` of `make bench-models`: what each convolution costs (`operation_costs.py`), and how it is told.
-"""
+"""Part `operations` of `make bench-models`: what each convolution costs (`operation_costs.py`), and what is told."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ def _worst(seeds: str, found: Any) -> float:
     return max(float(one[seeds]["layers_ms"]) / float(one[seeds]["torch_ms"]) for one in _kinds(found))
 
 
-def _difference(found: Any) -> float:
+def _difference(found: Any) -> float | None:
     measured = [each for one in _kinds(found) for each in one.values()]
-    return max(float(one["difference"]) for one in measured if "difference" in one)
+    return max((float(one["difference"]) for one in measured if "difference" in one), default=None)
 
 
 def _kinds(found: Any) -> list[Any]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from gnnserve_worker.layers.runner import LayersRunner
 from tests.support.models.random_layers import Case, RandomGraph, draw_case, one_type, several_types
 
 from gnnserve_api.files.layers import Convolution
 from gnnserve_worker.generation.programs.running import ProgramScores
 from gnnserve_worker.layers.contract import program_of
+from gnnserve_worker.layers.runner import LayersRunner
 
 GRAPHS = {"one type": one_type, "several types": several_types}
 

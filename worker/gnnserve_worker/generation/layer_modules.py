@@ -200,7 +200,7 @@ NOT_TRAINED = Learning()
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a convolution reads of a graph."""
+    """Part of a graph that a convolution reads."""
 
     rows: Any
     """float [nodes, columns]; between two types a pair of the source's and the target's."""

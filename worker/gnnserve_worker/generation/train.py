@@ -85,7 +85,7 @@ class Blocks(Protocol):
         """The items in batches; with `random` in an order that it draws."""
 
     def block(self, seeds: np.ndarray, key: int) -> Any:
-        """A block for seeds, numbers of nodes, of the kind that its networks read. Equal keys draw the same neighbours."""
+        """A block for seeds, numbers of nodes, as its networks read one. Equal keys draw the same neighbours."""
 
 
 def learn(
