@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pytest
+import torch
 from tests.support.models.random_layers import Case, RandomGraph, case_of, one_type, several_types
 
 from gnnserve_api.files.layers import (
@@ -26,6 +27,7 @@ from gnnserve_api.files.layers import (
     TypeProductsManifest,
 )
 from gnnserve_api.files.programs import ProgramManifest
+from gnnserve_worker.generation.layer_modules import LayersModule, load_canonical, tensors_of
 from gnnserve_worker.generation.programs.running import ProgramScores
 from gnnserve_worker.layers.contract import program_of
 from gnnserve_worker.layers.runner import LayersRunner
@@ -178,6 +180,43 @@ def test_embeddings_are_what_the_head_reads_or_the_last_layer(layers: int) -> No
     (expected,) = LayersRunner(below, inner, GRAPH.data.schema).run(laid.arrays, (inner.scores,), [9])
     np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found[1], case.scores[nodes], rtol=0, atol=case.tolerance)
+
+
+@pytest.mark.parametrize("name", ["GraphSAGE", "GATv2, with edges", "GINE", "GCN, not normalised", "PNA"])
+def test_samples_of_fewer_neighbours_answer_as_the_module_over_all_that_was_drawn(name: str) -> None:
+    """Layers compute the rows that are read alone; the module computes all of them."""
+    layer = LayerManifest((CONVOLUTIONS.get(name, SAGE),), norm=Norm.BATCH, activation=Activation.RELU)
+    case = case_of(np.random.default_rng(3), GRAPH, LayersManifest((layer, layer), BEFORE))
+    program, schema, nodes = program_of_case(case), GRAPH.data.schema, np.array([7, 0, 21, 3])
+    runner = LayersRunner(case.tensors, program, schema)
+    laid = ProgramScores(program, GRAPH.as_programs_read, runner, fanouts=(3, 2)).lay_out(nodes)
+    module = LayersModule(case.layers, schema, GRAPH.columns).eval()
+    load_canonical(module, case.tensors)
+    with torch.no_grad():
+        expected = module(tensors_of(program, schema, laid.arrays))[: len(nodes)].numpy()
+    (found,) = runner.run(laid.arrays, (program.scores,), len(nodes))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=case.tolerance)
+
+
+def test_degrees_of_the_graph_are_exact_with_any_fanouts() -> None:
+    """A sample of one neighbour that stands for the list: its weight times the length of the list."""
+    case = case_of(np.random.default_rng(3), GRAPH, LayersManifest((LayerManifest((GCN,)),)))
+    program, schema = program_of_case(case), GRAPH.data.schema
+    runner, graph = LayersRunner(case.tensors, program, schema), GRAPH.as_programs_read
+    laid = ProgramScores(program, graph, runner, fanouts=(1,)).lay_out(np.arange(60))
+    (found,) = runner.run(laid.arrays, (program.scores,), 60)
+    lists = graph.lists
+    lengths = np.diff(lists.indptr)
+    targets = np.repeat(np.arange(60), lengths)
+    degrees = 1 + np.bincount(targets[lists.indices != targets], minlength=60)
+    names = laid.arrays["features_0"]
+    rows = np.stack([names[number] / degrees[number] for number in range(60)])
+    for source, target in laid.arrays["edges_0"].T:
+        if source != target:
+            weight = lengths[target] / np.sqrt(degrees[source] * degrees[target])
+            rows[target] += weight * names[source]
+    weight, bias = (case.tensors[f"layers.0.convs.0.{name}"] for name in ("lin.weight", "bias"))
+    np.testing.assert_allclose(found, rows @ weight.T + bias, rtol=1e-4, atol=1e-4)
 
 
 def test_threads_do_not_disturb_each_other() -> None:

@@ -65,14 +65,12 @@ class TypeTail:
 @dataclass(frozen=True, slots=True)
 class CombinedLayer:
     manifest: LayerManifest
+    hops: int
+    """Hops that it reads."""
     convolutions: tuple[RelationConvolution, ...]
     tails: Mapping[int, TypeTail]
     before: Mapping[int, tuple[Change, ...]]
     """Norm and activation of each type that stand before the convolutions."""
-
-    @property
-    def hops(self) -> int:
-        return self.manifest.hops
 
     def run(
         self, rows: Rows, network_input: Rows, lists: Mapping[int, RelationLists], wanted: Sequence[int],
@@ -144,7 +142,7 @@ def build_layer(layer: LayerManifest, widths: LayerWidths, schema: GraphSchema, 
         type_: tuple(_in_order(layer, _norm(layer, type_, tensors), _activation(layer, type_, tensors)))
         for type_ in (widths.inputs if layer.is_pre_activated else ())
     }
-    return CombinedLayer(layer, convolutions, tails, before)
+    return CombinedLayer(layer, layer.hops, convolutions, tails, before)
 
 
 def _build_tail(layer: LayerManifest, type_: int, tensors: Tensors) -> TypeTail:

@@ -159,6 +159,7 @@ _RELU, _LEAKY_RELU, _ELU, _SELU, _GELU, _SILU, _TANH = (
 )  # fmt: skip
 _SELU_ALPHA, _SELU_SCALE = np.float32(1.6732632423543772), np.float32(1.0507009873554805)
 _ROOT_HALF = np.float32(math.sqrt(0.5))
+_NEAR = np.float32(-0.5)
 _LEAST_LENGTH = np.float32(1e-12)
 """torch's, below which lengths count as that."""
 
@@ -231,7 +232,7 @@ def _activate(code: int, slope: np.float32, rows: np.ndarray) -> None:
             flat[place] *= _sigmoid(flat[place])
     elif code == _TANH:
         for place in range(len(flat)):
-            flat[place] = np.float32(2.0) * _sigmoid(np.float32(2.0) * flat[place]) - np.float32(1.0)
+            flat[place] = _tanh(flat[place])
     else:
         for place in range(len(flat)):
             flat[place] = _sigmoid(flat[place])
@@ -247,9 +248,25 @@ _NORMS_OF_ROWS: Mapping[Norm, Callable[[Tensors, float], tuple[Change, ...]]] = 
 
 
 @inlined
-def _exponential_less_one(value: float) -> np.float32:
-    """exp(value) - 1 of a number below 0."""
-    return exponential(value) - np.float32(1.0)
+def _exponential_less_one(value: Any) -> Any:
+    """exp(value) - 1 of a number below 0: by its series near 0, where the difference would have few digits."""
+    series = np.float32(1 / 40320) * value + np.float32(1 / 5040)
+    series = series * value + np.float32(1 / 720)
+    series = series * value + np.float32(1 / 120)
+    series = series * value + np.float32(1 / 24)
+    series = series * value + np.float32(1 / 6)
+    series = series * value + np.float32(0.5)
+    series = series * value * value + value
+    return series if value > _NEAR else exponential(value) - np.float32(1.0)
+
+
+@inlined
+def _tanh(value: Any) -> Any:
+    """tanh(x) = (1 - exp(-2|x|)) / (1 + exp(-2|x|)), with the sign of x. NaN stays NaN."""
+    less = _exponential_less_one(np.float32(-2.0) * abs(value))
+    found = -less / (np.float32(2.0) + less)
+    found = found if value > 0 else -found
+    return found if value == value else value  # noqa: PLR0124
 
 
 @inlined

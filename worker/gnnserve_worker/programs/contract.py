@@ -126,8 +126,11 @@ def _weights(each: ProgramInput, source: _Source) -> np.ndarray:
         laid: np.ndarray = weights.of_neighbours[places]
         return laid
     own = np.ones(int(numbered.nodes_per_hop[0, :-1].sum()), np.float32)
-    rows = np.searchsorted(source.sample.starts, places, side="right") - 1
-    own[numbered.edges[0][1]] = weights.of_itself[rows]
+    targets = numbered.edges[0][1]
+    # Edges of a target stand together.
+    firsts = np.flatnonzero(np.diff(targets, prepend=-1))
+    rows = np.searchsorted(source.sample.starts, places[firsts], side="right") - 1
+    own[targets[firsts]] = weights.of_itself[rows]
     return own
 
 

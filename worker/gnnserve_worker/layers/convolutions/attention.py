@@ -23,8 +23,9 @@ from gnnserve_worker.layers.lists import Columns
 from gnnserve_worker.layers.memory import RunMemory
 from gnnserve_worker.models.network import Linear, PerHead
 from gnnserve_worker.tables.attention import exponential, leaky
+from gnnserve_worker.tables.table import NO_SCALES
+from gnnserve_worker.tables.vectors import dot_row
 
-_LANES = 8
 _LEAST_TOTAL = np.float32(1e-16)
 """torch_geometric's, by which an empty list is no division by 0."""
 
@@ -118,7 +119,7 @@ class JointAttention(BuiltConvolution):
         scores, own = memory.rows(edges, self.heads), memory.rows(count if self.has_self_loops else 0, self.heads)
         _joint_scores(
             products, of_target(step.targets[:count], memory), self.attention, lists.columns(self.edge_columns),
-            self.edge_matrix, lists.sources, lists.bounds, self.slope, scores, own,
+            self.edge_matrix, lists.sources, lists.bounds, self.slope, scores, own, NO_SCALES,
         )  # fmt: skip
         summed, columns = memory.rows(count, products.shape[1]), products.shape[1] // self.heads
         _sum_attended(scores, own, products, lists.sources, lists.bounds, columns, columns, summed)
@@ -154,7 +155,7 @@ class ProductAttention(BuiltConvolution):
         edge_rows = lists.columns(self.edge_columns)
         scores = memory.rows(int(lists.bounds[count]), self.heads)
         queries = self.query(step.targets[:count], memory)
-        _product_scores(products, queries, edge_rows, lists.sources, lists.bounds, scores)
+        _product_scores(products, queries, edge_rows, lists.sources, lists.bounds, scores, NO_SCALES)
         summed = memory.rows(count, self.heads * (products.shape[1] + edge_rows.shape[1] + 1))
         _sum_with_edges(scores, products, edge_rows, lists.sources, lists.bounds, summed)
         return summed
@@ -206,12 +207,13 @@ def _add_scores(
 def _joint_scores(
     of_sources: np.ndarray, of_targets: np.ndarray, attention: np.ndarray, edge_rows: np.ndarray,
     edge_matrix: np.ndarray, sources: np.ndarray, bounds: np.ndarray, slope: float, scores: np.ndarray,
-    own: np.ndarray,
+    own: np.ndarray, no_scales: np.ndarray,
 ) -> None:  # fmt: skip
     """Fill in scores as `_add_scores` does."""
     heads, width, columns = scores.shape[1], edge_matrix.shape[0], len(attention)
     of_head = columns // heads
-    joint, mean = np.empty(columns, np.float32), np.empty(width, np.float32)
+    by_head, mean = np.empty((heads, of_head), np.float32), np.empty(width, np.float32)
+    joint = by_head.reshape(-1)
     for target in range(len(of_targets)):
         mean[:] = 0.0
         others = 0
@@ -236,11 +238,9 @@ def _joint_scores(
                 for column in range(columns):
                     joint[column] += number * edge_matrix[place, column]
             for column in range(columns):
-                joint[column] = leaky(joint[column], slope) * attention[column]
+                joint[column] = leaky(joint[column], slope)
             for head in range(heads):
-                score = np.float32(0.0)
-                for column in range(head * of_head, (head + 1) * of_head):
-                    score += joint[column]
+                score = dot_row(by_head, no_scales, head, of_head, attention, head * of_head)
                 if edge < end:
                     scores[edge, head] = score
                 else:
@@ -250,35 +250,19 @@ def _joint_scores(
 @kernel
 def _product_scores(
     rows: np.ndarray, queries: np.ndarray, edge_rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray,
-    scores: np.ndarray,
+    scores: np.ndarray, no_scales: np.ndarray,
 ) -> None:  # fmt: skip
     heads, columns, width = scores.shape[1], rows.shape[1], edge_rows.shape[1]
+    flat, stride = queries.reshape(-1), queries.shape[1]
     for target in range(len(queries)):
         for edge in range(bounds[target], bounds[target + 1]):
-            row = rows[sources[edge]]
+            source = sources[edge]
             for head in range(heads):
-                query = queries[target, head * columns : (head + 1) * columns]
-                score = _dot(query, row)
+                score = dot_row(rows, no_scales, source, columns, flat, target * stride + head * columns)
                 first = heads * columns + head * width
                 for place in range(width):
                     score += queries[target, first + place] * edge_rows[edge, place]
                 scores[edge, head] = score
-
-
-@inlined
-def _dot(one: np.ndarray, two: np.ndarray) -> np.float32:
-    """In eight sums, which become a vector."""
-    sums = np.zeros(_LANES, np.float32)
-    whole = len(one) // _LANES * _LANES
-    for place in range(0, whole, _LANES):
-        for lane in range(_LANES):
-            sums[lane] += one[place + lane] * two[place + lane]
-    total = np.float32(0.0)
-    for lane in range(_LANES):
-        total += sums[lane]
-    for place in range(whole, len(one)):
-        total += one[place] * two[place]
-    return total
 
 
 @inlined
