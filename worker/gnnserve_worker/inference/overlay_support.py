@@ -109,7 +109,7 @@ def _narrowed(features_of: FeaturesOf | None, columns: FeatureColumns) -> Featur
 def _why_none(loaded: LoadedRevision, manifest: RevisionManifest, needed: Capabilities) -> str:
     """Empty: something can be brought."""
     if not any(point_of(variant).capabilities.cover(needed) for variant in manifest.variants):
-        return "its variants read features that were propagated over the graph as it was generated"
+        return "its variants read rows that were propagated over the graph as it was generated"
     if not loaded.new_nodes.types:
         return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"
     return ""
