@@ -279,6 +279,12 @@ def test_contracts_that_cannot_be_are_told(inputs: tuple[ProgramInput, ...], wor
     assert re.search(words, problem), problem
 
 
+def test_inputs_by_layer_are_of_graphs_of_one_type() -> None:
+    inputs = (ProgramInput("rows", InputRole.ROWS), ProgramInput("edges_1", InputRole.LAYER_EDGES, layer=1))
+    (problem,) = contract_problems(manifest_of(inputs), SCHEMA)
+    assert "rows, edges_1 are by layer, which programs over one type have" in problem
+
+
 def test_weights_of_neighbours_are_of_graphs_of_one_type() -> None:
     (problem,) = contract_problems(manifest_of((ProgramInput("w", InputRole.NORMALISED_WEIGHTS),)), SCHEMA)
     assert re.match("w is weights of neighbours, which samples over one type have, .*set readsDegrees", problem)

@@ -453,12 +453,6 @@ def test_relations_of_two_inputs_that_are_exchanged_are_named_as_the_cause(tmp_p
     assert "exchange the relations of knows and likes in spec.model.program.inputs" in refusal
 
 
-def test_inputs_by_layer_are_of_graphs_of_one_type(given: Given) -> None:
-    program = contract()
-    program["inputs"] = [{"name": "rows", "is": "Rows"}, {"name": "edges_1", "is": "LayerEdges", "layer": 1}]
-    assert "rows, edges_1 are by layer, which programs over one type have" in given.refusal(program)
-
-
 def test_features_of_a_type_that_has_none_are_refused_by_its_name(given: Given) -> None:
     given.source["withoutFeatures"] = ["item"]
     assert "x_item is features of type 'item', whose nodes have none" in given.refusal(contract())
