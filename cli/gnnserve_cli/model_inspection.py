@@ -12,12 +12,13 @@ import yaml
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.layer_fields import layer_fields
+from gnnserve_api.spec.model import Architecture
 from gnnserve_cli.render import count, facts_table, output, print_json, put
 from gnnserve_worker.generation.checkpoint_architecture import architecture_fields
-from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.readers.files import read_tensor_file
 from gnnserve_worker.readers.misfit import AS_PROGRAM
-from gnnserve_worker.readers.reading import ReadLayers, read_layers
+from gnnserve_worker.readers.reading import NO_LAYERS, ReadLayers, read_layers
 
 _SAFETENSORS = ".safetensors"
 _SHOWN = 12
@@ -34,7 +35,14 @@ def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
         _write(out, tensors)
     uri = out or file.with_suffix(_SAFETENSORS)
     model = _model(read, fields, uri)
-    assumed = list(read.assumed) if fields is None else _assumed_of(fields["architecture"])
+    types, assumed = read.names.types, list(read.assumed)
+    if fields is not None:
+        registered = ARCHITECTURES[Architecture(fields["architecture"])]
+        is_typed = bool(types[0]) or registered.one_type is None
+        types = types if types[0] or not is_typed else ("TYPE",)  # which a RGCNConv does not name
+        spec = registered.relational if is_typed else registered.one_type
+        assumed = [] if spec is None else [f"{name}: {value}" for name, value in spec.assumptions.items()]
+        assumed += [f"layers: none ({NO_LAYERS})"] * read.description.is_perceptron
     if as_json:
         print_json(
             {
@@ -50,8 +58,10 @@ def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
     if model is None:
         put(console, "", *_not_read(read))
         return
-    put(console, "", facts_table(list(_places(read))), "", "This manifest would serve it:", "")
-    console.file.write(_manifest(model, read.names.types))
+    if read.is_whole:
+        put(console, "", facts_table(list(_places(read))))
+    put(console, "", "This manifest would serve it:", "")
+    console.file.write(_manifest(model, types))
     notes = [f"- {uri} is written by --out {uri}, or safetensors.torch.save_file."] * (out is None and uri != file)
     put(console, "", "The file does not tell, and it is assumed (correct what your model has otherwise):")
     put(console, *(f"- {one}" for one in assumed), *notes)
@@ -68,10 +78,6 @@ def _model(read: ReadLayers, fields: Mapping[str, Any] | None, uri: Path) -> dic
     fanouts = [-1] * sum(layer.hops for layer in read.layers.layers) or [0]
     listed = layer_fields(read.layers, read.names.types, read.names.relations)
     return {**checkpoint, **listed, "fanouts": fanouts}
-
-
-def _assumed_of(architecture: str) -> list[str]:
-    return [f"{name}: {value}" for name, value in spec_of(architecture).assumptions.items()]
 
 
 def _not_read(read: ReadLayers) -> Sequence[str]:

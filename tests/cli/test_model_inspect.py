@@ -115,6 +115,25 @@ def test_layers_of_relations_name_their_types(tmp_path: Path) -> None:
     assert "- spec.graph.source.typed.target: user (the type that is scored)" in printed
 
 
+def test_an_architecture_over_several_types_is_called_by_its_name(tmp_path: Path) -> None:
+    import torch_geometric.nn as pyg
+
+    net = nn.ModuleDict({
+        "encoders": nn.ModuleDict({"user": nn.Linear(4, 8)}),
+        "convs": nn.ModuleList([pyg.RGCNConv(8, 8, 3, num_bases=2), pyg.RGCNConv(8, 2, 3, num_bases=2)]),
+    })  # fmt: skip
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+
+    code, printed = _inspected(str(tmp_path / "model.safetensors"))
+
+    assert code == 0, printed
+    spec = _manifest(printed)["spec"]
+    fields = {"architecture": "RGCN", "hidden": 8, "bases": 2, "fanouts": [-1, -1]}
+    assert {name: spec["model"][name] for name in fields} == fields
+    assert "typed" in spec["graph"]["source"]
+    assert "- order of relations: as `gnnserve graph inspect` lists them" in printed
+
+
 def test_a_file_that_no_reader_knows_has_the_program_as_its_way(tmp_path: Path) -> None:
     save_file({"gate.theta": torch.ones(3), "lin.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
 

@@ -363,3 +363,25 @@ def test_a_file_gives_what_it_is_read_as_and_every_tensor_once(name: str) -> Non
     assert all(tensor.dtype == np.float32 and tensor.flags.c_contiguous for tensor in tensors.values())
     again = match(read.layers, SCHEMA, tensors, {key: tensor.shape for key, tensor in tensors.items()})
     assert all(np.array_equal(again[key], tensors[key]) for key in tensors)
+
+
+def test_a_file_of_many_products_is_read_in_their_order() -> None:
+    pyg = _pyg()
+    parts = [nn.Linear(HIDDEN, HIDDEN) for _ in range(12)]
+    model = Written(
+        lambda self, x, edges, _: x, lin_in=nn.Linear(COLUMNS, HIDDEN), conv=pyg.SAGEConv(HIDDEN, HIDDEN), mlp=parts,
+        out=nn.Linear(HIDDEN, CLASSES),
+    )  # fmt: skip
+    read = read_layers(_state(model))
+    assert read.is_whole
+    assert [len(read.layers.before[0].products), len(read.layers.head)] == [1, 13]
+
+
+def test_convolutions_under_different_names_are_listed_as_an_assumption() -> None:
+    pyg = _pyg()
+    model = Written(
+        lambda self, x, edges, _: x, first=pyg.SAGEConv(COLUMNS, HIDDEN), last=pyg.SAGEConv(HIDDEN, CLASSES)
+    )
+    read = read_layers(_state(model))
+    assert read.is_whole
+    assert "layers: first, last (one behind the other, over the same edges)" in read.assumed

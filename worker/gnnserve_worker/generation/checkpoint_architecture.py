@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.generation.checkpoint_description import architecture_of, refusal_of
 from gnnserve_worker.generation.checkpoint_layout import layout_of
+from gnnserve_worker.generation.checkpoint_over_relations import fields_over_relations
 from gnnserve_worker.generation.checkpoint_over_rows import WantedOverRows
 from gnnserve_worker.generation.checkpoint_settings import samples_nothing, sizes_of, tells_hops
 from gnnserve_worker.models.architecture import Axis
@@ -22,8 +23,9 @@ from gnnserve_worker.readers.parts import shapes_of
 
 
 def architecture_fields(tensors: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """Fields of `spec.model` over a graph of one type, all neighbours read; None: the file is of no architecture, or
-    says too little of one, as a perceptron that may have read propagated features."""
+    """Fields of `spec.model`, all neighbours read; None: the file is of no architecture."""
+    if (fields := fields_over_relations(shapes_of(tensors))) is not None:
+        return fields
     description = describe(shapes_of(tensors))
     if refusal_of(description) is not None or (architecture := architecture_of(description)) is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gnnserve_api.files.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
@@ -16,7 +17,7 @@ from gnnserve_worker.generation.checkpoint_description import (
 from gnnserve_worker.generation.checkpoint_layout import LayoutError, in_order
 from gnnserve_worker.models.architecture import RelationalShape, RelationalSpec
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.models.registry import Tensors, relational_spec_of
+from gnnserve_worker.models.registry import ARCHITECTURES, Tensors, relational_spec_of
 from gnnserve_worker.readers.description import CheckpointDescription, describe, relation_of, steps_of
 from gnnserve_worker.readers.misfit import MisfitError
 
@@ -44,6 +45,30 @@ class WantedOverRelations:
         if renamed == expected:
             return {names.get(key, key): tensor for key, tensor in tensors.items()}
         raise MisfitError(*_misfit(description, names, unclear, renamed, self.architecture, self.shape))
+
+
+def fields_over_relations(shapes: Shapes) -> dict[str, Any] | None:
+    """Fields of `spec.model` of a file over several types, all neighbours read; None: it is of no architecture that
+    reads them, or of one type as well."""
+    description = describe(shapes)
+    layers = [layer for layer in description.layers if not _is_input(layer.name)]
+    owners = {relational_architecture_of(layer) for layer in layers}
+    held = owners.pop() if len(owners) == 1 and not description.others else None
+    if held is None or not (ARCHITECTURES[held].one_type is None or all(relation_of(one.name) for one in layers)):
+        return None
+    try:
+        names = _names_here(description)
+    except LayoutError:
+        return None
+    found = {names.get(key, key): size for key, size in shapes.items()}
+    count, own_fields = _layers(found), relational_spec_of(held).own_fields
+    fields: dict[str, Any] = {"architecture": str(held), "hidden": _hidden(found, count)}
+    if "heads" in own_fields:
+        heads = _heads(found, count)
+        fields |= {"heads": heads[0], "outputHeads": heads[-1]}
+    if "bases" in own_fields:
+        fields["bases"] = _bases(found)
+    return {name: value for name, value in fields.items() if value is not None} | {"fanouts": [-1] * count}
 
 
 def _misfit(
@@ -106,7 +131,7 @@ def _first_misfit(found: Shapes, expected: Shapes, shown: Mapping[str, str], wha
 
 def _settings(found: Shapes, held: Architecture, shape: RelationalShape) -> tuple[list[str], RelationalShape]:
     """What spec.model has to say, and the network that it then is. `found`: under the names that are read."""
-    layers = 1 + max((int(match[1]) for key in found if (match := re.match(r"convs\.(\d+)\.", key))), default=0)
+    layers = _layers(found)
     hidden, settings = _hidden(found, layers) or shape.hidden, []
     if layers != shape.layers:
         settings.append(f"give {layers} fan-outs, one per layer")
@@ -119,13 +144,28 @@ def _settings(found: Shapes, held: Architecture, shape: RelationalShape) -> tupl
     elif shape.attention is not None:
         settings.append("leave out spec.model.heads and outputHeads")
     if "bases" in own_fields:
-        bases = next((size[1] for key, size in found.items() if key.endswith(".comp")), None)
+        bases = _bases(found)
         if bases != shape.bases:
             settings.append(f"set spec.model.bases to {bases}" if bases is not None else "leave out spec.model.bases")
         fitting = replace(fitting, bases=bases)
     elif shape.bases is not None:
         settings.append("leave out spec.model.bases")
     return settings, fitting
+
+
+def _layers(found: Shapes) -> int:
+    return 1 + max((int(match[1]) for key in found if (match := re.match(r"convs\.(\d+)\.", key))), default=0)
+
+
+def _bases(found: Shapes) -> int | None:
+    return next((size[1] for key, size in found.items() if key.endswith(".comp")), None)
+
+
+def _heads(found: Shapes, layers: int) -> list[int]:
+    return [
+        next((size[1] for key, size in found.items() if re.fullmatch(rf"convs\.{layer}\..*att_src", key)), 1)
+        for layer in range(layers)
+    ]
 
 
 def _hidden(found: Shapes, layers: int) -> int | None:
@@ -145,10 +185,7 @@ def _hidden(found: Shapes, layers: int) -> int | None:
 
 
 def _attention(found: Shapes, layers: int, shape: RelationalShape, settings: list[str]) -> AttentionManifest:
-    heads = [
-        next((size[1] for key, size in found.items() if re.fullmatch(rf"convs\.{layer}\..*att_src", key)), 1)
-        for layer in range(layers)
-    ]
+    heads = _heads(found, layers)
     stated = shape.attention
     slope = 0.2 if stated is None else stated.negative_slope
     if stated is None or (layers > 1 and heads[0] != stated.heads):

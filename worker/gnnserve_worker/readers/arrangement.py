@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations, product
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from gnnserve_api.files.layers import (
     Activation,
@@ -217,6 +217,9 @@ def _put_layers(found: Arrangement, groups: Sequence[ModuleGroup], stated: State
         if place < len(places):
             places[place].is_pre_activated = True
     found.layers = places
+    if len({stem_of(one.name) for one in places}) > 1 and not stated.convolutions:
+        order = ", ".join(one.name for one in places)
+        found.assumed.append(Assumption("layers", order, "one behind the other, over the same edges"))
     if _follows(places) or not places:
         return
     others = [list(one) for one in permutations(places) if _follows(one)] if len(places) <= _MOST_PERMUTED else []
@@ -261,6 +264,10 @@ def _choose_widths(found: Arrangement, stated: Stated) -> None:
 # --- products before and behind the layers, and residuals
 
 
+_Reading: TypeAlias = tuple[JumpingKnowledge, bool, set[int]]
+"""What a head reads of the layers, whether features stand beside, and how wide that may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Split:
     before: tuple[ProductPlace, ...]
@@ -290,13 +297,16 @@ def _put_products(found: Arrangement, products: list[ProductPlace], stated: Stat
 def _perceptron(products: Sequence[ProductPlace], before: int) -> _Split:
     """All products behind each other, where they fit. `before`: how many stand before layers without tensors."""
     for order in permutations(products) if len(products) <= _MOST_PERMUTED else [tuple(products)]:
-        if all(one.width in two.inputs for one, two in pairwise(order)):
+        if _are_behind_each_other(order):
             return _Split(tuple(order[:before]), tuple(order[before:]), JumpingKnowledge.LAST, False, 0)
     return _Split((), (), JumpingKnowledge.LAST, False, 0)
 
 
 def _splits(found: Arrangement, products: Sequence[ProductPlace], stated: Stated) -> Iterator[_Split]:
     first = {one.inputs for one in found.layers[0].convolutions.values()}
+    if len(products) > _MOST_PERMUTED:
+        yield from _splits_in_order(first, _readings(found, first, stated), products, stated)
+        return
     for before in _chains_to(first, products):
         if stated.before not in (None, len(before)):
             continue
@@ -313,9 +323,33 @@ def _splits(found: Arrangement, products: Sequence[ProductPlace], stated: Stated
     yield _Split((), (), JumpingKnowledge.LAST, False, -20 * len(products) - 100)
 
 
-def _readings(
-    found: Arrangement, features: set[int], stated: Stated
-) -> Iterator[tuple[JumpingKnowledge, bool, set[int]]]:
+def _splits_in_order(
+    first: set[int], readings: Iterator[_Reading], products: Sequence[ProductPlace], stated: Stated
+) -> Iterator[_Split]:
+    """Splits of many products: those that stand first in their order, and those that stand last."""
+    before = [
+        tuple(products[:count])
+        for count in range(len(products) + 1)
+        if stated.before in (None, count) and _are_behind_each_other(products[:count])
+    ]
+    for jumping, reads_input, widths in readings:
+        for start in range(len(products) + 1):
+            head = tuple(products[start:])
+            if not _are_behind_each_other(head) or stated.head not in (None, len(head)):
+                continue
+            for chain in before:
+                fits = not (head and not head[0].inputs & widths) and not (chain and chain[-1].width not in first)
+                if fits and len(chain) <= start:
+                    score = _score(chain, 1) + _score(head, -1) - 20 * (start - len(chain))
+                    yield _Split(chain, head, jumping, reads_input, score)
+    yield _Split((), (), JumpingKnowledge.LAST, False, -20 * len(products) - 100)
+
+
+def _are_behind_each_other(products: Sequence[ProductPlace]) -> bool:
+    return all(one.width in two.inputs for one, two in pairwise(products))
+
+
+def _readings(found: Arrangement, features: set[int], stated: Stated) -> Iterator[_Reading]:
     """What the head may read, and how wide that is."""
     last = {width for one in found.layers[-1].convolutions.values() for width in one.widths}
     every = {sum(widths) for widths in product(*(one.one.widths for one in found.layers))}

@@ -19,7 +19,7 @@ from gnnserve_api.files.layers import (
     ConvolutionManifest,
     DegreeScaler,
 )
-from gnnserve_worker.readers.description import CheckpointLayer
+from gnnserve_worker.readers.description import CheckpointLayer, relation_of
 from gnnserve_worker.readers.parts import (
     Assumption,
     Taken,
@@ -135,8 +135,11 @@ class _Sage:
         root = "lin_r.weight" in tensors
         own = tensors["lin_r.weight"].shape[1] if root else aggregated
         projects = "lin.weight" in tensors
-        inputs = tensors["lin.weight"].shape[1] if projects else own if aggregated % own == 0 else aggregated
-        count = aggregated // inputs if aggregated % inputs == 0 else 1
+        # Several aggregates stand beside each other; between types, widths of both ends are each their own.
+        relation = relation_of(module.name)
+        is_within_type = relation is None or relation["source"] == relation["target"]
+        count = aggregated // own if is_within_type and aggregated % own == 0 else 1
+        inputs = tensors["lin.weight"].shape[1] if projects else aggregated // count
         tensors |= {name: spread(module, name, inputs) for name in temperatures}
         is_pooled = "fc_pool.weight" in module.shapes
         aggregations = (Aggregation.MAX,) if is_pooled else _PLAIN_AGGREGATIONS[:count]

@@ -30,6 +30,8 @@ from gnnserve_worker.readers.names import EVERYWHERE
 from gnnserve_worker.readers.parts import Assumption, Taken, TakenTensors, shapes_of, spread, taken, zeros
 
 _ONE_RELATION = RelationKey()
+NO_LAYERS = "APPNP has no tensors, and a layer of one's own that sums neighbours may have those of a Linear"
+"""Why a file of matrices alone may be more than a perceptron."""
 _OF_ROWS = (
     "of each row, as torch.nn.LayerNorm has it; torch_geometric's without mode=node reads the whole graph, and cannot "
     "be served"
@@ -151,7 +153,7 @@ class _Writer:
             self._assume("layers[].combine", "Sum", "of what relations give to a type")
             self._assume("spec.graph.source.typed.target", self._names.types[0], "the type that is scored")
         if not layers:
-            self._assume("layers", "none", "nothing of a graph has tensors here; APPNP would have none")
+            self._assume("layers", "none", NO_LAYERS)
         return LayersManifest(layers, before, found.jumping, head, found.head_reads_input)
 
     def _assume(self, field: str, value: str, why: str = "") -> None:
