@@ -39,7 +39,7 @@ from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
 from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL, spec_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
-from gnnserve_worker.programs.numbering import number_sample, relations_of
+from gnnserve_worker.programs.numbering import number_sample, own_weights, relations_of
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights, Scratch, sample_neighbours
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
@@ -186,7 +186,8 @@ def _number_for_programs() -> None:
     graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES).graph
     seeds = np.arange(2, dtype=np.int64)
     sample = sample_neighbours(graph.indptr, graph.indices, seeds, (2, 2), 0, Scratch(), share=True)
-    number_sample(sample, relations_of(graph.schema))
+    numbered = number_sample(sample, relations_of(graph.schema))
+    own_weights(numbered, sample.starts, np.ones(len(sample.nodes), np.float32))
 
 
 def _compute_in_bfloat16_anywhere() -> None:

@@ -104,26 +104,30 @@ def _spreads(
     rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray, weights: np.ndarray, out: np.ndarray, first: int,
     is_root: bool,
 ) -> None:  # fmt: skip
-    """Mean of the squares less the square of the mean, or its root."""
+    """Mean of the squares less the square of the mean, or its root: as the mean of the squares of what is left once the
+    mean is taken off, since the difference of two large numbers has few digits."""
     columns = rows.shape[1]
-    squares = np.empty(columns, np.float32)
+    mean = np.empty(columns, np.float32)
     for target in range(len(out)):
         line = out[target, first : first + columns]
         for column in range(columns):
             line[column] = 0.0
-            squares[column] = 0.0
+            mean[column] = 0.0
         begin, end = bounds[target], bounds[target + 1]
+        share = np.float32(1.0) / np.float32(max(end - begin, 1))
+        for edge in range(begin, end):
+            row = rows[sources[edge]]
+            weight = weights[edge] * share if len(weights) > 0 else share
+            for column in range(columns):
+                mean[column] += weight * row[column]
         for edge in range(begin, end):
             row = rows[sources[edge]]
             weight = weights[edge] if len(weights) > 0 else np.float32(1.0)
             for column in range(columns):
-                value = weight * row[column]
-                line[column] += value
-                squares[column] += value * value
-        count = np.float32(max(end - begin, 1))
+                left = weight * row[column] - mean[column]
+                line[column] += left * left
         for column in range(columns):
-            mean = line[column] / count
-            spread = squares[column] / count - mean * mean
+            spread = line[column] * share
             if is_root:
                 spread = np.sqrt(_LEAST_VARIANCE if spread < _LEAST_VARIANCE else spread)
                 spread = np.float32(0.0) if spread <= _LEAST_DEVIATION else spread

@@ -15,6 +15,7 @@ from gnnserve_worker.programs.numbering import (
     NumberedSample,
     kinds_of_seeds,
     number_sample,
+    own_weights,
     relations_of,
     seed_rows,
 )
@@ -120,18 +121,11 @@ def _seed_count(each: ProgramInput, source: _Source) -> np.ndarray:
 def _weights(each: ProgramInput, source: _Source) -> np.ndarray:
     """Weights of the edges of the only relation, in their order; or those of each node that has a list in the sample,
     where a node with an empty list has 1."""
-    weights, numbered = _weights_of(each, source.sample), source.numbered
-    (places,) = numbered.places
-    if not each.of_targets:
-        laid: np.ndarray = weights.of_neighbours[places]
-        return laid
-    own = np.ones(int(numbered.nodes_per_hop[0, :-1].sum()), np.float32)
-    targets = numbered.edges[0][1]
-    # Edges of a target stand together.
-    firsts = np.flatnonzero(np.diff(targets, prepend=-1))
-    rows = np.searchsorted(source.sample.starts, places[firsts], side="right") - 1
-    own[targets[firsts]] = weights.of_itself[rows]
-    return own
+    weights = _weights_of(each, source.sample)
+    if each.of_targets:
+        return own_weights(source.numbered, source.sample.starts, weights.of_itself)
+    laid: np.ndarray = weights.of_neighbours[source.numbered.places[0]]
+    return laid
 
 
 _OF_GRAPH: Mapping[InputRole, Callable[[ProgramInput, _Source], np.ndarray]] = {
