@@ -48,7 +48,7 @@ def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
             {
                 "file": str(file), "tensors": len(tensors), "looksLike": read.description.says(), "model": model,
                 "places": dict(_places(read)), "assumed": assumed if model else [], "unread": list(read.unread),
-                "problem": read.problem,
+                "unplaced": list(read.unplaced), "problem": read.problem,
             }
         )  # fmt: skip
         return
@@ -58,8 +58,10 @@ def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
     if model is None:
         put(console, "", *_not_read(read))
         return
-    if read.is_whole:
+    if fields is None or read.is_whole:
         put(console, "", facts_table(list(_places(read))))
+    if fields is None and read.unplaced:
+        put(console, "", _without_place(read))
     put(console, "", "This manifest would serve it:", "")
     console.file.write(_manifest(model, types))
     notes = [f"- {uri} is written by --out {uri}, or safetensors.torch.save_file."] * (out is None and uri != file)
@@ -73,7 +75,7 @@ def _model(read: ReadLayers, fields: Mapping[str, Any] | None, uri: Path) -> dic
     checkpoint = {"checkpoint": {"uri": str(uri)}}
     if fields is not None:
         return {**checkpoint, **fields}
-    if not read.is_whole:
+    if not read.is_known:
         return None
     fanouts = [-1] * sum(layer.hops for layer in read.layers.layers) or [0]
     listed = layer_fields(read.layers, read.names.types, read.names.relations)
@@ -89,6 +91,11 @@ def _not_read(read: ReadLayers) -> Sequence[str]:
     if read.problem:
         lines.append(f"Its layers do not follow each other: {read.problem}.")
     return [*lines, f"A way out: {AS_PROGRAM}."]
+
+
+def _without_place(read: ReadLayers) -> str:
+    modules = ", ".join(dict.fromkeys(_module_of(read, key) for key in read.unplaced))
+    return f"Nothing tells where {modules} stand: add them to layers, before or head, or the file is refused."
 
 
 def _places(read: ReadLayers) -> Sequence[tuple[str, str]]:

@@ -177,6 +177,19 @@ def _averaged_residual(self: Any, x: torch.Tensor, edges: torch.Tensor, _: torch
     return self.classifier(x)
 
 
+def _numbered(self: Any, x: torch.Tensor, edges: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    first = F.elu(self.bn1(self.conv1(x, edges))) + self.skip(x)
+    second = F.gelu(self.ln(self.conv2(first, edges))) + first
+    return self.mlp(torch.cat([first, second], dim=1))
+
+
+def _as_numbered(layers: LayersManifest) -> LayersManifest:
+    first, second = layers.layers
+    first = msgspec.structs.replace(first, activation=Activation.ELU, residual_place=ResidualPlace.BEHIND_ACTIVATION)
+    second = msgspec.structs.replace(second, activation=Activation.GELU, residual=Residual.ADDED)
+    return msgspec.structs.replace(layers, layers=(first, second))
+
+
 def _gin(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(), nn.Linear(outputs, outputs))
 
@@ -304,6 +317,15 @@ def _cases() -> Mapping[str, Case]:
             _then(_without_activation_before,
                   _each_layer(residual=Residual.ADDED, residual_place=ResidualPlace.BEHIND_ACTIVATION)),
         ),
+        "a numbered norm, one without a number, a skip and jumping knowledge": Case(
+            lambda: Written(
+                _numbered, conv1=pyg.GATv2Conv(COLUMNS, 4, heads=4), bn1=nn.BatchNorm1d(HIDDEN),
+                skip=nn.Linear(COLUMNS, HIDDEN), conv2=sage(HIDDEN, HIDDEN), ln=nn.LayerNorm(HIDDEN),
+                mlp=nn.Sequential(nn.Linear(2 * HIDDEN, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(),
+                                  nn.Linear(8, CLASSES)),
+            ),
+            _as_numbered,
+        ),
         "a perceptron": Case(
             lambda: Written(lambda self, x, edges, _: self.mlp(x), mlp=pyg.MLP([COLUMNS, 8, CLASSES]))
         ),
@@ -385,3 +407,13 @@ def test_convolutions_under_different_names_are_listed_as_an_assumption() -> Non
     read = read_layers(_state(model))
     assert read.is_whole
     assert "layers: first, last (one behind the other, over the same edges)" in read.assumed
+
+
+def test_a_norm_that_fits_nowhere_is_named_beside_what_is_read() -> None:
+    pyg = _pyg()
+    convs = [pyg.SAGEConv(COLUMNS, HIDDEN), pyg.SAGEConv(HIDDEN, CLASSES)]
+    read = read_layers(_state(Written(lambda self, x, edges, _: x, convs=convs, norm=nn.LayerNorm(COLUMNS))))
+    assert read.is_known
+    assert not read.is_whole
+    assert read.unplaced == ("norm.bias", "norm.weight")
+    assert len(read.layers.layers) == 2

@@ -100,7 +100,7 @@ def refused_layers(description: CheckpointDescription, unread: Sequence[Checkpoi
     notes = sorted({layer.kind.note for layer in unread if layer.kind.note})
     why = "no architecture has such layers" + (f" ({'; '.join(notes)})" if notes else "")
     shapes = {layer.key_of(name): shape for layer in description.layers for name, shape in layer.shapes.items()}
-    can_be_listed = not description.others and read_shapes(shapes).is_whole
+    can_be_listed = not description.others and read_shapes(shapes).is_known
     return CheckpointRefusal(problem, f"{why}: {f'{AS_LAYERS}; or ' * can_be_listed}{AS_PROGRAM}")
 
 

@@ -30,6 +30,7 @@ from gnnserve_worker.readers.names import (
     Scope,
     grouped,
     is_embedding,
+    is_of_list,
     is_residual,
     order_of,
     stands_before,
@@ -147,7 +148,9 @@ class Arrangement:
     head_reads_input: bool = False
     assumed: list[Assumption] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Tensors that have no place."""
+    """Tensors of modules that no network of layers has."""
+    unplaced: list[str] = field(default_factory=list)
+    """Tensors of norms, activations and products of which nothing tells where they stand."""
     problem: str = ""
     """Why the layers do not follow each other; empty: they do."""
 
@@ -291,7 +294,7 @@ def _put_products(found: Arrangement, products: list[ProductPlace], stated: Stat
     left = [one for one in products if one not in found.before and one not in found.head]
     for one in left:
         if not _is_residual_by_shape(found, one):
-            found.unread += [key for each in one.of.values() for taken in each.tensors.values() for key in taken.keys]
+            found.unplaced += [key for each in one.of.values() for taken in each.tensors.values() for key in taken.keys]
 
 
 def _perceptron(products: Sequence[ProductPlace], before: int) -> _Split:
@@ -502,14 +505,31 @@ def _hosts(found: Arrangement, stated: Stated) -> list[_Host]:
 
 
 def _put_norms(found: Arrangement, groups: Sequence[ModuleGroup], stated: Stated) -> None:
-    """Put norms and PReLUs where their names tell, and lists of them where they fit."""
+    """Put norms and PReLUs where their names tell, and lists of them where they fit: numbered ones first, since one
+    without a number may stand at any place that is left."""
     families: dict[str, list[ModuleGroup]] = {}
     for group in sorted(groups, key=lambda one: order_of(one.name)):
         if not _is_put_nearby(found, group, stated):
             families.setdefault(stem_of(group.name), []).append(group)
-    for family in families.values():
-        if not _is_put_in_order(found, family, stated):
-            found.unread += [key for group in family for key in group.tensors]
+    for _, family in sorted(families.items(), key=lambda one: "#" not in one[0]):
+        if not (_is_put_by_number(found, family, stated) or _is_put_in_order(found, family, stated)):
+            found.unplaced += [key for group in family for key in group.tensors]
+
+
+def _is_put_by_number(found: Arrangement, family: Sequence[ModuleGroup], stated: Stated) -> bool:
+    """Put each behind the layer of its number: `bn2` behind `conv2`."""
+    numbered = {
+        last_number(one.name): one
+        for one in _hosts(found, stated)
+        if one.layer is not None and is_of_list(one.name) is is_of_list(family[0].name)
+    }
+    chosen = [numbered.get(last_number(group.name)) for group in family]
+    pairs = [(one, group) for one, group in zip(chosen, family, strict=True) if one is not None]
+    if len(pairs) < len(family) or not all(one.is_free_for(group) for one, group in pairs):
+        return False
+    for one, group in pairs:
+        one.put(group)
+    return True
 
 
 def _is_put_nearby(found: Arrangement, group: ModuleGroup, stated: Stated) -> bool:
@@ -545,13 +565,13 @@ def _is_put_in_order(found: Arrangement, family: Sequence[ModuleGroup], stated: 
     single one without a number is used behind every layer that it fits."""
     hosts = _hosts(found, stated)
     hidden = [one for one in hosts if one.layer is not None and (not one.is_last or stated.places is not None)]
-    if stated.places is not None:
-        hidden = [one for one in hidden if one.is_free_for(family[0])]
-    is_single = len(family) == 1 and last_number(family[0].name) < 0 and len(hidden) > 1
-    if is_single and all(one.is_free_for(family[0]) for one in hidden):
-        for one in hidden:
+    free_layers = [one for one in hidden if one.is_free_for(family[0])]
+    if len(family) == 1 and last_number(family[0].name) < 0 and free_layers:
+        for one in free_layers:
             one.put(family[0])
-        found.assumed.append(Assumption("layers", f"{family[0].name} stands behind every layer", "it is one"))
+        if len(free_layers) > 1:
+            names = ", ".join(one.name for one in free_layers)
+            found.assumed.append(Assumption("layers", f"{family[0].name} stands behind {names}", "it is one"))
         return True
     free = [one for one in hosts if any(one.is_free_for(group) for group in family)]
     first = next((place for place, one in enumerate(free) if one.layer is not None), 0)

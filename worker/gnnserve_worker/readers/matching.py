@@ -49,7 +49,9 @@ def match(
         if name in shapes or _is_shared(name, taken, shapes, tensors)
         for key in one.keys
     }
-    unread = sorted({*read.unread, *(key for one in taken.values() for key in one.keys if key not in used)})
+    unread = sorted(
+        {*read.unread, *read.unplaced, *(key for one in taken.values() for key in one.keys if key not in used)}
+    )
     if lacking:
         raise MisfitError(*_lack(lacking, unread, shapes, read))
     _check_shapes({key: taken[key] for key in shapes if key in taken}, shapes)

@@ -81,6 +81,11 @@ def stem_of(name: str) -> str:
     return re.sub(r"\d+(?!.*\d)", "#", name)
 
 
+def is_of_list(name: str) -> bool:
+    """Whether the module stands in a list (`convs.0`), which counts from 0; attributes mostly count from 1."""
+    return name.rpartition(".")[2].isdigit()
+
+
 def words_of(name: str) -> set[str]:
     """Words of a name, in lower case: `gnn.lin_in1` has gnn, lin, in."""
     return {*_WORD.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())}

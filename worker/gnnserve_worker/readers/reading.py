@@ -68,13 +68,20 @@ class ReadLayers:
     assumed: tuple[str, ...]
     """What the file cannot tell, a line each, which begins with the field of spec.model."""
     unread: tuple[str, ...]
-    """Tensors that have no place in it. Where there are some, the layers are not the whole network."""
+    """Tensors that no network of layers has. Where there are some, the layers are not the whole network."""
+    unplaced: tuple[str, ...]
+    """Tensors of norms, activations and products that the layers lack, since nothing tells where they stand."""
     problem: str = ""
     """Why its layers do not follow each other; empty: they do."""
 
     @property
-    def is_whole(self) -> bool:
+    def is_known(self) -> bool:
+        """Whether all of it can be listed, though perhaps not where all of it stands."""
         return bool(self.taken) and not self.unread and not self.problem
+
+    @property
+    def is_whole(self) -> bool:
+        return self.is_known and not self.unplaced
 
     def tensors(self, of_file: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The network's tensors, float32, out of the file's."""
@@ -95,7 +102,7 @@ def read_shapes(shapes: Shapes, schema: GraphSchema | None = None, stated: State
     layers = writer.layers()
     return ReadLayers(
         description, layers, names, writer.taken, tuple(dict.fromkeys(map(str, (*found.assumed, *writer.assumed)))),
-        tuple(sorted({*found.unread, *writer.unread})), found.problem,
+        tuple(sorted({*found.unread, *writer.unread})), tuple(sorted(found.unplaced)), found.problem,
     )  # fmt: skip
 
 
