@@ -82,7 +82,6 @@ def test_convolutions_that_keep_their_width_need_none() -> None:
 @pytest.mark.parametrize(
     ("layers", "parts", "words"),
     [
-        ([SAGE], {"checkpoint": None}, "checkpoint must be given with layers"),
         ([SAGE], {"architecture": "GCN"}, "architecture must be left out with layers"),
         ([SAGE], {"hidden": 64}, "hidden must be left out with layers"),
         (

@@ -87,10 +87,6 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {"head": [{"width": 4}]},
     },
-    "checkpoint must be given with layers: the file that has their weights": {
-        **MINIMAL,
-        "model": {"layers": [_SAGE], "fanouts": [-1]},
-    },
     "fanouts must be one number for each of layers, and [0] without any": _of_layers(_SAGE, fanouts=[-1, -1]),
     "layers must be left out with a program, whose layers are in its file": {
         **MINIMAL,
@@ -381,8 +377,8 @@ BREAKS_RULE = {
         **MINIMAL,
         "variants": {"pruning": {"method": "Random", "stabilitySeeds": 2}},
     },
-    "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint or model.program, beside which nothing is "
-    "trained": {
+    "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint, model.program or model.layers: no columns are "
+    "ranked by networks that are trained here": {
         **MINIMAL,
         "model": {"checkpoint": {"uri": "file:///a.safetensors"}},
         "variants": {"pruning": {"stabilitySeeds": 2}},

@@ -269,8 +269,8 @@ class Model(ApiModel):
     """Products of the features before the first of `layers`, of each type of nodes. Empty: layers read the features."""
     layers: Annotated[tuple[LayerSpec, ...], Field(max_length=MAX_LAYERS)] | None = None
     """Layers of the network, first to last, in place of an architecture: each a convolution, norm, activation and
-    residual. The checkpoint has the weights, under whatever names. Empty: a perceptron, of `head` alone. Absent: the
-    model is of `architecture`."""
+    residual. Layers are trained, or the checkpoint has the weights, under whatever names. Empty: a perceptron, of
+    `head` alone. Absent: the model is of `architecture`."""
     jumping_knowledge: JumpingKnowledge = JumpingKnowledge.LAST
     """Rows that `head` reads of `layers`."""
     head: Products = ()
@@ -318,11 +318,6 @@ class Model(ApiModel):
     _layers_are_one_way = rule(
         "!has(self.layers) || !has(self.program)",
         "layers must be left out with a program, whose layers are in its file",
-    )
-
-    _layers_have_weights = rule(
-        "!has(self.layers) || has(self.checkpoint)",
-        "checkpoint must be given with layers: the file that has their weights",
     )
 
     _products_are_of_layers = rule(

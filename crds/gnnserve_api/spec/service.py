@@ -97,9 +97,9 @@ class GNNServiceSpec(ApiModel):
     """Stop generation and every worker, and keep the data."""
 
     _stability_is_of_trained_masters = rule(
-        f"!{MODEL_IS_GIVEN} || self.variants.pruning.stabilitySeeds == 0",
-        "variants.pruning.stabilitySeeds {self.variants.pruning.stabilitySeeds} must be 0 with a model.checkpoint or "
-        "model.program, beside which nothing is trained",
+        f"!({MODEL_IS_GIVEN} || has(self.model.layers)) || self.variants.pruning.stabilitySeeds == 0",
+        "variants.pruning.stabilitySeeds {self.variants.pruning.stabilitySeeds} must be 0 with a model.checkpoint, "
+        "model.program or model.layers: no columns are ranked by networks that are trained here",
     )
 
     _workers_may_spread = rule(

@@ -152,6 +152,16 @@ def test_variants_beside_it_are_of_what_it_reads(given: Given) -> None:
     assert 0 < np.abs(rounded - scores).max() < 0.1 * np.abs(scores).max()
 
 
+def test_layers_without_a_checkpoint_are_trained(given: Given) -> None:
+    learnt = {"checkpoint": None, "expected": None, "fanouts": [4, 4], "training": {"epochs": 15}}
+    variants = {"storage": ["float32", "int8"], "oneRow": [{"hops": 0}]}
+    revision = given.generate(model=learnt, variants=variants)
+    assert revision.training is not None
+    assert revision.training.runs[0].name == "x1"
+    assert {one.name: one.validation_accuracy for one in revision.profile.variants}["x1"] > 0.6
+    assert sorted(one.name for one in revision.variants) == ["mlp0", "mlp0-int8", "x1", "x1-int8"]
+
+
 def test_another_activation_is_found_where_scores_differ(given: Given) -> None:
     told = given.refusal([LAYERS[0], {**LAYERS[1], "activation": "Relu"}])
     assert "set activation of spec.model.layers to Gelu (layers[1])" in told

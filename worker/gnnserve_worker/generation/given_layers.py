@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
-import safetensors.numpy
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.graph_schema import GraphSchema
@@ -24,7 +23,7 @@ from gnnserve_worker.layers.contract import program_of
 from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
 from gnnserve_worker.models.registry import Tensors, without_decoder
 from gnnserve_worker.readers.matching import match
-from gnnserve_worker.tasks.generated import LearningProblem
+from gnnserve_worker.tasks.generated import DecoderTensors, LearningProblem
 
 FIELD = "spec.model.layers"
 
@@ -42,28 +41,31 @@ class _WantedLayers:
 
 
 def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningProblem) -> GivenProgram:
-    """The network of `spec.model.layers` over the graph. InputError: the layers do not fit the graph or each other, or
-    the checkpoint has other weights."""
+    """The network of `spec.model.layers` over the graph, to be learnt where no checkpoint is given. InputError: the
+    layers do not fit the graph or each other, or the checkpoint has other weights."""
     spec, schema = wanted.spec, graph.schema
     model, columns = spec.model, columns_of(schema)
     layers = _manifest(model, schema, columns[0], spec.task.asked().outputs(len(graph.classes)))
     if problems := problems_of(layers, schema, columns):
         raise InputError(FIELD, "; ".join(problems), "correct the layers, or the graph that they are over")
-    if model.checkpoint is None or wanted.identity.checkpoint is None:
-        raise ValueError("layers have a checkpoint")
     program = program_of(layers, schema, columns, problem.answered_types(schema))
     fanouts = _fanouts(model, program)
+    if model.checkpoint is None or wanted.identity.checkpoint is None:
+        without = DecoderTensors(FIELD, {}, "", "", "")
+        return GivenProgram(
+            Path(), program, "", fanouts=fanouts, field=FIELD, layers=GivenLayers(None, schema, without)
+        )
     network = wanted_of(spec, _WantedLayers(layers, schema, tensor_shapes(layers, schema, columns)))
     weights = given_weights(model, wanted.identity.checkpoint, network, wanted.progress) or {}
     tensors, _ = without_decoder(weights)
-    digest = hashlib.sha256(safetensors.numpy.save(dict(tensors))).hexdigest()
+    given = GivenLayers(tensors, schema, given_decoder_of("spec.model.checkpoint", model.checkpoint, weights))
     return GivenProgram(
         model.checkpoint.uri.path.parent,
-        msgspec.structs.replace(program, sha256=digest),
+        msgspec.structs.replace(program, sha256=given.digest),
         wanted.identity.checkpoint,
         fanouts=fanouts,
         field=FIELD,
-        layers=GivenLayers(tensors, schema, given_decoder_of("spec.model.checkpoint", model.checkpoint, weights)),
+        layers=given,
     )
 
 

@@ -42,6 +42,7 @@ from gnnserve_api.spec.program import DecoderWeights, Program, ProgramFile
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.graph.sources.files import digest_of, pinned_digest, why_unreadable
+from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.programs.allowed import check_size, may_have_data_files
 from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.exported import contract_of_export
@@ -76,6 +77,19 @@ class GivenProgram:
     """Field that names it, for messages."""
     layers: GivenLayers | None = None
     """Weights of layers that the spec lists, which are computed in this process; None: the file is the network."""
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether it has no weights yet."""
+        return self.layers is not None and self.layers.tensors is None
+
+    def with_weights(self, tensors: Tensors) -> GivenProgram:
+        """The program with weights that were learnt for its layers."""
+        if self.layers is None:
+            raise ValueError(f"{self.field} has its weights in its file")
+        layers = self.layers.learnt(tensors)
+        contract = msgspec.structs.replace(self.contract, sha256=layers.digest)
+        return replace(self, layers=layers, contract=contract, digest=layers.digest)
 
     @property
     def network(self) -> NetworkManifest:

@@ -223,7 +223,7 @@ def _first(spec: GNNServiceSpec) -> Lesson:
     learnt, one that gives them as they are."""
     model, name = spec.model, _first_name(spec)
     stage, why = f"train {name}", _why_all_columns(spec)
-    if reads_products(spec):
+    if reads_products(spec) or model.is_program:
         why = "every variant is made of it"
     elif model.learns_embeddings:
         verb = "filter" if task_of(spec).compared_with is ComparedWith.NOTHING else "train"
@@ -372,7 +372,8 @@ def _one_row(spec: GNNServiceSpec, hops: int) -> Lesson:
     reads = "its own features" if hops == 0 else f"features within {hops} hops"
     learns = in_words(task_of(spec).one_row_sources(hops), "or")
     why = f"{_asked(spec, 'oneRow')}: it reads {reads} of a node, and learns {learns}, whichever is best"
-    return Lesson(name, why, () if spec.model.is_program else (_first_name(spec),), steps, learn)
+    is_taught_by_files = spec.model.is_program and spec.model.is_given
+    return Lesson(name, why, () if is_taught_by_files else (_first_name(spec),), steps, learn)
 
 
 def _asked(spec: GNNServiceSpec, field: str) -> str:
@@ -389,7 +390,7 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     if reads_products(spec):
         return () if variants.are_all_given else (_first(spec), *networks_of(spec))
     if spec.model.is_program:
-        return networks_of(spec)
+        return networks_of(spec) if spec.model.is_given else (_first(spec), *networks_of(spec))
     if variants.are_all_given:
         return ()
     is_chosen = variants.optional_factors and not variants.is_searched
@@ -461,7 +462,7 @@ def steps_of(spec: GNNServiceSpec, sizes: GraphSizes, budget_s: float) -> tuple[
     """Steps behind the import of a graph."""
     compared = (Step(EXPECTED, "compare", _RUN_S), Step(CHECK, "run", _RUN_S))
     return (
-        *(compared if spec.model.is_program else ()),
+        *(compared if spec.model.is_program and spec.model.is_given else ()),
         *((Step("load torch", "load", _TORCH_S),) if is_learnt(spec) else ()),
         *_learning(lessons_of(spec), sizes),
         *_ending(spec, sizes, budget_s),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
+
+import safetensors.numpy
 
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest
@@ -22,11 +25,23 @@ def columns_of(schema: GraphSchema) -> tuple[int, ...]:
 class GivenLayers:
     """Weights of listed layers, under the keys of `files.layers`."""
 
-    tensors: Tensors
+    tensors: Tensors | None
+    """None: they are learnt first."""
     schema: GraphSchema
     decoder: DecoderTensors
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file that has the weights."""
+        return hashlib.sha256(safetensors.numpy.save(dict(self.tensors or {}))).hexdigest()
+
+    def learnt(self, tensors: Tensors) -> GivenLayers:
+        """With weights that were learnt."""
+        return replace(self, tensors=tensors)
+
     def runner(self, program: ProgramManifest) -> LayersRunner:
+        if self.tensors is None:
+            raise ValueError("the layers are to be trained first")
         return LayersRunner(self.tensors, program, self.schema)
 
     def like(self, program: ProgramManifest, layers: LayersManifest) -> ProgramManifest:

@@ -7,6 +7,7 @@ variants learn the scores of `spec.model.program`, and all is measured as it wil
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.given_weights import ComparedScores
@@ -39,7 +41,15 @@ from gnnserve_worker.generation.given_program import (
     naming,
     read_programs,
 )
-from gnnserve_worker.generation.lessons import LearntNetworks, Lesson, OneRowModels, WeightSources, take_lessons
+from gnnserve_worker.generation.lessons import (
+    LearntNetworks,
+    Lesson,
+    OneNetwork,
+    OneRowModels,
+    TensorsAndRuns,
+    WeightSources,
+    take_lessons,
+)
 from gnnserve_worker.generation.one_relation import check_range
 from gnnserve_worker.generation.profile import worth_keeping
 from gnnserve_worker.generation.programs.compared import ComparedProgram, compare_programs
@@ -64,6 +74,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, normalization_o
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.models.registry import Tensors, with_decoder
 from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.facts import FIELD, ProgramFacts
 from gnnserve_worker.progress import CHECK, Progress
@@ -85,9 +96,11 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     wanted = replace(wanted, spec=spec)
     programs = programs or _read(wanted, _listed(wanted, graph, problem))
     asked = {one.weights: _check_reads(one, facts.get(one.weights), wanted, graph, problem) for one in programs}
-    decoders = [one.decoder_tensors() for one in programs]
-    wanted.task.given_decoder(decoders[0])  # that of the model, which reads rows of all, has to be there
-    decoder = one_decoder(wanted.task, decoders)
+    given = [one for one in programs if not one.is_learnt]
+    decoders = [one.decoder_tensors() for one in given]
+    if decoders:
+        wanted.task.given_decoder(decoders[0])  # that of the model, which reads rows of all, has to be there
+    decoder = one_decoder(wanted.task, decoders) if decoders else None
     widest = max(kind.features or 0 for kind in graph.schema.types)
     columns = [one.columns for one in programs]
     outline = Outline(spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns)
@@ -98,13 +111,13 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
         source = load_source(spec.graph.source, wanted.repository.downloads, progress)
         learnt = _as_it_is  # the problem is posed over another graph
     with ExitStack() as running:
-        runners = {one.weights: running.enter_context(closing(one.runner(CHECKED_LANES))) for one in programs}
-        compared = {one.weights: _compared(one, wanted, source, learnt, runners[one.weights]) for one in programs}
-        found = compare_programs(compared, wanted.identity.expected, decoder, progress)
-        progress(Progress(CHECK, 0, len(programs)))
-        for done, one in enumerate(programs, start=1):
+        runners = {one.weights: running.enter_context(closing(one.runner(CHECKED_LANES))) for one in given}
+        compared = {one.weights: _compared(one, wanted, source, learnt, runners[one.weights]) for one in given}
+        found = compare_programs(compared, wanted.identity.expected, decoder, progress) if compared else ()
+        for done, one in enumerate(given):
+            progress(Progress(CHECK, done, len(given)))
             _check_runs(one, spec, graph, asked[one.weights], runners[one.weights])
-            progress(Progress(CHECK, done, len(programs)))
+            progress(Progress(CHECK, done + 1, len(given)))
     return PreparedPrograms(wanted, programs, graph, problem, tables_bytes, found, decoder)
 
 
@@ -113,7 +126,7 @@ def _read(wanted: RequestedRevision, given: Sequence[GivenProgram]) -> tuple[Giv
     digests, task = {MODEL: wanted.identity.checkpoint, **wanted.identity.given}, wanted.spec.task.asked()
     programs = tuple(replace(one, contract=task.program(one.contract)) for one in given)
     for one in programs:
-        if one.digest != digests[one.weights]:
+        if not one.is_learnt and one.digest != digests[one.weights]:
             raise InputError(f"{one.field}.uri", f"{one.file} changed while it was read", "generate again")
         if one.network.classes != (columns := programs[0].network.classes):
             raise InputError(
@@ -214,19 +227,22 @@ class PreparedPrograms:
             check_range(one, () if spec.variants.is_searched else spec.variants.storage)
         # Before training, since a damaged copy of it in the repository should not cost the time.
         self.wanted.repository.put_graph(graph)
-        sources = WeightSources(None)
-        if learning is not None:
-            sources = WeightSources(None, self._one_rows(data, self._teacher(data), learning))
+        models = OneNetwork(partial(self._weights, data, learning)) if self.programs[0].is_learnt else None
+        sources = WeightSources(models, None if learning is None else self._one_rows(data, learning))
         as_they_are = Ranking(np.arange(features[0].shape[1]), {})
+        started = time.monotonic()
         learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
+        network_s = 0.0 if models is None else time.monotonic() - started
+        programs = [self._with_weights(one, learnt.master) for one in self.programs]
         made = ProgramNetworks(
-            self.wanted, self.programs, data, features, GraphSizes.of(graph, self.problem.items), sources, learnt
-        )
+            self.wanted, programs, data, features, GraphSizes.of(graph, self.problem.items), sources, learnt,
+            network_s,
+        )  # fmt: skip
         ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
         rows, write = _NEW_NODES[RowLayout.of_nodes(graph.schema)](data)
         # Nothing is assumed: a program says all that it computes.
         return Networks(
-            data, sources, ranking, rows, {}, self._decoder, made.plan, worth_keeping, write,
+            data, sources, ranking, rows, {}, self._decoder or sources.decoder, made.plan, worth_keeping, write,
             made.search if spec.variants.is_searched else None,
         )  # fmt: skip
 
@@ -234,25 +250,49 @@ class PreparedPrograms:
     def _decoder(self) -> Mapping[str, np.ndarray]:
         return {} if self.given_decoder is None else self.given_decoder.weights
 
-    def _teacher(self, data: TrainingSet) -> ProgramTeacher:
+    def _weights(self, data: TrainingSet, learning: LearningContext | None, name: str) -> TensorsAndRuns:
+        """Weights of listed layers that an interrupted generation has learnt already, or else trained."""
+        layers = self.programs[0].contract.layers
+        if learning is None or layers is UNSET:
+            raise ValueError(f"{name} is trained, for which torch is needed")
+        # Imported here: it needs torch.
+        from gnnserve_worker.generation.layer_training import trainee_of_layers  # noqa: PLC0415
+        from gnnserve_worker.generation.train import train_with_retries  # noqa: PLC0415
+
+        model, progress = self.wanted.spec.model, self.wanted.progress
+
+        def train() -> TensorsAndRuns:
+            trainee = trainee_of_layers(layers, model, data, name, progress, learning.device)
+            trained, run = train_with_retries(name, trainee, data, model.training, progress)
+            return with_decoder(trained.tensors, trained.decoder), (run,)
+
+        return learning.resumption.network(name, {"columns": "all"}, train)
+
+    @staticmethod
+    def _with_weights(program: GivenProgram, master: Tensors | None) -> GivenProgram:
+        return program if master is None or not program.is_learnt else program.with_weights(master)
+
+    def _teacher(
+        self, data: TrainingSet, master: Tensors | None, learnt_decoder: Mapping[str, np.ndarray]
+    ) -> ProgramTeacher:
         # Imported here: few programs have perceptrons beside them.
         from gnnserve_worker.generation.node_rows import taught_over  # noqa: PLC0415
 
-        given, decoder = self.programs[0], self._decoder
+        given, decoder = self._with_weights(self.programs[0], master), self._decoder or learnt_decoder
         read = read_graph(self.wanted.spec, self.graph, given.columns)
         seen = joined_lists(replace(self.graph, relations=tuple(taught_over(data, decoder))))
         return ProgramTeacher(
             given.digest, given.contract, replace(read, lists=seen), given.runner, given.fanouts, decoder
         )  # fmt: skip
 
-    def _one_rows(self, data: TrainingSet, teacher: ProgramTeacher, learning: LearningContext) -> OneRowModels:
+    def _one_rows(self, data: TrainingSet, learning: LearningContext) -> OneRowModels:
         # Imported here: it trains, for which torch is needed.
         from gnnserve_worker.generation.node_rows import node_rows  # noqa: PLC0415
         from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
 
         model = self.wanted.spec.model
         rows = node_rows(data, model.training.scope, RowLayout.of_nodes(self.graph.schema))
-        return TrainedOneRows(model, rows, lambda master, decoder: teacher, self.wanted.progress, *learning)
+        return TrainedOneRows(model, rows, partial(self._teacher, data), self.wanted.progress, *learning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +308,7 @@ class ProgramNetworks:
     sources: WeightSources
     learnt: LearntNetworks
     network_s: float = 0.0
-    """0: nothing is learnt before perceptrons are."""
+    """Seconds that layers took to be learnt; 0: nothing is learnt before perceptrons are."""
 
     @property
     def space(self) -> SearchSpace:
