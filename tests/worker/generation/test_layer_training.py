@@ -21,7 +21,7 @@ from gnnserve_api.files.layers import (
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.layer_modules import LayersModule, load_canonical
-from gnnserve_worker.generation.layer_training import LearningLayers, trainee_of_layers
+from gnnserve_worker.generation.programs.layer_training import LearningLayers, trainee_of_layers
 from gnnserve_worker.generation.train import TrainedNetwork, outputs_of, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.payload import EdgePayload

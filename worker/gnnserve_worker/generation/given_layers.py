@@ -49,6 +49,8 @@ def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningPr
     if problems := problems_of(layers, schema, columns):
         raise InputError(FIELD, "; ".join(problems), "correct the layers, or the graph that they are over")
     program = program_of(layers, schema, columns, problem.answered_types(schema))
+    if spec.task.asked().reads_pairs:  # of rows that the last product or layer gives
+        program = msgspec.structs.replace(program, embeddings=None)
     fanouts = _fanouts(model, program)
     if model.checkpoint is None or wanted.identity.checkpoint is None:
         without = DecoderTensors(FIELD, {}, "", "", "")

@@ -256,7 +256,7 @@ class PreparedPrograms:
         if learning is None or layers is UNSET:
             raise ValueError(f"{name} is trained, for which torch is needed")
         # Imported here: it needs torch.
-        from gnnserve_worker.generation.layer_training import trainee_of_layers  # noqa: PLC0415
+        from gnnserve_worker.generation.programs.layer_training import trainee_of_layers  # noqa: PLC0415
         from gnnserve_worker.generation.train import train_with_retries  # noqa: PLC0415
 
         model, progress = self.wanted.spec.model, self.wanted.progress
