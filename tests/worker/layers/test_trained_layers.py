@@ -1,0 +1,95 @@
+"""Listed layers without a checkpoint are trained, published, and served as those that are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec import UNSET
+from safetensors.numpy import load_file
+from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
+
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, load_canonical
+from gnnserve_worker.generation.pipeline import find, generate
+from gnnserve_worker.generation.training_set import scaled_features
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
+from gnnserve_worker.repository.repository import Repository
+
+GRAPH = planted_graph((2, 5, 7))
+LAYERS = [
+    {"conv": "GATv2", "width": 16, "heads": 2, "norm": "Batch", "activation": "Elu", "residual": "Projected"},
+    {"conv": "GraphSAGE", "width": 16, "activation": "Relu"},
+]
+
+
+class Trained:
+    def __init__(self, folder: Path) -> None:
+        write_npz(folder / "graph.npz", npz_arrays(GRAPH))
+        self.folder, self.uri = folder, (folder / "graph.npz").as_uri()
+        self.repository = Repository(folder / "repository", "default", "tiny")
+
+    def service(self, **parts: Any) -> Any:
+        training = {"epochs": 12, "batchSize": 64, "learningRate": 0.01, **parts.pop("training", {})}
+        model = {
+            "layers": LAYERS, "jumpingKnowledge": "Cat", "head": [{}], "fanouts": [-1, -1], "training": training,
+            **parts.pop("model", {}),
+        }  # fmt: skip
+        return service_of(self.uri, model=model, **parts)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    return Trained(tmp_path)
+
+
+def test_layers_without_a_checkpoint_are_trained(trained: Trained) -> None:
+    service = trained.service()
+    revision = generate(service, trained.repository)
+    (variant,) = revision.profile.variants
+    majority = np.bincount(GRAPH.labels[GRAPH.splits.test]).max() / len(GRAPH.splits.test)
+    assert variant.test_accuracy > majority + 0.1
+    (run,) = revision.training.runs
+    assert (run.name, run.batches, run.epochs) == ("x1", "WholeGraph", 12)
+    assert find(service, trained.repository) == revision
+
+
+def test_what_is_served_is_what_torch_geometric_computes(trained: Trained) -> None:
+    service = trained.service()
+    revision = generate(service, trained.repository)
+    found = infer_batch(load_revision(trained.repository, revision.revision), "x1", np.arange(GRAPH.graph.nodes), 1)
+    (variant,) = revision.variants
+    (path,) = trained.folder.glob(f"repository/**/{variant.weights}")
+    assert variant.network.program is not UNSET
+    module = LayersModule(variant.network.program.layers, GRAPH.schema, [GRAPH.features.shape[1]]).eval()
+    load_canonical(module, load_file(path))
+    (scaled,) = scaled_features(GRAPH, service.spec.model.training.scope, Normalization.AUTO)
+    edges = np.stack([GRAPH.graph.indices.astype(np.int64), GRAPH.graph.targets()])
+    read = GraphTensors([torch.from_numpy(scaled.features)], [torch.from_numpy(edges)], [{}])
+    with torch.no_grad():
+        expected = module(read).numpy()
+    np.testing.assert_allclose(found.scores, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_perceptrons_learn_the_scores_of_layers_that_are_trained(trained: Trained) -> None:
+    variants = {"storage": ["float32", "int8"], "oneRow": [{"hops": 0}]}
+    revision = generate(trained.service(variants=variants, training={"epochs": 3}), trained.repository)
+    assert sorted(one.name for one in revision.profile.variants) == ["mlp0", "mlp0-int8", "x1", "x1-int8"]
+    assert {run.name for run in revision.training.runs} >= {"x1", "mlp0"}
+
+
+def test_large_graphs_are_trained_in_samples(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnnserve_worker.generation.batches.MOST_NUMBERS", 1)
+    revision = generate(trained.service(model={"fanouts": [5, 3]}), trained.repository)
+    (run,) = revision.training.runs
+    assert run.batches == "Sampled"
+
+
+def test_another_description_is_another_network(trained: Trained) -> None:
+    first = trained.service().spec.recipe()
+    assert trained.service(model={"layers": [LAYERS[0], {**LAYERS[1], "norm": "Layer"}]}).spec.recipe() != first
+    assert trained.service(training={"epochs": 13}).spec.recipe() != first
