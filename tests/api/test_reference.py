@@ -4,8 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType
-from typing import get_args, get_origin
+from typing import Annotated, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -24,14 +23,20 @@ def fields(model: type[BaseModel], path: str, seen: set[type[BaseModel]]) -> Ite
     seen.add(model)
     for name, info in model.model_fields.items():
         field = f"{path}{info.alias or name}"
-        kinds = [kind for kind in get_args(info.annotation) or (info.annotation,) if kind is not NoneType]
-        inner = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, BaseModel)]
-        step = "[]." if get_origin(info.annotation) is tuple else "."
         if field not in {"metadata", "spec"}:
             yield field
-        for kind in inner:
+        for kind, step in sections(info.annotation, "."):
             if kind not in seen:
                 yield from fields(kind, f"{field}{step}", seen)
+
+
+def sections(annotation: object, step: str) -> Iterator[tuple[type[BaseModel], str]]:
+    """Types of sections in a field's type, each with what stands between the names of both."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation, step
+    inside = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
+    for one in inside:
+        yield from sections(one, "[]." if get_origin(annotation) is tuple else step)
 
 
 def test_the_page_in_the_tree_is_up_to_date() -> None:
