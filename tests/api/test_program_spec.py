@@ -65,7 +65,7 @@ def test_a_folder_says_the_contract_in_its_place() -> None:
             {"variants": {"fanouts": [[5, 6]]}, "program": {"fanouts": [5, 5]}},
             r"must be smaller than model.program.fanouts \[5, 5\], and \[5, 6\] is not",
         ),
-        ({"variants": {"pruning": {"stabilitySeeds": 2}}}, "stabilitySeeds 2 must be 0 with a model.checkpoint or"),
+        ({"variants": {"pruning": {"stabilitySeeds": 2}}}, "stabilitySeeds 2 must be 0 with a model.checkpoint,"),
     ],
 )
 def test_what_a_program_excludes_is_said_with_its_value(parts: dict[str, Any], words: str) -> None:
