@@ -10,7 +10,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_describe.description import Description, Wishes, describe
 from gnnserve_describe.load import load_decoder, load_graph, load_model, load_object
 from gnnserve_describe.scored import links_of, nodes_of
-from gnnserve_describe.write import MANIFEST, check_new
+from gnnserve_describe.write import LAYERS_MANIFEST, MANIFEST, check_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def run(command: DescribeCommand) -> None:
 
 
 def _print(made: Description) -> None:
-    program, manifest = made.program, made.folder / MANIFEST
+    program, manifest = made.program, made.folder / (MANIFEST if made.layers is None else LAYERS_MANIFEST)
     deeper = "; it counts edges, so that samples are one hop deeper" if program.reads_degrees else ""
     print(f"{made.folder}: reads {program.hops} hops{deeper}; {program.scores.columns} columns")
     for each in made.findings:
@@ -62,4 +62,9 @@ def _print(made: Description) -> None:
         f"scores of {made.check.nodes} nodes in {made.check.samples} samples equal those of the module over the whole "
         f"graph to {made.check.difference:.1g} of the largest"
     )
+    if made.layers is not None:
+        print(
+            f"{manifest} serves its layers by kernels in place of the program, which {made.folder / MANIFEST} serves; "
+            "both are compared with the expected scores before anything is published"
+        )
     print(f"next: {'' if made.has_graph else f'add the graph to {manifest}, and '}gnnserve run {manifest}")

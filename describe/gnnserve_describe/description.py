@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_describe.attributes import forget_kept_tensors
 from gnnserve_describe.blame import blame_of, told_by_line
@@ -27,6 +28,9 @@ from gnnserve_describe.given_checks import check_edges, check_finite, check_numb
 from gnnserve_describe.given_graph import MATRIX_NAMES, listed
 from gnnserve_describe.graph import GraphTensors, NeighbourLists
 from gnnserve_describe.graph_file import class_count, write_graph
+from gnnserve_describe.layers.module import GraphPlaces, layers_of
+from gnnserve_describe.layers.reading import LayersRead
+from gnnserve_describe.layers.values import NotLayersError
 from gnnserve_describe.layout import InputLayout, layout_of, name_of_type
 from gnnserve_describe.node_rows import with_rows_as_features
 from gnnserve_describe.probe import PROBED_HOPS, Probe, make_probe, shape_of
@@ -38,11 +42,15 @@ from gnnserve_describe.steadiness import check_steady, in_evaluation
 from gnnserve_describe.write import (
     DECODER,
     EXPECTED,
+    LAYERS,
+    LAYERS_MANIFEST,
     MANIFEST,
     PROGRAM,
     WEIGHTS,
     ids_of,
+    layers_model,
     new_folder,
+    program_model,
     sha256_of,
     write_expected,
     write_manifest,
@@ -65,6 +73,8 @@ class Description:
     """Whether the graph is in the folder, so that the manifest can be served as it is."""
     example: Example
     """The user's graph, as inputs are made of it."""
+    layers: LayersManifest | None = None
+    """The network layer by layer; None: it could not be read so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +152,29 @@ def describe(
         # Its nodes are positions.
         source = None if ids is not None else write_graph(example, layout, made, wishes.seed)
         name = wishes.name or folder.name
-        write_manifest(program, judged, name, source, list(findings), made / MANIFEST)
-    return Description(folder, program, exported.check, tuple(findings), source is not None, example)
+        layers = _layers(exported, findings)
+        if layers is not None and source is None and len(example.graph.edges) > 1:
+            findings.tell(
+                f"{LAYERS} calls types and relations by their places, so that spec.graph.source must have them in this "
+                f"order: {GraphPlaces.of(example)}"
+            )
+        if layers is not None:
+            write_tensors(layers.tensors, made / LAYERS)
+            model = layers_model(layers.layers, GraphPlaces.of(example), judged)
+            write_manifest(model, judged, name, source, list(findings), made / LAYERS_MANIFEST)
+        write_manifest(program_model(program, judged), judged, name, source, list(findings), made / MANIFEST)
+    found = None if layers is None else layers.layers
+    return Description(folder, program, exported.check, tuple(findings), source is not None, example, found)
+
+
+def _layers(exported: _ProgramExport, findings: Findings) -> LayersRead | None:
+    """The network layer by layer. None: it cannot be read so, which a finding tells."""
+    try:
+        return layers_of(exported.scorers, exported.probe.graph, exported.example, exported.layout)
+    except Exception as error:  # noqa: BLE001 - the program is there, whatever cannot be read of the module
+        why = str(error) if isinstance(error, NotLayersError) else f"{type(error).__name__}: {error}"
+        findings.tell(f"{LAYERS_MANIFEST} is not written, since its layers could not be listed: {why}")
+        return None
 
 
 def _exported(

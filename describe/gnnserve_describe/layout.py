@@ -40,6 +40,10 @@ class Matrix:
     input: ProgramInput
     blocks: tuple[ColumnBlock, ...]
 
+    @property
+    def columns(self) -> int:
+        return sum(block.columns for block in self.blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:

@@ -14,8 +14,8 @@ from gnnserve_api.errors import InputError
 from gnnserve_describe.calling import ModuleCall
 from gnnserve_describe.graph import GraphTensors
 
-_ENDS = {"softmax": "softmax", "sigmoid": "sigmoid", "sigmoid_": "sigmoid"}
-"""Functions that make probabilities of logits, by their names in torch."""
+_ENDS = {"softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "sigmoid_": "sigmoid"}
+"""Functions that make probabilities of logits, or their logarithms, by their names in torch."""
 _SHAPES = frozenset({"squeeze", "unsqueeze", "view", "reshape", "flatten", "contiguous"})
 """Functions that give the same numbers in another shape."""
 
@@ -63,11 +63,16 @@ class Scorer:
 
     def read(self, found: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Scores and embeddings in what the module returned."""
-        scores = _matrix(_at(found, self.outputs.scores))
+        given, embeddings = self.parts(found)
+        scores = _matrix(given)
         if self.outputs.adds_class:
             scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
+        return scores, embeddings
+
+    def parts(self, found: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Scores as the module returned them, and embeddings."""
         path = self.outputs.embeddings
-        return scores, None if path is None else _at(found, path)
+        return _at(found, self.outputs.scores), None if path is None else _at(found, path)
 
     def scores(self, graph: GraphTensors) -> torch.Tensor:
         with torch.no_grad():

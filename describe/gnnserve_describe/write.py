@@ -19,13 +19,20 @@ import yaml
 from safetensors.torch import save_file
 
 from gnnserve_api.errors import InputError, StorageError
+from gnnserve_api.files.layer_fields import layer_fields
+from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_describe.expected import ExpectedNodeScores
+from gnnserve_describe.layers.module import GraphPlaces
 from gnnserve_describe.scored import DescribedItems, DescribedTask
 
 PROGRAM, EXPECTED, WEIGHTS, MANIFEST = "model.onnx", "expected.npz", "model.safetensors", "manifest.yaml"
 DECODER = "decoder.safetensors"
-TOLERANCE_PERMILLE = 0.01
+LAYERS, LAYERS_MANIFEST = "layers.safetensors", "manifest-layers.yaml"
+"""Weights of a network that was read into layers, and the manifest that serves these in place of the program."""
+_EXPECTED_BLOCK = {"uri": EXPECTED, "scores": "Logits", "tolerancePermille": 0.01}
+FULL_NEIGHBOURHOOD = -1
+"""Fan-out of a layer that reads all neighbours."""
 
 
 @contextmanager
@@ -130,18 +137,29 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def model_block(program: ProgramManifest, judged: DescribedTask) -> dict[str, Any]:
-    """`spec.model` of a manifest, whose relative paths begin in its folder."""
+def program_model(program: ProgramManifest, judged: DescribedTask) -> dict[str, Any]:
+    """`spec.model` of a manifest that serves the program; its relative paths begin in its folder."""
     told = msgspec.to_builtins(program)
     file = told.pop("file")
     told["inputs"] = [
         {name: value for name, value in each.items() if name != "relation" or value["name"]} for each in told["inputs"]
     ]
-    weights = {"decoder": {"uri": DECODER}} if judged.weights else {}
+    return {"program": {"uri": file, **told, **_decoder_of(judged)}, "expected": _EXPECTED_BLOCK}
+
+
+def layers_model(layers: LayersManifest, places: GraphPlaces, judged: DescribedTask) -> dict[str, Any]:
+    """`spec.model` of a manifest that serves layers."""
+    fanouts = [FULL_NEIGHBOURHOOD] * layers.hops or [0]
     return {
-        "program": {"uri": file, **told, **weights},
-        "expected": {"uri": EXPECTED, "scores": "Logits", "tolerancePermille": TOLERANCE_PERMILLE},
+        "checkpoint": {"uri": LAYERS, **_decoder_of(judged)},
+        **layer_fields(layers, places.types, places.relations),
+        "fanouts": fanouts,
+        "expected": _EXPECTED_BLOCK,
     }
+
+
+def _decoder_of(judged: DescribedTask) -> dict[str, Any]:
+    return {"decoder": {"uri": DECODER}} if judged.weights else {}
 
 
 def name_of_service(name: str) -> str:
@@ -150,26 +168,32 @@ def name_of_service(name: str) -> str:
 
 
 def write_manifest(
-    program: ProgramManifest,
+    model: Mapping[str, Any],
     judged: DescribedTask,
     name: str,
-    source: dict[str, Any] | None,
-    told: list[str],
+    source: Mapping[str, Any] | None,
+    told: Sequence[str],
     path: Path,
 ) -> None:
+    """`model`: what `program_model` or `layers_model` gives."""
     spec: dict[str, Any] = {} if source is None else {"graph": {"source": source}}
     if judged.task:
         spec["task"] = judged.task
-    spec["model"] = model_block(program, judged)
     document = {
         "apiVersion": "gnnserve.dev/v1alpha1",
         "kind": "GNNService",
         "metadata": {"name": name_of_service(name)},
-        "spec": spec,
+        "spec": spec | {"model": model},
     }
     lines = ["Written by gnnserve-describe."]
     if source is None:
         lines.append("Add spec.graph.source, the graph that the expected scores are of (docs/data.md).")
     # Names of the user's tensors may have any character, and a comment ends with its line.
     header = "".join(f"# {' '.join(line.split())}\n" for line in [*lines, *told])
-    path.write_text(header + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110))
+    path.write_text(header + _yaml_of(document))
+
+
+def _yaml_of(document: Mapping[str, Any]) -> str:
+    """Parts that are there twice are written twice, and not as an anchor."""
+    plain = msgspec.json.decode(msgspec.json.encode(document))
+    return yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110)

@@ -25,7 +25,7 @@ from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_describe import Description, Wishes, describe
 from gnnserve_describe.graph_file import GRAPH as GRAPH_FILE
-from gnnserve_describe.write import EXPECTED, MANIFEST, PROGRAM, WEIGHTS
+from gnnserve_describe.write import EXPECTED, LAYERS, LAYERS_MANIFEST, MANIFEST, PROGRAM, WEIGHTS
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.models.program import ProgramNetwork
@@ -57,7 +57,8 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Description:
 
 
 def test_the_folder_has_all_that_is_served(described: Description) -> None:
-    assert {each.name for each in described.folder.iterdir()} == {PROGRAM, EXPECTED, WEIGHTS, MANIFEST, GRAPH_FILE}
+    files = {PROGRAM, EXPECTED, WEIGHTS, MANIFEST, GRAPH_FILE, LAYERS, LAYERS_MANIFEST}
+    assert {each.name for each in described.folder.iterdir()} == files
     assert not [each for each in described.folder.parent.iterdir() if each != described.folder]
     # Another user, as a pod's, reads all of them or none.
     assert len({each.stat().st_mode for each in described.folder.iterdir()}) == 1

@@ -65,7 +65,7 @@ _OPTIONS = {
     "postLayers may be given with conv PNA only": {"postLayers": 2},
     "preLayers may be given with conv PNA only": {"preLayers": 2},
     "project may be given with conv GraphSAGE only": {"conv": "GCN", "project": True},
-    "root may be given with conv GraphSAGE and Transformer only": {"conv": "GCN", "root": False},
+    "root may be given with conv GraphSAGE, GraphConv and Transformer only": {"conv": "GCN", "root": False},
     "scalers may be given with conv PNA only": {"scalers": ["Identity"]},
     "selfLoops may be given with conv GCN, TAG, SGC, APPNP, GCNII, GAT and GATv2 only": {"selfLoops": False},
     "shareWeights may be given with conv GATv2 and GCNII only": {"shareWeights": True},

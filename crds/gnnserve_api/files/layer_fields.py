@@ -25,16 +25,15 @@ _OF_LAYERS: Mapping[str, str] = {
     "isPreActivated": "preActivation",
     "readsInput": "residualOfInput",
 }
-_OF_PRODUCTS: Mapping[str, str] = {"isNormBehind": "normBehind"}
+_NAMES: Mapping[str, str] = {**_OF_CONVOLUTIONS, **_OF_LAYERS, "isNormBehind": "normBehind"}
 """Names in a manifest's text of fields that a revision calls otherwise."""
-_STATED = {Convolution.GRAPH_CONV: ("aggregations",), Convolution.TAG: ("self_loops",)}
-"""Fields of convolutions whose default differs between the two."""
-_WITH_SELF_LOOPS = frozenset(
+_READS_SELF_LOOPS = frozenset(
     {
-        Convolution.GCN, Convolution.SGC, Convolution.APPNP, Convolution.GCNII, Convolution.TAG, Convolution.GAT,
+        Convolution.GCN, Convolution.TAG, Convolution.SGC, Convolution.APPNP, Convolution.GCNII, Convolution.GAT,
         Convolution.GATV2,
     }
 )  # fmt: skip
+_READS_AGGREGATIONS = frozenset({Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV, Convolution.PNA})
 _WITHOUT_WIDTH = frozenset({Convolution.APPNP, Convolution.GCNII, Convolution.GIN, Convolution.GINE})
 
 
@@ -45,7 +44,7 @@ def layer_fields(layers: LayersManifest, types: Sequence[str], relations: Sequen
             ({"type": types[each.type]} if types[each.type] else {}) | {"products": _renamed(each.products)}
             for each in layers.before
         ],
-        "layers": [_layer(each, relations) for each in layers.layers],
+        "layers": [_layer(each, types, relations) for each in layers.layers],
         "head": _renamed(layers.head),
     }
     told = msgspec.to_builtins(layers)
@@ -53,12 +52,10 @@ def layer_fields(layers: LayersManifest, types: Sequence[str], relations: Sequen
     return {name: value for name, value in found.items() if value or name == "layers"}
 
 
-def _layer(layer: LayerManifest, relations: Sequence[RelationKey]) -> dict[str, Any]:
+def _layer(layer: LayerManifest, types: Sequence[str], relations: Sequence[RelationKey]) -> dict[str, Any]:
     told: dict[str, Any] = _renamed(msgspec.structs.replace(layer, convs=()))
     del told["convs"]
-    convolutions: list[dict[str, Any]] = [
-        _convolution(each, is_of_one_type=len(relations) == 1) for each in layer.convs
-    ]
+    convolutions: list[dict[str, Any]] = [_convolution(each, is_of_one_type=len(types) == 1) for each in layer.convs]
     if len(relations) == 1:
         return convolutions[0] | told
     return {
@@ -72,27 +69,28 @@ def _layer(layer: LayerManifest, relations: Sequence[RelationKey]) -> dict[str, 
 def _convolution(convolution: ConvolutionManifest, *, is_of_one_type: bool) -> dict[str, Any]:
     told: dict[str, Any] = _renamed(convolution)
     told.pop("relation", None)
-    if convolution.conv in _WITHOUT_WIDTH:
+    conv = convolution.conv
+    if conv in _WITHOUT_WIDTH:
         told.pop("width", None)
-    stated = set(_STATED.get(convolution.conv, ()))
-    if not is_of_one_type and convolution.conv in _WITH_SELF_LOOPS:
-        stated.add("self_loops")
-    if "self_loops" in stated and convolution.self_loops is not (
-        is_of_one_type and convolution.conv is not Convolution.TAG
-    ):
+    # Defaults that are not those of a manifest's text. Aggregations are always told: most readers have to assume them.
+    for name in ("selfLoops", "shareWeights", "aggregations"):
+        told.pop(name, None)
+    if conv in _READS_SELF_LOOPS and convolution.self_loops is not (is_of_one_type and conv is not Convolution.TAG):
         told["selfLoops"] = convolution.self_loops
-    if "aggregations" in stated:
-        told["aggregations"] = list(convolution.aggregations)
+    if convolution.shares_weights is not (conv is Convolution.GCNII):
+        told["shareWeights"] = convolution.shares_weights
+    if conv in _READS_AGGREGATIONS:
+        told["aggregations"] = [each.value for each in convolution.aggregations]
     return told
 
 
 def _renamed(value: Any) -> Any:
-    """Builtins of a manifest's part with the names of a text."""
-    names = {**_OF_CONVOLUTIONS, **_OF_LAYERS, **_OF_PRODUCTS}
-
-    def renamed(each: Any) -> Any:
-        if isinstance(each, Mapping):
-            return {names.get(name, name): renamed(inner) for name, inner in each.items()}
-        return [renamed(inner) for inner in each] if isinstance(each, list | tuple) else each
-
-    return renamed(msgspec.to_builtins(value))
+    """Builtins of a manifest's part with the names of a text, those of defaults left out (msgspec keeps a float that is
+    equal to its default)."""
+    if isinstance(value, msgspec.Struct):
+        return {
+            _NAMES.get(each.encode_name, each.encode_name): _renamed(getattr(value, each.name))
+            for each in msgspec.structs.fields(value)
+            if getattr(value, each.name) != each.default
+        }
+    return [_renamed(each) for each in value] if isinstance(value, tuple) else msgspec.to_builtins(value)

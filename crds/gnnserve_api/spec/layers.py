@@ -47,7 +47,7 @@ _READ_BY: Mapping[str, Sequence[str]] = MappingProxyType(
         "improved": ("GCN",),
         "normalize": ("GCN", "TAG", "APPNP", "GCNII"),
         "bias": ("GraphSAGE", "GCN", "GraphConv", "GAT", "GATv2", "Transformer", "TAG", "Chebyshev", "SGC"),
-        "root": ("GraphSAGE", "Transformer"),
+        "root": ("GraphSAGE", "GraphConv", "Transformer"),
         "project": ("GraphSAGE",),
         "unitRows": ("GraphSAGE",),
         "beta": ("Transformer",),
@@ -204,7 +204,8 @@ class ConvolutionSpec(ApiModel):
         own = read if keeps_width else width
         if self.mlp:
             own = stated["mlp"][-1].width
-        defaults = {**_DEFAULTS.get(self.conv, {}), **({} if is_of_one_type else {"self_loops": False})}
+        without_loops = not is_of_one_type and self.conv in _READ_BY["selfLoops"]
+        defaults = {**_DEFAULTS.get(self.conv, {}), **({"self_loops": False} if without_loops else {})}
         return ConvolutionManifest(self.conv, relation, **{**defaults, "width": self.width or own, **stated})
 
 
