@@ -97,10 +97,25 @@ def holds(model: Mapping[str, Any]) -> bool:
     return model["outcome"] == Outcome.RIGHT and float(model["difference"]) <= TOLERANCE
 
 
+def is_served_today(model: Mapping[str, Any]) -> bool:
+    """Whether it is served for a task of today, and was tried on other ways than its program."""
+    return model["outcome"] == Outcome.RIGHT and not model["isLater"] and "layers" in model
+
+
+def is_right_by(model: Mapping[str, Any], way: str) -> bool:
+    return not model[way].get("words")
+
+
 def in_words(models: Sequence[Mapping[str, Any]]) -> str:
     """Outcomes with their numbers; those of tasks that come later by themselves."""
     counts = Counter(each["outcome"] for each in models if not each["isLater"])
     words = [f"{counts[outcome]} {told}" for outcome, told in _COLUMNS.items()]
+    if served := [each for each in models if is_served_today(each)]:
+        by_layers, by_file = (sum(is_right_by(each, way) for each in served) for way in ("layers", "reader"))
+        words.append(
+            f"of those that are right {by_layers} as listed layers too, {by_file} of these by their file of weights "
+            f"alone or by it too, and {len(served) - by_layers} as programs only"
+        )
     later = Counter(each["outcome"] for each in models if each["isLater"])
     if later:
         told = ", ".join(f"{count} {name}" for name, count in sorted(later.items()))
@@ -113,7 +128,24 @@ def _all_hold(found: Any) -> Worded:
     return Worded(all(holds(each) for each in models), in_words(models))
 
 
+_MOST_PROGRAMS = 0.2
+"""Largest share of served models that no layers describe."""
+
+
+def _programs_only(found: Any) -> Worded | None:
+    served = [each for each in found["table"]["models"] if is_served_today(each)]
+    alone = [each for each in served if not is_right_by(each, "layers")]
+    words = f"{len(alone)} of {len(served)}"
+    return Worded(len(alone) <= _MOST_PROGRAMS * len(served), words) if served else None
+
+
 TABLE_VERDICTS = (
+    Verdict(
+        "table: models as programs only",
+        that(f"at most {_MOST_PROGRAMS:.0%} of those that are served"),
+        _programs_only,
+        "layers have no convolutions by kinds of edges, by heads of several types, or of rarer papers",
+    ),
     Verdict("table: models of public repositories", that("every one right, or refused in principle"), _all_hold),
 )
 
@@ -143,14 +175,14 @@ def render_models(models: Sequence[Mapping[str, Any]], listed: Sequence[Mapping[
     parts = [render_counts(models)]
     for family in families:
         rows = [_row(each) for each in models if each["family"] == family]
-        head = ("model", "task", "outcome", "difference")
+        head = ("model", "task", "program", "difference", "layers", "file of weights alone")
         parts.append(f"### {family[:1].upper()}{family[1:]}\n\n{render_table(head, rows)}")
     if listed:
         files = [(f"[{each['name']}]({each['link']})", each["why"]) for each in listed]
         kinds = Counter(each["kind"] for each in listed)
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        head = f"### Files of torch_geometric's examples that are not run\n\n{len(listed)} files: {told}."
-        parts += [head, render_table(("file", "why"), files)]
+        title = f"### Files of torch_geometric's examples that are not run\n\n{len(listed)} files: {told}."
+        parts += [title, render_table(("file", "why"), files)]
     return "\n\n".join(parts)
 
 
@@ -159,7 +191,17 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
     difference = each.get("difference")
     task = f"{each['task']} (later)" if each["isLater"] else each["task"]
     note = f"; {each['note']}" if each["note"] else ""
-    return name, task, f"{each['outcome']}: {each['words']}{note}", "" if difference is None else f"{difference:.0e}"
+    program = "" if difference is None else f"{difference:.0e}"
+    return name, task, f"{each['outcome']}: {each['words']}{note}", program, *(_way(each, way) for way in _WAYS)
+
+
+_WAYS = ("layers", "reader")
+
+
+def _way(each: Mapping[str, Any], way: str) -> str:
+    if way not in each:
+        return ""
+    return each[way].get("words") or f"{each[way]['difference']:.0e}"
 
 
 def fill_models(page: str, results: Results, _: History) -> str:

@@ -180,7 +180,7 @@ class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_un
     self_loops: bool = True
     """Whether each node reads itself once (add_self_loops), of GCN and its kind and of attention over one type."""
     improved: bool = False
-    """Whether that counts twice, of GCN."""
+    """Whether that counts twice, of GCN whose edges have weights: without these torch_geometric counts it once."""
     is_normalised: bool = True
     """Whether sums are weighed by the roots of both degrees, of GCN and its kind (`normalize`)."""
     bias: bool = True
