@@ -41,7 +41,7 @@ class Convolution(StrEnum):
     GIN = "GIN"
     """Products over the sum of the neighbours and (1 + eps) times the node itself (GINConv)."""
     GINE = "GINE"
-    """As GIN, over sums of ReLU(neighbour + what the edge has) (GINEConv)."""
+    """Products over sums of ReLU(neighbour + columns of the edge), otherwise those of GIN (GINEConv)."""
     PNA = "PNA"
     """Several aggregates, each scaled by the degree in several ways (PNAConv)."""
     TAG = "TAG"

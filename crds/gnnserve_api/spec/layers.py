@@ -318,8 +318,8 @@ def layers_manifest(
     schema: GraphSchema, columns: int, outputs: int, before: Sequence[TypeProductsSpec], layers: Sequence[LayerSpec],
     jumping_knowledge: JumpingKnowledge, head: Sequence[ProductSpec], *, head_reads_input: bool,
 ) -> LayersManifest:  # fmt: skip
-    """What a revision keeps of the fields of `spec.model`. `columns`: of the features, of the first type. `outputs`:
-    columns of the scores. InputError: the graph has no such type or relation."""
+    """Layers as a revision keeps them, of the fields of `spec.model`. `columns`: of the features, of the first type.
+    `outputs`: columns of the scores. InputError: the graph has no such type or relation."""
     made_before = []
     for each in before:
         places = range(len(schema.types)) if not each.type else [_place_of_type(each.type, schema)]

@@ -16,11 +16,11 @@ from gnnserve_api.spec.layers import layers_manifest
 from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, wanted_of
 from gnnserve_worker.generation.given_program import GivenProgram
-from gnnserve_worker.generation.listed_layers import GivenLayers, columns_of
+from gnnserve_worker.generation.listed_layers import GivenLayers
 from gnnserve_worker.generation.steps import RequestedRevision
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.layers.contract import program_of
-from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
+from gnnserve_worker.layers.shapes import columns_of, problems_of, tensor_shapes
 from gnnserve_worker.models.registry import Tensors, without_decoder
 from gnnserve_worker.readers.matching import match
 from gnnserve_worker.tasks.generated import DecoderTensors, LearningProblem

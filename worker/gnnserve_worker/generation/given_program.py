@@ -88,8 +88,9 @@ class GivenProgram:
         if self.layers is None:
             raise ValueError(f"{self.field} has its weights in its file")
         layers = self.layers.learnt(tensors)
-        contract = msgspec.structs.replace(self.contract, sha256=layers.digest)
-        return replace(self, layers=layers, contract=contract, digest=layers.digest)
+        digest = layers.digest
+        contract = msgspec.structs.replace(self.contract, sha256=digest)
+        return replace(self, layers=layers, contract=contract, digest=digest)
 
     @property
     def network(self) -> NetworkManifest:

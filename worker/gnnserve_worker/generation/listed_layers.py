@@ -12,13 +12,9 @@ from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_worker.layers.contract import program_of
 from gnnserve_worker.layers.runner import LayersRunner
+from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.tasks.generated import DecoderTensors
-
-
-def columns_of(schema: GraphSchema) -> tuple[int, ...]:
-    """Features of each type; 0: it has none."""
-    return tuple(kind.features or 0 for kind in schema.types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gnnserve_worker.layers.aggregates import NO_ROWS
 from gnnserve_worker.layers.lists import NormalisedWeights, RelationLists
 from gnnserve_worker.layers.memory import RunMemory
 from gnnserve_worker.layers.network import LayersNetwork, LayersSample
-from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
+from gnnserve_worker.layers.shapes import columns_of, problems_of, tensor_shapes
 
 
 class LayersRunner:
@@ -24,7 +24,7 @@ class LayersRunner:
         """ValueError, with a sentence: the description has problems, or the tensors are not those of its layers."""
         if program.layers is UNSET:
             raise ValueError("the program has no layers")
-        columns = tuple(kind.features or 0 for kind in schema.types)
+        columns = columns_of(schema)
         if problems := problems_of(program.layers, schema, columns):
             raise ValueError("; ".join(problems))
         self._network = LayersNetwork.build(

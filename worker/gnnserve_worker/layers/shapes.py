@@ -36,6 +36,11 @@ CLASSIFIED = (0,)
 """The type that is classified, by its place."""
 
 
+def columns_of(schema: GraphSchema) -> tuple[int, ...]:
+    """Features of each type; 0: it has none."""
+    return tuple(kind.features or 0 for kind in schema.types)
+
+
 @dataclass(frozen=True, slots=True)
 class LayerWidths:
     """Columns of the rows of each type that a layer reads and writes."""

@@ -10,7 +10,7 @@ import safetensors
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.readers.misfit import MisfitError
-from gnnserve_worker.readers.torch_files import RefusedArchiveError, read_torch_archive
+from gnnserve_worker.readers.torch_files import RefusedArchiveError, read_torch_archive, widen_bfloat16
 
 _HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
 _ARCHIVE = b"PK\x03\x04"
@@ -81,7 +81,7 @@ def _as_float32(tensor: np.ndarray) -> np.ndarray | str:
 
 def _to_float32(dtype: str, data: bytes) -> np.ndarray | None:
     if dtype == "BF16":
-        return (np.frombuffer(data, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return widen_bfloat16(data)
     if dtype not in _FLOATS:
         return None
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused

@@ -104,13 +104,15 @@ def _checked_root(archive: zipfile.ZipFile) -> str:
     return root
 
 
+def widen_bfloat16(raw: bytes) -> np.ndarray:
+    """float32 of numbers in bfloat16, which are its upper halves."""
+    return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
 def _numbers(tensor: _Tensor, archive: zipfile.ZipFile, root: str) -> np.ndarray:
     raw = archive.read(f"{root}data/{tensor.storage.key}")
     kind = _STORAGES[tensor.storage.kind]
-    if kind == "bfloat16":
-        flat = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        flat = np.frombuffer(raw, kind)
+    flat = widen_bfloat16(raw) if kind == "bfloat16" else np.frombuffer(raw, kind)
     count = math.prod(tensor.size)
     last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.size, tensor.stride, strict=True))
     if count == 0:

@@ -40,6 +40,7 @@ from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, GraphData, Relation
 from gnnserve_worker.layers.contract import program_of
+from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.models.registry import Tensors
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.generated import Visible
@@ -160,7 +161,7 @@ def trainee_of_layers(
             "spec.model.layers", "are trained for nodes of one type, and links join several types here",
             "give the weights of a trained network as spec.model.checkpoint",
         )  # fmt: skip
-    columns = [kind.features or 0 for kind in schema.types]
+    columns = columns_of(schema)
     learning = Learning(model.training.dropout, {place: _degrees(one) for place, one in enumerate(subject.visible)})
     batches = batches_of(model, subject.data.nodes, subject.data.edges)
     report_batches(model, batches, name, progress)
