@@ -3,37 +3,22 @@ manifests without the types of the spec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from gnnserve_api.files.layers import Convolution, ConvolutionManifest, LayerManifest, LayersManifest
+from gnnserve_api.files.layers import (
+    DEFAULTS,
+    READ_BY,
+    Convolution,
+    ConvolutionManifest,
+    LayerManifest,
+    LayersManifest,
+    name_in_text,
+)
 from gnnserve_api.files.programs import RelationKey
 
-_OF_CONVOLUTIONS: Mapping[str, str] = {
-    "averagesHeads": "averageHeads",
-    "sharesWeights": "shareWeights",
-    "isNormalised": "normalize",
-    "projects": "project",
-    "hasUnitRows": "unitRows",
-    "hasBeta": "beta",
-    "dividesInput": "divideInput",
-}
-_OF_LAYERS: Mapping[str, str] = {
-    "combination": "combine",
-    "isPreActivated": "preActivation",
-    "readsInput": "residualOfInput",
-}
-_NAMES: Mapping[str, str] = {**_OF_CONVOLUTIONS, **_OF_LAYERS, "isNormBehind": "normBehind"}
-"""Names in a manifest's text of fields that a revision calls otherwise."""
-_READS_SELF_LOOPS = frozenset(
-    {
-        Convolution.GCN, Convolution.TAG, Convolution.SGC, Convolution.APPNP, Convolution.GCNII, Convolution.GAT,
-        Convolution.GATV2,
-    }
-)  # fmt: skip
-_READS_AGGREGATIONS = frozenset({Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV, Convolution.PNA})
 _WITHOUT_WIDTH = frozenset({Convolution.APPNP, Convolution.GCNII, Convolution.GIN, Convolution.GINE})
 
 
@@ -75,11 +60,13 @@ def _convolution(convolution: ConvolutionManifest, *, is_of_one_type: bool) -> d
     # Defaults that are not those of a manifest's text. Aggregations are always told: most readers have to assume them.
     for name in ("selfLoops", "shareWeights", "aggregations"):
         told.pop(name, None)
-    if conv in _READS_SELF_LOOPS and convolution.self_loops is not (is_of_one_type and conv is not Convolution.TAG):
+    defaults = DEFAULTS.get(conv, {})
+    has_loops = is_of_one_type and defaults.get("self_loops", True)
+    if conv in READ_BY["self_loops"] and convolution.self_loops is not has_loops:
         told["selfLoops"] = convolution.self_loops
-    if convolution.shares_weights is not (conv is Convolution.GCNII):
+    if convolution.shares_weights is not defaults.get("shares_weights", False):
         told["shareWeights"] = convolution.shares_weights
-    if conv in _READS_AGGREGATIONS:
+    if conv in READ_BY["aggregations"]:
         told["aggregations"] = [each.value for each in convolution.aggregations]
     return told
 
@@ -89,7 +76,7 @@ def _renamed(value: Any) -> Any:
     equal to its default)."""
     if isinstance(value, msgspec.Struct):
         return {
-            _NAMES.get(each.encode_name, each.encode_name): _renamed(getattr(value, each.name))
+            name_in_text(each.name): _renamed(getattr(value, each.name))
             for each in msgspec.structs.fields(value)
             if getattr(value, each.name) != each.default
         }

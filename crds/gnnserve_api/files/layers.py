@@ -19,7 +19,9 @@ where types and relations stand by their places in the graph's manifest, and num
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -258,3 +260,73 @@ class LayersManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     @property
     def hops(self) -> int:
         return sum(layer.hops for layer in self.layers)
+
+
+# --- what manifests say otherwise, and what each convolution reads
+
+
+NAMES: Mapping[str, str] = {
+    "averages_heads": "average_heads",
+    "shares_weights": "share_weights",
+    "is_normalised": "normalize",
+    "projects": "project",
+    "has_unit_rows": "unit_rows",
+    "has_beta": "beta",
+    "divides_input": "divide_input",
+    "combination": "combine",
+    "is_pre_activated": "pre_activation",
+    "reads_input": "residual_of_input",
+    "is_norm_behind": "norm_behind",
+}
+"""Names in `spec.model.layers` of fields that a revision calls otherwise."""
+_ATTENTION = (Convolution.GAT, Convolution.GATV2, Convolution.TRANSFORMER)
+_PNA = (Convolution.PNA,)
+READ_BY: Mapping[str, Sequence[Convolution]] = {
+    "heads": _ATTENTION,
+    "averages_heads": _ATTENTION,
+    "negative_slope": (Convolution.GAT, Convolution.GATV2),
+    "shares_weights": (Convolution.GATV2, Convolution.GCNII),
+    "self_loops": (
+        Convolution.GCN, Convolution.TAG, Convolution.SGC, Convolution.APPNP, Convolution.GCNII, Convolution.GAT,
+        Convolution.GATV2,
+    ),
+    "improved": (Convolution.GCN,),
+    "is_normalised": (Convolution.GCN, Convolution.TAG, Convolution.APPNP, Convolution.GCNII),
+    "bias": (
+        Convolution.GRAPH_SAGE, Convolution.GCN, Convolution.GRAPH_CONV, Convolution.GAT, Convolution.GATV2,
+        Convolution.TRANSFORMER, Convolution.TAG, Convolution.CHEBYSHEV, Convolution.SGC,
+    ),
+    "root": (Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV, Convolution.TRANSFORMER),
+    "projects": (Convolution.GRAPH_SAGE,),
+    "has_unit_rows": (Convolution.GRAPH_SAGE,),
+    "has_beta": (Convolution.TRANSFORMER,),
+    "aggregations": (Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV, Convolution.PNA),
+    "scalers": _PNA,
+    "towers": _PNA,
+    "divides_input": _PNA,
+    "pre_layers": _PNA,
+    "post_layers": _PNA,
+    "hops": (Convolution.TAG, Convolution.CHEBYSHEV, Convolution.SGC, Convolution.APPNP),
+    "alpha": (Convolution.APPNP, Convolution.GCNII),
+    "theta": (Convolution.GCNII,),
+    "mlp": (Convolution.GIN, Convolution.GINE),
+    "edge_columns": (*_ATTENTION, Convolution.GINE, Convolution.PNA),
+    "edge_weight": (
+        Convolution.GRAPH_CONV, Convolution.GCN, Convolution.TAG, Convolution.SGC, Convolution.APPNP,
+        Convolution.GCNII, Convolution.CHEBYSHEV,
+    ),
+}  # fmt: skip
+"""The convolutions that read each field of a `ConvolutionManifest`; others are read by all."""
+DEFAULTS: Mapping[Convolution, Mapping[str, Any]] = {
+    Convolution.GRAPH_CONV: {"aggregations": (Aggregation.SUM,)},
+    Convolution.PNA: {"scalers": (DegreeScaler.IDENTITY,)},
+    Convolution.GCNII: {"shares_weights": True},
+    Convolution.TAG: {"self_loops": False},
+}
+"""Defaults in `spec.model.layers` that differ from those of a `ConvolutionManifest`."""
+
+
+def name_in_text(field: str) -> str:
+    """Name in a manifest's text of a field of a revision."""
+    first, *others = NAMES.get(field, field).split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -11,6 +10,9 @@ from pydantic import Field
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import (
+    DEFAULTS,
+    NAMES,
+    READ_BY,
     Activation,
     Aggregation,
     Combination,
@@ -25,6 +27,7 @@ from gnnserve_api.files.layers import (
     Residual,
     ResidualPlace,
     TypeProductsManifest,
+    name_in_text,
 )
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.program import RelationNames
@@ -35,40 +38,9 @@ _FIELD = "spec.model"
 _WIDTH = Field(ge=1, le=65_536)
 _MOST_PRODUCTS = 8
 _MOST_RELATIONS = 32
-_ATTENTION = ("GAT", "GATv2", "Transformer")
-_NORMALISED = ("GCN", "TAG", "SGC", "APPNP", "GCNII")
-_READ_BY: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "heads": _ATTENTION,
-        "averageHeads": _ATTENTION,
-        "negativeSlope": ("GAT", "GATv2"),
-        "shareWeights": ("GATv2", "GCNII"),
-        "selfLoops": ("GCN", "TAG", "SGC", "APPNP", "GCNII", "GAT", "GATv2"),
-        "improved": ("GCN",),
-        "normalize": ("GCN", "TAG", "APPNP", "GCNII"),
-        "bias": ("GraphSAGE", "GCN", "GraphConv", "GAT", "GATv2", "Transformer", "TAG", "Chebyshev", "SGC"),
-        "root": ("GraphSAGE", "GraphConv", "Transformer"),
-        "project": ("GraphSAGE",),
-        "unitRows": ("GraphSAGE",),
-        "beta": ("Transformer",),
-        "aggregations": ("GraphSAGE", "GraphConv", "PNA"),
-        "scalers": ("PNA",),
-        "towers": ("PNA",),
-        "divideInput": ("PNA",),
-        "preLayers": ("PNA",),
-        "postLayers": ("PNA",),
-        "hops": ("TAG", "Chebyshev", "SGC", "APPNP"),
-        "alpha": ("APPNP", "GCNII"),
-        "theta": ("GCNII",),
-        "mlp": ("GIN", "GINE"),
-        "edgeColumns": ("GAT", "GATv2", "Transformer", "GINE", "PNA"),
-        "edgeWeight": ("GraphConv", *_NORMALISED, "Chebyshev"),
-    }
-)
-"""The convolutions that read each field."""
 
 
-def _rule_of_option(field: str, convolutions: Sequence[str]) -> Rule:
+def _rule_of_option(field: str, convolutions: Sequence[Convolution]) -> Rule:
     listed = ", ".join(f"'{one}'" for one in convolutions)
     named = " and ".join(filter(None, (", ".join(convolutions[:-1]), convolutions[-1])))
     return rule(
@@ -173,7 +145,7 @@ class ConvolutionSpec(ApiModel):
     edge_weight: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Name of the column that weighs edges. Absent: every edge counts as much."""
 
-    _options = RuleTable(tuple(_rule_of_option(field, convolutions) for field, convolutions in _READ_BY.items()))
+    _options = RuleTable(tuple(_rule_of_option(name_in_text(one), read_by) for one, read_by in READ_BY.items()))
 
     _products_of_gin = rule(
         "!has(self.conv) || !(self.conv in ['GIN', 'GINE']) || (has(self.mlp) && size(self.mlp) > 0)",
@@ -196,44 +168,18 @@ class ConvolutionSpec(ApiModel):
         """`relation`: its place. `width`: of a convolution that states none. `read`: columns that it reads."""
         if self.conv is None:
             raise ValueError("a layer without conv has those of its relations")
-        stated: dict[str, Any] = {name: value for name in _SAME_NAMES if (value := getattr(self, name)) is not None}
-        stated |= {there: value for here, there in _OTHER_NAMES.items() if (value := getattr(self, here)) is not None}
+        stated: dict[str, Any] = {
+            name: value for name in READ_BY if (value := getattr(self, NAMES.get(name, name))) is not None
+        }
         if self.mlp is not None:
             stated["mlp"] = tuple(one.product(self.width or width) for one in self.mlp)
         keeps_width = self.conv in (Convolution.APPNP, Convolution.GCNII)
         own = read if keeps_width else width
         if self.mlp:
             own = stated["mlp"][-1].width
-        without_loops = not is_of_one_type and self.conv in _READ_BY["selfLoops"]
-        defaults = {**_DEFAULTS.get(self.conv, {}), **({"self_loops": False} if without_loops else {})}
+        without_loops = not is_of_one_type and self.conv in READ_BY["self_loops"]
+        defaults = {**DEFAULTS.get(self.conv, {}), **({"self_loops": False} if without_loops else {})}
         return ConvolutionManifest(self.conv, relation, **{**defaults, "width": self.width or own, **stated})
-
-
-_SAME_NAMES = (
-    "heads", "negative_slope", "self_loops", "improved", "bias", "root", "aggregations", "scalers", "towers",
-    "pre_layers", "post_layers", "hops", "alpha", "theta", "edge_columns", "edge_weight",
-)  # fmt: skip
-"""Fields of a convolution that a revision calls as a manifest does."""
-_OTHER_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "average_heads": "averages_heads",
-        "share_weights": "shares_weights",
-        "normalize": "is_normalised",
-        "project": "projects",
-        "unit_rows": "has_unit_rows",
-        "beta": "has_beta",
-        "divide_input": "divides_input",
-    }
-)
-_DEFAULTS: Mapping[Convolution, Mapping[str, Any]] = MappingProxyType(
-    {
-        Convolution.GRAPH_CONV: {"aggregations": (Aggregation.SUM,)},
-        Convolution.PNA: {"scalers": (DegreeScaler.IDENTITY,)},
-        Convolution.GCNII: {"shares_weights": True},
-        Convolution.TAG: {"self_loops": False},
-    }
-)
-"""Defaults of convolutions that differ from those of a `ConvolutionManifest`."""
 
 
 class RelationConvolutionSpec(ConvolutionSpec):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from gnnserve_api.files.layers import (
+    READ_BY,
     Activation,
     Aggregation,
     Convolution,
@@ -16,6 +17,7 @@ from gnnserve_api.files.layers import (
     Norm,
     Residual,
     ResidualPlace,
+    name_in_text,
 )
 
 _ACTIVATIONS = (
@@ -24,15 +26,8 @@ _ACTIVATIONS = (
 )  # fmt: skip
 _AGGREGATIONS = (Aggregation.MEAN, Aggregation.SUM, Aggregation.MAX)
 _OF_ONE_AGGREGATION = (Convolution.GRAPH_SAGE, Convolution.GRAPH_CONV)
-_WITH_LOOPS = (
-    Convolution.GCN,
-    Convolution.SGC,
-    Convolution.APPNP,
-    Convolution.GCNII,
-    Convolution.GAT,
-    Convolution.GATV2,
-)
-_WITH_DEGREES = (Convolution.GCN, Convolution.TAG, Convolution.APPNP, Convolution.GCNII)
+_SWITCHES = ("self_loops", "is_normalised", "improved", "has_unit_rows")
+"""Fields that are true or false."""
 _FIELD = "spec.model.layers"
 
 
@@ -71,12 +66,8 @@ def other_layers(layers: LayersManifest) -> Iterator[tuple[str, str, LayersManif
                 replace(conv, aggregations=(aggregation,)) if conv.conv in _OF_ONE_AGGREGATION else conv
             ),
         )
-    for field, words, those in (
-        ("self_loops", "selfLoops", _WITH_LOOPS),
-        ("is_normalised", "normalize", _WITH_DEGREES),
-        ("improved", "improved", (Convolution.GCN,)),
-        ("has_unit_rows", "unitRows", (Convolution.GRAPH_SAGE,)),
-    ):
+    for field in _SWITCHES:
+        words, those = name_in_text(field), READ_BY[field]
         for is_set in (True, False):
             yield from _all_convolutions(
                 layers,
