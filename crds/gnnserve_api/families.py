@@ -144,7 +144,7 @@ class VariantPoint:
             "given": self.columns is ColumnAxis.CHOSEN,
             "projected": self.rows is RowAxis.PRODUCTS and of_model,
             "stored": is_hidden,
-            "deeper": is_hidden and follows is not FollowAxis.OVERLAYS,
+            "deeper": is_hidden and of_model and follows is not FollowAxis.OVERLAYS,
             "following": follows is FollowAxis.CHANGES,
             "program": self.network is NetworkAxis.PROGRAM,
             "layers": self.network is NetworkAxis.LISTED,
@@ -166,6 +166,7 @@ class VariantPoint:
             (self.hops is HopAxis.FEWER, "samples fewer neighbours"),
             (self.network is NetworkAxis.CASCADE, "one variant answers, another one where it is not confident"),
             (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
+            (self.network is NetworkAxis.LISTED and self.rows is RowAxis.HIDDEN, _STORED_LISTED),
             (self.network is NetworkAxis.LISTED, "the layers that the manifest lists, over all feature columns"),
             (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
             (self.columns is ColumnAxis.CHOSEN and is_product, "given, first layer stored per node"),
@@ -231,6 +232,7 @@ _STORED_LAYERS = {
     FollowAxis.NOTHING: "a later layer stored per node, over all neighbours",
 }
 
+_STORED_LISTED = "the layers that the manifest lists, the first ones stored per node, over all neighbours"
 _FOLDED_ROWS = "an embedding per node, made anew where the graph changes"
 
 PRUNED = VariantPoint(RowAxis.FEATURES, ColumnAxis.RANKED)
@@ -249,6 +251,8 @@ PROGRAM = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.PROGRAM)
 """All feature columns, and a program that the user has made."""
 LISTED = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.LISTED)
 """All feature columns, and layers that the manifest lists."""
+STORED_LISTED = replace(LISTED, rows=RowAxis.HIDDEN, follows=FollowAxis.NOTHING)
+"""The output of the first of the layers that the manifest lists, over all neighbours, and the layers behind them."""
 ONE_ROW = VariantPoint(RowAxis.PRODUCTS, hops=HopAxis.OWN_ROW, network=NetworkAxis.PERCEPTRON)
 """A perceptron over a node's own features, whose first layer is stored per node."""
 CASCADE = VariantPoint(RowAxis.STAGES, network=NetworkAxis.CASCADE)
@@ -261,7 +265,7 @@ def _points() -> Iterator[VariantPoint]:
     following = replace(STORED, follows=FollowAxis.CHANGES)
     of_models = (
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
-        GIVEN_PRODUCTS, PROGRAM, LISTED,
+        GIVEN_PRODUCTS, PROGRAM, LISTED, STORED_LISTED,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):

@@ -42,6 +42,7 @@ given                       oce a--- square   given, with feature columns of its
 given-projected             oce ap-- square   given, first layer stored per node
 program                     oce a--- square   a program of your own, over all feature columns
 layers                      oce a--- circle   the layers that the manifest lists, over all feature columns
+stored-layers               --- ap-- pentagon the layers that the manifest lists, the first ones stored per node, over all neighbours
 fanouts                     oce a--- triangle samples fewer neighbours
 projected-fanouts           oce -p-- triangle samples fewer neighbours
 stored-fanouts              oc- ap-- triangle samples fewer neighbours
@@ -51,6 +52,7 @@ given-fanouts               oce a--- triangle samples fewer neighbours
 given-projected-fanouts     oce ap-- triangle samples fewer neighbours
 program-fanouts             oce a--- triangle samples fewer neighbours
 layers-fanouts              oce a--- triangle samples fewer neighbours
+stored-layers-fanouts       --- ap-- triangle samples fewer neighbours
 channels                    oc- a--- circle   reads feature columns; fewer hidden channels
 channels-projected          oc- ap-- diamond  fewer hidden channels, first layer stored per node
 channels-stored             oc- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours

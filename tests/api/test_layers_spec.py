@@ -114,7 +114,7 @@ def test_parts_of_layers_need_layers(parts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("variants", "words"),
     [
-        ({"stored": [1]}, "stored and channels must be left out with model.program and model.layers"),
+        ({"channels": [{"factor": 2}]}, "variants.channels must be left out with model.layers"),
         ({"given": [{"checkpoint": {"uri": "data/a.safetensors"}}]}, "variants.given must be left out with"),
     ],
 )

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class Convolution(StrEnum):
@@ -247,15 +248,50 @@ class TypeProductsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_u
     products: tuple[DenseManifest, ...]
 
 
+class StoredRowsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Columns of a row that is made ahead of time, of a type: those of its parts, which stand beside each other in the
+    order of these fields. A part without columns is not read."""
+
+    type: int
+    """Place of the type in the graph's manifest."""
+    output: int = 0
+    """Columns of what the last stored layer gives; where none is stored, of the network's input."""
+    written: tuple[int, ...] = ()
+    """Columns of what each layer before it gives, for jumping knowledge."""
+    network_input: int = 0
+    """Columns of the rows behind the products before the first layer, which residuals and GCNII add."""
+    features: int = 0
+    """Columns of the features, which a head over [x, h] reads."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        return (self.output, *self.written, self.network_input, self.features)
+
+    @property
+    def columns(self) -> int:
+        return sum(self.parts)
+
+
+class StoredLayersManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Layers of a network whose output was computed ahead of time."""
+
+    layers: int
+    """How many, the first ones. 0: the products before the first layer alone."""
+    rows: tuple[StoredRowsManifest, ...]
+    """Rows of each type that is read."""
+
+
 class LayersManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     layers: tuple[LayerManifest, ...]
-    """Empty: no neighbours are read, as of a perceptron."""
+    """Empty: no neighbours are read, as of a perceptron, or where all layers are stored."""
     before: tuple[TypeProductsManifest, ...] = ()
     jumping_knowledge: JumpingKnowledge = JumpingKnowledge.LAST
     head: tuple[DenseManifest, ...] = ()
     """Products behind the layers; empty: what these give are scores."""
     head_reads_input: bool = False
     """Whether the head reads the features beside, before what the layers give: over [x, h]."""
+    stored: StoredLayersManifest | UnsetType = UNSET
+    """Layers before these, whose output the network reads in place of features. Absent: it reads features."""
 
     @property
     def hops(self) -> int:

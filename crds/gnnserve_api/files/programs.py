@@ -187,6 +187,14 @@ class ProgramManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
             return self.scores
         return next((each for each in self.other_scores if each.type == type_), None)
 
+    def row_columns(self, schema: GraphSchema) -> tuple[int, ...]:
+        """Columns of a row of each type that it reads: of features, or of what is stored of its first layers."""
+        stored = UNSET if self.layers is UNSET else self.layers.stored
+        if stored is UNSET:
+            return tuple(kind.features or 0 for kind in schema.types)
+        columns = {one.type: one.columns for one in stored.rows}
+        return tuple(columns.get(place, 0) for place in range(len(schema.types)))
+
     @property
     def sampled_hops(self) -> int:
         return self.hops + self.reads_degrees

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gnnserve_api.spec.model import MODEL_IS_PROGRAM
 from gnnserve_api.spec.rules import Rule, all_empty, rule, rule_of_each
+from gnnserve_api.spec.source_kinds import SEVERAL_TYPES
 
 _PROGRAM = "has(self.model.program)"
 
@@ -52,9 +52,30 @@ networks_have_no_programs_beside = rule(
 
 
 programs_are_not_looked_into = rule(
-    f"!{MODEL_IS_PROGRAM} || ({all_empty('self.variants.stored', 'self.variants.channels')})",
-    "variants.stored and channels must be left out with model.program and model.layers, which are computed as a whole: "
-    "storage, fanouts, oneRow, cascades and search are there",
+    f"!{_PROGRAM} || ({all_empty('self.variants.stored', 'self.variants.channels')})",
+    "variants.stored and channels must be left out with model.program, which is computed as a whole: storage, fanouts, "
+    "oneRow, cascades and search are there",
+)
+
+
+layers_keep_their_channels = rule(
+    f"!has(self.model.layers) || {all_empty('self.variants.channels')}",
+    "variants.channels must be left out with model.layers, of which all channels are kept: storage, stored, fanouts, "
+    "oneRow, cascades and search are there",
+)
+
+
+layers_are_stored_as_generated = rule(
+    "!has(self.model.layers) || !has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges",
+    "variants.storedFollowChanges must be left out with model.layers, whose stored layers hold for the graph as it was "
+    "generated",
+)
+
+
+layers_are_stored_over_one_type = SEVERAL_TYPES.rule(
+    f"!has(self.model.layers) || {all_empty('self.variants.stored')}",
+    "variants.stored must be left out with model.layers and graph.source.typed: layers are stored where nodes are of "
+    "one type",
 )
 
 

@@ -53,10 +53,10 @@ class SearchSpace:
     @property
     def derived_rounds(self) -> tuple[Round, ...]:
         """What is made of the first network without training: in every storage what has a product stored, or a layer,
-        each with smaller fan-outs too, and x1 in float32 beside it; where nothing can be stored, all that of x1."""
+        each with smaller fan-outs too, and x1 in float32 beside it; where no product is stored, x1 in all of them."""
         own = tuple(factor for factor in self.factors if factor == 1)
         if not self.has_products:
-            return (Round(self._listing(factors=own, fanouts=self.fanouts)),)
+            return (Round(self._listing(factors=own, stored=self.layers, fanouts=self.fanouts)),)
         products = self._listing(projection=ProjectionMode.AUTO, stored=self.layers, fanouts=self.fanouts)
         reference = self._listing(factors=own, storage=(Storage.FLOAT32,))
         return (*((Round(reference),) if own else ()), Round(products))

@@ -14,6 +14,7 @@ from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
+from gnnserve_worker.generation.families.listed import StoredLayersPlanner
 from gnnserve_worker.generation.families.registry import PLANNERS, plan_families
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.lessons import LearntNetworks, WeightSources, networks_of, take_lessons
@@ -248,6 +249,14 @@ def test_weights_over_all_columns_are_brought_into_rank_order() -> None:
 
 
 @pytest.mark.parametrize("storage", list(Storage))
+def test_tables_of_listed_layers_are_written_in_float32_up_to_the_last_one(storage: Storage) -> None:
+    outline = Outline(spec_of(storage=[storage], stored=[1, 2]), NETWORK, NODES, WIDTH, stored_columns=(5, 8, 16, 4))
+    written = {(columns, Storage.FLOAT32) for columns in (5, 8, 16)} | {(8, storage), (16, storage)}
+    found = StoredLayersPlanner().tables_bytes(outline)
+    assert found == sum(stored_bytes(NODES, columns, each) for columns, each in written)
+
+
+@pytest.mark.parametrize("storage", list(Storage))
 def test_planners_say_what_their_tables_take(storage: Storage) -> None:
     one_row = [{"hops": 1}, {"hops": 0}, {"hops": 2}]
     spec = spec_of(pruning={"factors": [1, 3]}, storage=[storage], oneRow=one_row, stored=[1, 2], channels=CHANNELS)
@@ -266,6 +275,7 @@ def test_planners_say_what_their_tables_take(storage: Storage) -> None:
         + stored_bytes(NODES, 3, storage),
         "GivenPlanner": stored_bytes(NODES, 4, storage),
         "ProgramPlanner": 0,
+        "StoredLayersPlanner": 0,
         "ChannelsPlanner": 2 * stored_bytes(NODES, 4, storage)
         + 3 * stored_bytes(NODES, 4, Storage.FLOAT32)
         + 2 * stored_bytes(NODES, 3, storage),

@@ -152,6 +152,53 @@ def test_variants_beside_it_are_of_what_it_reads(given: Given) -> None:
     assert 0 < np.abs(rounded - scores).max() < 0.1 * np.abs(scores).max()
 
 
+def test_layers_that_are_stored_give_what_the_whole_network_gives(given: Given) -> None:
+    variants = {"storage": ["float32", "float16", "bfloat16", "int8"], "stored": [2, 1]}
+    revision = given.generate(variants=variants)
+    made = {variant.name: variant for variant in revision.variants}
+    assert sorted(made) == sorted(given.service(variants=variants).spec.possible_variants())
+    scores = over(FEATURES, EDGES)[0]
+    for layer, hops in ((1, (-1,)), (2, (0,))):
+        one = made[f"stored{layer}"]
+        # Behind the second layer its output and that of the first stand beside each other, for the head.
+        assert (one.columns, one.fanouts, one.family) == (layer * HIDDEN, hops, "stored-layers")
+        assert_close(given.scores(revision, one.name), scores)
+        for storage, most in (("float16", 2e-3), ("bfloat16", 2e-2), ("int8", 0.1)):
+            rounded = np.abs(given.scores(revision, f"{one.name}-{storage}") - scores).max()
+            assert 0 < rounded < most * np.abs(scores).max()
+    assert sorted(revision.tables) == sorted(
+        f"{table}-{storage}" for table in ("features", "stored1", "stored2") for storage in variants["storage"]
+    )
+
+
+def test_behind_stored_layers_fewer_neighbours_are_sampled_of_hops_that_are_left(given: Given) -> None:
+    model = {"fanouts": [4, 4], "checkpoint": None, "expected": None, "training": {"epochs": 3}}
+    variants = {"stored": [1, 2], "fanouts": [[2, 1]]}
+    revision = given.generate(model=model, variants=variants)
+    fanouts = {variant.name: variant.fanouts for variant in revision.variants}
+    assert fanouts == {
+        "x1": (4, 4), "x1-f2x1": (2, 1), "stored1": (4,), "stored1-f2": (2,), "stored2": (0,),
+    }  # fmt: skip
+
+
+def test_a_search_tries_layers_that_are_stored(given: Given) -> None:
+    revision = given.generate(variants={"search": "Auto", "budget": {"seconds": 1}})
+    assert revision.profile.search is not None
+    tried = {verdict.name for verdict in revision.profile.search.variants}
+    assert {"x1", "stored1", "stored1-int8", "stored2", "stored2-int8"} <= tried
+
+
+def test_layers_that_are_not_there_cannot_be_stored(given: Given) -> None:
+    tag = {"conv": "TAG", "width": HIDDEN, "hops": 2}
+    learnt = {"checkpoint": None, "expected": None}
+    told = given.refusal([tag], model=learnt, variants={"stored": [2]})
+    assert "spec.variants.stored: 2 is no layer of the network, which has 1" in told
+    told = given.refusal(
+        [{**tag, "conv": "SGC"}], model={**learnt, "fanouts": [3, 3]}, variants={"stored": [1], "fanouts": [[2, 2]]}
+    )
+    assert "layers of several hops are stored" in told
+
+
 def test_layers_without_a_checkpoint_are_trained(given: Given) -> None:
     learnt = {"checkpoint": None, "expected": None, "fanouts": [4, 4], "training": {"epochs": 15}}
     variants = {"storage": ["float32", "int8"], "oneRow": [{"hops": 0}]}

@@ -4,21 +4,23 @@ out. Each layer computes only the rows that those behind it read."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.files.graph_schema import GraphSchema
-from gnnserve_api.files.layers import JumpingKnowledge, LayersManifest
+from gnnserve_api.files.layers import JumpingKnowledge, LayersManifest, StoredRowsManifest
 from gnnserve_worker.layers.combined import CombinedLayer, Rows, build_layer
 from gnnserve_worker.layers.dense import Product, Tensors, below, build_products, run_products
 from gnnserve_worker.layers.jumping import Jump, build_jump
 from gnnserve_worker.layers.lists import RelationLists
 from gnnserve_worker.layers.memory import RunMemory
-from gnnserve_worker.layers.shapes import needed_rows, widths_of
+from gnnserve_worker.layers.shapes import needed_rows, stored_layers, widths_of
+from gnnserve_worker.layers.stored import parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class LayersSample:
     """Input of a network in one run: what it reads of a sample."""
 
     features: Rows
-    """Rows of all nodes of each type that is read."""
+    """Rows of all nodes of each type that is read: features, or what is stored of the first layers."""
     nodes_per_hop: Mapping[int, np.ndarray]
     """int64 [hops + 1] of each type that is read; empty: no relation is."""
     lists: Mapping[int, RelationLists]
@@ -41,17 +43,39 @@ class NodeOutputs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class _Begun:
+    """Rows that the first layer of a run reads, and what those behind it read beside."""
+
+    rows: Rows
+    network_input: Rows
+    written: Sequence[Rows] = ()
+    """Outputs of layers that are stored, but for the last of them, which the first layer reads."""
+    features: Rows = field(default_factory=dict)
+
+
+def _in_order(rows: np.ndarray, memory: RunMemory) -> np.ndarray:
+    """The rows in C order, which kernels are compiled for."""
+    if rows.flags.c_contiguous:
+        return rows
+    found = memory.rows(*rows.shape)
+    found[:] = rows
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class LayersNetwork:
     before: Mapping[int, tuple[Product, ...]]
     """Products of the features of each type."""
     layers: tuple[CombinedLayer, ...]
-    jumps: bool
-    """Whether the outputs of all layers are read in the end."""
     jump: Jump
+    jumped: int
+    """Outputs that it reads, those of the last layers."""
     head: tuple[Product, ...]
     head_reads_input: bool
     needed: Callable[[tuple[int, ...]], tuple[frozenset[int], ...]]
     """Types whose rows are needed before and behind each layer, for those that are wanted."""
+    stored: Mapping[int, StoredRowsManifest] | None = None
+    """Parts of the rows of each type that it reads in place of features; None: it reads features."""
 
     @staticmethod
     def build(
@@ -64,17 +88,20 @@ class LayersNetwork:
         def needed(wanted: tuple[int, ...]) -> tuple[frozenset[int], ...]:
             return needed_rows(layers, schema, wanted)
 
+        stored = layers.stored
+        all_layers = len(layers.layers) + stored_layers(layers)
         return LayersNetwork(
             {each.type: build_products(each.products, below(tensors, f"before.{each.type}")) for each in layers.before},
             tuple(
                 build_layer(layer, of_layer, schema, below(tensors, f"layers.{place}"))
                 for place, (layer, of_layer) in enumerate(zip(layers.layers, widths.layers, strict=True))
             ),
-            layers.jumping_knowledge is not JumpingKnowledge.LAST,
             build_jump(layers.jumping_knowledge, below(tensors, "jumping")),
+            1 if layers.jumping_knowledge is JumpingKnowledge.LAST else max(1, all_layers),
             build_products(layers.head, below(tensors, "head")),
             layers.head_reads_input,
             needed,
+            None if stored is UNSET else {row.type: row for row in stored.rows},
         )
 
     def run(self, sample: LayersSample, wanted: tuple[int, ...], memory: RunMemory) -> dict[int, NodeOutputs]:
@@ -88,28 +115,37 @@ class LayersNetwork:
             return ends[type_][hops] if type_ in ends else len(sample.features[type_])
 
         behind = sum(layer.hops for layer in self.layers)
-        network_input = {
-            type_: run_products(self.before.get(type_, ()), sample.features[type_][: count(type_, behind)], memory)
-            for type_ in needed[0]
-        }
-        rows: Rows = network_input
-        written = [rows]
+        begun = self._begin({type_: sample.features[type_][: count(type_, behind)] for type_ in needed[0]}, memory)
+        rows, written = begun.rows, [*begun.written, begun.rows]
         for place, layer in enumerate(self.layers, start=1):
             behind -= layer.hops
-            rows = layer.run(rows, network_input, sample.lists, sorted(needed[place]), behind, count, memory)
+            rows = layer.run(rows, begun.network_input, sample.lists, sorted(needed[place]), behind, count, memory)
             written.append(rows)
-        return {type_: self._finish(type_, written, sample, count(type_, 0), memory) for type_ in wanted}
+        features = sample.features if self.stored is None else begun.features
+        return {type_: self._finish(type_, written, features, count(type_, 0), memory) for type_ in wanted}
+
+    def _begin(self, read: Rows, memory: RunMemory) -> _Begun:
+        """`read`: rows of all nodes that the first layer reads."""
+        if self.stored is None:
+            rows = {type_: run_products(self.before.get(type_, ()), own, memory) for type_, own in read.items()}
+            return _Begun(rows, rows)
+        parts = {type_: parts_of(self.stored[type_], own) for type_, own in read.items()}
+        rows = {type_: _in_order(own.output, memory) for type_, own in parts.items() if own.output.shape[1]}
+        inputs = {type_: _in_order(own.network_input, memory) for type_, own in parts.items() if own.has_input}
+        kept = max(len(own.written) for own in parts.values())
+        written = [{type_: own.written[place] for type_, own in parts.items() if own.written} for place in range(kept)]
+        return _Begun(rows, inputs or rows, written, {type_: own.features for type_, own in parts.items()})
 
     def _finish(
-        self, type_: int, written: Sequence[Rows], sample: LayersSample, seeds: int, memory: RunMemory
+        self, type_: int, written: Sequence[Rows], of_sample: Rows, seeds: int, memory: RunMemory
     ) -> NodeOutputs:
-        rows = [each[type_][:seeds] for each in written if type_ in each]
-        given = self.jump(rows[-len(self.layers) or None :] if self.jumps else rows[-1:], memory)
+        rows = [_in_order(each[type_][:seeds], memory) for each in written if type_ in each]
+        given = self.jump(rows[-self.jumped :], memory)
         if not self.head:
             return NodeOutputs(given, rows[-2] if len(rows) > 1 else given)
         read = given
         if self.head_reads_input:
-            features = sample.features[type_][:seeds]
+            features = of_sample[type_][:seeds]
             read = memory.rows(seeds, features.shape[1] + given.shape[1])
             np.concatenate([features, given], axis=1, out=read)
         return NodeOutputs(run_products(self.head, read, memory), given)

@@ -23,6 +23,7 @@ from gnnserve_api.files.layers import (
     LayersManifest,
     Residual,
     ResidualPlace,
+    StoredLayersManifest,
 )
 from gnnserve_api.files.programs import InputRole, ProgramInput, RelationKey
 from gnnserve_worker.layers.convolutions.kind import Degrees, Ends
@@ -57,27 +58,56 @@ class NetworkWidths:
     inputs: Columns
     """Behind the products before the first layer."""
     layers: tuple[LayerWidths, ...]
+    stored: tuple[Columns, ...] = ()
+    """What stored layers have written, as far as it is read, the last one's last."""
 
     @property
     def written(self) -> tuple[Columns, ...]:
         """What each layer writes, or, where there are none, the network's input."""
-        return tuple(each.outputs for each in self.layers) or (self.inputs,)
+        return (*self.stored, *(each.outputs for each in self.layers)) or (self.inputs,)
 
 
 def widths_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int]) -> NetworkWidths:
     """`columns_of_types`: features of each type that the network reads; 0: none."""
+    begun = _begun(layers, columns_of_types) if layers.stored is UNSET else _begun_stored(layers.stored)
+    features, inputs = begun.features, begun.inputs
+    found: list[LayerWidths] = []
+    read = begun.written[-1]
+    for number, layer in enumerate(layers.layers, start=1 + stored_layers(layers)):
+        ends = tuple(_ends_of(conv, schema, read, inputs, number) for conv in layer.convs)
+        found.append(LayerWidths(read, _outputs_of(layer, schema, read, ends), ends))
+        read = found[-1].outputs
+    return NetworkWidths(features, inputs, tuple(found), begun.stored)
+
+
+def _begun(layers: LayersManifest, columns_of_types: Sequence[int]) -> NetworkWidths:
+    """Widths before the first layer."""
     features = {place: columns for place, columns in enumerate(columns_of_types) if columns}
     inputs = dict(features)
     for each in layers.before:
         if each.type in features and each.products:
             inputs[each.type] = each.products[-1].width
-    found: list[LayerWidths] = []
-    read: Columns = inputs
-    for number, layer in enumerate(layers.layers, start=1):
-        ends = tuple(_ends_of(conv, schema, read, inputs, number) for conv in layer.convs)
-        found.append(LayerWidths(read, _outputs_of(layer, schema, read, ends), ends))
-        read = found[-1].outputs
-    return NetworkWidths(features, inputs, tuple(found))
+    return NetworkWidths(features, inputs, ())
+
+
+def _begun_stored(stored: StoredLayersManifest) -> NetworkWidths:
+    """Widths behind stored layers."""
+
+    def there(columns: Mapping[int, int]) -> Columns:
+        return {type_: count for type_, count in columns.items() if count}
+
+    output = there({row.type: row.output for row in stored.rows})
+    features = there({row.type: row.features for row in stored.rows})
+    if not stored.layers:
+        return NetworkWidths(features, output, ())
+    kept = max((len(row.written) for row in stored.rows), default=0)
+    written = tuple({row.type: row.written[place] for row in stored.rows if row.written} for place in range(kept))
+    return NetworkWidths(features, there({row.type: row.network_input for row in stored.rows}), (), (*written, output))
+
+
+def stored_layers(layers: LayersManifest) -> int:
+    """Layers before the first one of these, which are stored."""
+    return 0 if layers.stored is UNSET else layers.stored.layers
 
 
 def tensor_shapes(
@@ -103,9 +133,11 @@ def output_columns(
     layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int], type_: int = CLASSIFIED[0]
 ) -> tuple[int, int]:
     """Columns of the scores of a type, and of its embeddings: what the head reads of the layers, or, without a head,
-    what the last of several layers reads. 0: there are none."""
+    what the last of several layers reads. 0: there are none, as behind stored layers."""
     widths = widths_of(layers, schema, columns_of_types)
     read = _columns_jumped(layers, widths, type_)
+    if layers.stored is not UNSET:
+        return layers.head[-1].width if layers.head else read, 0
     if layers.head:
         return layers.head[-1].width, read
     return read, widths.layers[-1].inputs.get(type_, 0) if len(layers.layers) > 1 else 0
@@ -120,7 +152,7 @@ def degrees_of(layers: LayersManifest, schema: GraphSchema) -> set[Degrees]:
     """Where its convolutions have degrees from."""
     return {
         KINDS[conv.conv].degrees(conv, _ends_of(conv, schema, {}, {}, number))
-        for number, layer in enumerate(layers.layers, start=1)
+        for number, layer in enumerate(layers.layers, start=1 + stored_layers(layers))
         for conv in layer.convs
     }
 
@@ -166,7 +198,18 @@ def inputs_of(
 def needed_rows(
     layers: LayersManifest, schema: GraphSchema, wanted: Sequence[int] = CLASSIFIED
 ) -> tuple[frozenset[int], ...]:
-    """Types whose rows are needed: of the network's input, and of what each layer writes."""
+    """Types whose rows are needed: of the network's input, or of what is stored, and of what each layer writes."""
+    needed, of_input = needed_by_layers(layers, schema, wanted)
+    read_in_the_end = layers.jumping_knowledge is not JumpingKnowledge.LAST or layers.head_reads_input
+    beside = frozenset(wanted) if layers.stored is not UNSET and read_in_the_end else frozenset()
+    return (needed[0] | of_input | beside, *needed[1:])
+
+
+def needed_by_layers(
+    layers: LayersManifest, schema: GraphSchema, wanted: Sequence[int]
+) -> tuple[Sequence[frozenset[int]], frozenset[int]]:
+    """Types whose rows each layer reads, and those of what the last one writes; and types whose rows of the network's
+    input are read beside."""
     kept = kept_layers(layers)
     needed = [frozenset(wanted)]
     of_input: set[int] = set()
@@ -183,7 +226,7 @@ def needed_rows(
         if layer.residual is not Residual.NONE:
             (of_input if layer.reads_input else read).update(written)
         needed.insert(0, frozenset(read))
-    return (needed[0] | of_input, *needed[1:])
+    return needed, frozenset(of_input)
 
 
 def kept_layers(layers: LayersManifest) -> range:

@@ -31,13 +31,14 @@ def open_program(
     problems = contract_problems(program, schema)
     if len(variant.fanouts) != max(1, program.sampled_hops):
         problems.append(f"{len(variant.fanouts)} fan-outs, expected one for each of {program.sampled_hops} hops")
-    if table.projected:
-        problems.append(f"the table {variant.table} of products, expected one of features")
+    if table.projected != (variant.stored is not None):
+        read = "stored layers" if variant.stored is not None else "features"
+        problems.append(f"the table {variant.table} of kind {table.kind}, expected one of {read}")
     if problems:
         problem = f"has for the program of {variant.name}: {'; '.join(problems)}"
         raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
     # A table has the columns of the widest type, of which a narrower one has its own first.
-    columns = tuple(min(kind.features or 0, variant.columns) for kind in schema.types)
+    columns = tuple(min(own, variant.columns) for own in program.row_columns(schema))
     file = revision.folder / variant.weights
     if file not in runners:
         runners[file] = _runner_of(revision, schema, program, file)

@@ -6,7 +6,7 @@ routing and reports know of variants is `gnnserve_api/families.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -29,7 +29,9 @@ from gnnserve_worker.repository import paths
 from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:
+    from gnnserve_worker.generation.listed_layers import GivenLayers
     from gnnserve_worker.generation.ranking import Ranking
+    from gnnserve_worker.programs.answers import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,16 @@ class OneRowNetwork:
     """The first layer's product with the row of each node, float32 [nodes, hidden]."""
     types: int = 1
     """How many types of the graph have rows, the first ones."""
+
+
+class ComputeAll(Protocol):
+    """Runs a program over whole lists, for all nodes of a graph of one type."""
+
+    def __call__(
+        self, runner: Runner, program: ProgramManifest, lists: Graph, rows: Features
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Numbers of nodes, and what it gives of them, float32 [nodes, columns], part after part. `rows`: those that it
+        reads of each node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +73,10 @@ class PlacedProgram:
     """Scaled features of each type, in the order of the source; a type without has no column."""
     columns: tuple[int, ...] | None = None
     """Columns of the features that it reads, in its order; None: all, in the order of the source."""
-    tensors: Tensors | None = None
-    """Weights of listed layers, which are the file of such a program; None: the file is in the folder."""
+    layers: GivenLayers | None = None
+    """Listed layers, whose weights are the file of such a program; None: the file is in the folder."""
+    compute: ComputeAll | None = None
+    """Runs parts of the listed layers; None: the file is in the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,8 @@ class Outline:
     """The given variants, as in `Ingredients`."""
     columns_of_programs: Sequence[tuple[int, ...] | None] = ()
     """Columns of the features that each program reads, as `PlacedProgram.columns`."""
+    stored_columns: Sequence[int] = ()
+    """Columns of a row behind each of the model's listed layers, and first before them; empty: they are not stored."""
 
 
 Blocks = Callable[[], Iterable[np.ndarray]]

@@ -203,7 +203,7 @@ def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_fi
     assert contract  # noqa: S101 - its kind says so
     manifest = VariantManifest(
         name=stored_name(program.name, storage),
-        family=(PROGRAM if program.tensors is None else LISTED).family,
+        family=(PROGRAM if program.layers is None else LISTED).family,
         table=f"{label}-{storage}",
         columns=len(_columns_of(program)),
         fanouts=program.network.fanouts,
@@ -211,8 +211,8 @@ def _plan_program(program: PlacedProgram, label: str, storage: Storage, *, is_fi
         compute="float32",
         weights=contract.file,
     )
-    has_file = is_first and program.tensors is None
-    tensors = program.tensors if is_first else None
+    has_file = is_first and program.layers is None
+    tensors = program.layers.tensors if is_first and program.layers is not None else None
     return PlannedVariant(manifest, factor=1, tensors=tensors, program=program if has_file else None)
 
 

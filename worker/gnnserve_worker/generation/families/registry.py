@@ -44,6 +44,7 @@ from gnnserve_worker.generation.families.layered import (
     PrunedPlanner,
     StoredPlanner,
 )
+from gnnserve_worker.generation.families.listed import StoredLayersPlanner
 from gnnserve_worker.generation.ranking import reads_master
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.repository.revision_files import stored_bytes
@@ -102,7 +103,7 @@ class CascadePlanner:
 
 
 _GROUPS: tuple[tuple[type[Planner], ...], ...] = (
-    (PrunedPlanner, ProjectedPlanner, StoredPlanner, GivenPlanner, ProgramPlanner),
+    (PrunedPlanner, ProjectedPlanner, StoredPlanner, GivenPlanner, ProgramPlanner, StoredLayersPlanner),
     (ChannelsPlanner,),
     (OneRowPlanner,),
     (CascadePlanner,),
@@ -113,7 +114,8 @@ _BESIDE = _GROUPS[2:]
 """Those whose variants are of networks of their own, whatever the model's read."""
 PLANNERS = tuple(planner for group in _GROUPS for planner in group)
 _ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
-    StoredPlanner: lambda spec: spec.variants.stored,
+    StoredPlanner: lambda spec: spec.variants.stored and spec.model.layers is None,
+    StoredLayersPlanner: lambda spec: spec.variants.stored and spec.model.layers is not None,
     GivenPlanner: lambda spec: spec.variants.given,
     ProgramPlanner: lambda spec: spec.model.is_program,
     ChannelsPlanner: lambda spec: spec.variants.channels,

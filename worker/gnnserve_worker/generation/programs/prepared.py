@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.given_weights import ComparedScores
+from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NOT_RANKED, RankingManifest, program_network
 from gnnserve_api.spec.made_variants import made_variants, search_space
@@ -58,6 +59,7 @@ from gnnserve_worker.generation.programs.running import (
     ProgramScores,
     ProgramTeacher,
     called_by,
+    compute_all,
     read_graph,
     served_features,
 )
@@ -103,7 +105,10 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     decoder = one_decoder(wanted.task, decoders) if decoders else None
     widest = max(kind.features or 0 for kind in graph.schema.types)
     columns = [one.columns for one in programs]
-    outline = Outline(spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns)
+    stored_columns = _stored_columns(programs[0], spec, graph.schema)
+    outline = Outline(
+        spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns, stored_columns=stored_columns
+    )  # fmt: skip
     tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
     source, learnt = graph, problem.learnt_graph
@@ -142,6 +147,25 @@ def _listed(wanted: RequestedRevision, graph: GraphData, problem: LearningProble
     from gnnserve_worker.generation.given_layers import read_layers  # noqa: PLC0415
 
     return (read_layers(wanted, graph, problem),)
+
+
+def _stored_columns(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSchema) -> Sequence[int]:
+    """As `Outline.stored_columns`. InputError: a layer that is to be stored is none of the network's, or
+    spec.variants.fanouts do not say what is left of them behind it."""
+    layers = given.contract.layers
+    if layers is UNSET or len(schema.types) > 1:
+        return ()
+    # Imported here: few programs are layers.
+    from gnnserve_worker.generation.families.listed import columns_behind  # noqa: PLC0415
+    from gnnserve_worker.layers.passes import why_not_stored  # noqa: PLC0415
+
+    asked = spec.variants.stored
+    if problem := why_not_stored(layers, max(asked, default=0)):
+        raise InputError("spec.variants.stored", problem, "name layers by their numbers, the first being 1")
+    if asked and spec.variants.fanouts and layers.hops > len(layers.layers):
+        problem = "layers of several hops are stored, of which spec.variants.fanouts have several numbers"
+        raise InputError("spec.variants.stored", problem, "leave out one of the two")
+    return columns_behind(layers, schema)
 
 
 def _check_reads(
@@ -314,8 +338,10 @@ class ProgramNetworks:
     def space(self) -> SearchSpace:
         """With the fan-outs that the program's hops permit, which its folder may say."""
         contract, space = self.programs[0].contract, search_space(self.wanted.spec)
-        fanouts = (one for one in space.fanouts if len(one) == contract.hops and not contract.reads_degrees)
-        return replace(space, fanouts=tuple(fanouts))
+        fanouts = [one for one in space.fanouts if len(one) == contract.hops and not contract.reads_degrees]
+        # Behind layers of several hops it is not known by names how many numbers of the fan-outs are left.
+        has_more = contract.layers is not UNSET and contract.layers.hops > len(contract.layers.layers)
+        return replace(space, fanouts=tuple(fanouts), layers=() if fanouts and has_more else space.layers)
 
     def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
         """`variants`: others than those of the spec, as of a round of a search."""
@@ -333,10 +359,11 @@ class ProgramNetworks:
         name = variant_name(1) if given.weights == MODEL else given.weights
         kept = kept_as(given.contract, name, spec)
         network = program_network(kept, given.fanouts)
-        tensors = None if given.layers is None else given.layers.tensors
+        compute = partial(compute_all, [one.payload for one in self.data.data.relations])
         return PlacedProgram(
-            name, given.field, given.folder, given.contract, network, self.features, given.columns, tensors
-        )
+            name, given.field, given.folder, given.contract, network, self.features, given.columns, given.layers,
+            None if given.layers is None else compute,
+        )  # fmt: skip
 
     def after(self, lessons: Sequence[Lesson]) -> ProgramNetworks:
         """With networks of further lessons."""

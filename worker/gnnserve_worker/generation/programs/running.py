@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +21,7 @@ from gnnserve_worker.generation.training_set import NormalizedFeatures, normaliz
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.relation_lists import joined_lists
 from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.programs.answers import Runner, run_program
 from gnnserve_worker.programs.contract import LaidOut, lay_out
 from gnnserve_worker.programs.facts import FIELD
@@ -35,6 +36,8 @@ from gnnserve_worker.sampling.relations import sample_relations
 CHECKED_LANES = 2
 """Runs at once before there is a revision."""
 _SEEDS_AT_ONCE = 256
+_PART_NODES = 1024
+"""Nodes that a thread computes at a time, of all nodes."""
 _MOST_ALONE = 256
 """Most nodes that are computed one by one."""
 MOST_NEIGHBOURHOOD_EDGES = 20_000_000
@@ -239,6 +242,20 @@ def _bounds_of_nodes(graph: Graph) -> np.ndarray:
     counts = np.repeat(np.array(schema.slots, np.int64), [kind.nodes for kind in schema.types])
     bounds: np.ndarray = graph.indptr[np.concatenate([[0], np.cumsum(counts)])]
     return bounds
+
+
+def compute_all(
+    payloads: Sequence[EdgePayload | None], runner: Runner, program: ProgramManifest, lists: Graph, rows: Features
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """A `families.family.ComputeAll`, once edges have their payloads: on all processors, so that nothing but some parts
+    is in memory."""
+    threads, graph = thread_count(), ProgramGraph(lists, [rows], payloads)
+    runs = [ProgramScores(program, graph, runner) for _ in range(threads)]
+    parts = np.array_split(np.arange(lists.nodes), -(-lists.nodes // _PART_NODES))
+    for first in range(0, len(parts), threads):
+        now = parts[first : first + threads]
+        found = map_parallel(lambda place, now=now: runs[place].scores(now[place]), len(now))  # type: ignore[misc]
+        yield from zip(now, found, strict=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
