@@ -3,6 +3,7 @@ and only nodes of these are computed by both."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ from tests.support.generation.one_row_links import links_service
 from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.graphs.links import load_links
 from tests.support.graphs.several_types import shop, write_folder
+from tests.support.machine.waiting import until_holds
 from tests.support.serving.pair_workers import BINARY, on_worker
+from tests.support.serving.posted_labels import WRITING, evaluated, send_pairs
 from tests.support.serving.questions import question_of
-from tests.support.serving.serving import Client
+from tests.support.serving.serving import Client, OpenedWorker, running
 
 from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.links import LinkCalibration
@@ -33,6 +36,7 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
+from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.tasks.deciding import SeedPairs, each_alone, in_turn
 from gnnserve_worker.tasks.score_links.deciding import ByPair, log_odds, pair_confidences
 from gnnserve_worker.tasks.score_links.metrics import roc_auc
@@ -223,17 +227,51 @@ def test_nothing_is_computed_twice_where_all_are_sure(served: ServedRevision) ->
         seen.clear()
 
 
+def shares_below(served: ServedRevision, name: str, pairs: np.ndarray) -> np.ndarray:
+    """Share of the drawn pairs whose score is below that of each of `pairs`, float64 [pairs]."""
+    measure = served.task.live_labels.measure()
+    drawn = measure.nodes[np.stack([measure.drawn.first, measure.drawn.second], 1)]  # type: ignore[attr-defined]
+    shares: np.ndarray = (answered(served, name, drawn) < answered(served, name, pairs)[:, None]).mean(axis=1)
+    return shares
+
+
 def test_labels_of_pairs_tell_how_right_a_cascade_is(served: ServedRevision) -> None:
     """What is computed while nothing is asked for has the rows of both stages, whatever pairs it is scored in."""
     measure = served.task.live_labels.measure()
-    drawn = measure.nodes[np.stack([measure.drawn.first, measure.drawn.second], 1)]  # type: ignore[attr-defined]
     rows = served.infer_paired(MORE, each_alone(len(measure.nodes)))(MORE, measure.nodes.copy(), 0).scores
     assert not len(measure.note(MORE, 0, rows))
-    others = answered(served, MORE, drawn)
     nodes, form = form_pairs(np.ascontiguousarray(PAIRS.reshape(-1), np.int64))
     scores = served.infer_paired(MORE, each_alone(len(nodes)))(MORE, nodes.copy(), 0).scores
     found = measure.values(MORE, scores, form, np.ones(len(PAIRS), bool))
-    np.testing.assert_allclose(found, (others < answered(served, MORE, PAIRS)[:, None]).mean(axis=1), atol=0.01)
+    np.testing.assert_allclose(found, shares_below(served, MORE, PAIRS), atol=0.01)
+
+
+def test_labels_and_shadows_are_of_every_generated_variant(generated: Generated, served: ServedRevision) -> None:
+    read = {(node, int(other)) for node in range(NODES) for other in served.graph.neighbours_of(node)}
+    # A pair that the graph joins is no label, whichever of the two reads the other.
+    joined = read | {(other, node) for node, other in read}
+    pairs = sorted({(int(one), int(two)) for one, two in PAIRS if one != two} - joined)
+    stated = generated[2].model_dump(mode="json", by_alias=True, exclude_none=True)
+    stated["spec"]["routing"] = {**stated["spec"].get("routing", {}), "shadowPermille": 100}
+
+    async def run() -> None:
+        worker, service = OpenedWorker(served=served), GNNService.model_validate(stated)
+        async with running(worker, service, write_access=Access((WRITING,))) as client:
+            labels = [[*pair] for pair in pairs]
+            assert (await send_pairs(client, labels, [True] * len(pairs))).json()["accepted"] == len(pairs)
+            found = await evaluated(client)
+            assert {"x1", "mlp0", FEW, MORE} <= {*found}
+            for name, variant in found.items():
+                right = shares_below(served, name, np.array(pairs)).mean()
+                assert variant["labels"]["nodes"] == len(pairs)
+                assert variant["labels"]["mean"] == pytest.approx(right, abs=0.01), name
+            answer = await client.http.post("/v1/predict", json={"pairs": labels, "variant": "mlp0"})
+            assert answer.status_code == 200, answer.text
+            await until_holds(lambda: bool(client.model.watch.observed()), "a shadow is compared")
+            told = {one["name"]: one for one in (await client.http.get("/v1/accuracy")).json()["variants"]}
+            assert 0 <= told["mlp0"]["agreement"]["mean"] <= 1
+
+    asyncio.run(run())
 
 
 def test_every_protocol_answers_of_a_cascade_alike(generated: Generated, served: ServedRevision) -> None:

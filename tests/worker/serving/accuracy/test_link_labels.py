@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
-import httpx
 import msgspec
 import numpy as np
 import pytest
 from tests.support.machine.waiting import until_holds
 from tests.support.serving.pair_workers import links, of_links
-from tests.support.serving.posted_labels import HEADERS, WRITING, evaluated
+from tests.support.serving.posted_labels import HEADERS, WRITING, evaluated, send_pairs
 from tests.support.serving.serving import TRADE_OFF, Client, FakeWorker, OpenedWorker, running, service
 
 from gnnserve_api.files.links import EndManifest
@@ -41,10 +39,6 @@ def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker,
     asyncio.run(run())
 
 
-async def send(client: Client, pairs: list[Any], labels: list[Any], **fields: Any) -> httpx.Response:
-    return await client.http.post("/v1/labels", json={"pairs": pairs, "labels": labels, **fields}, headers=HEADERS)
-
-
 ALIKE = [[node, node + 4] for node in range(200)]
 """Pairs whose score is higher than that of three of four others."""
 UNLIKE = [[node, node + 1] for node in range(200)]
@@ -52,7 +46,7 @@ UNLIKE = [[node, node + 1] for node in range(200)]
 
 def test_a_link_counts_by_how_often_it_has_a_higher_score_than_a_drawn_pair() -> None:
     async def scenario(client: Client) -> None:
-        answer = (await send(client, ALIKE, [True] * 200)).json()
+        answer = (await send_pairs(client, ALIKE, [True] * 200)).json()
         assert (answer["accepted"], answer["refused"]) == (200, 0)
         found = await evaluated(client)
         for variant in found.values():
@@ -66,7 +60,7 @@ def test_a_link_counts_by_how_often_it_has_a_higher_score_than_a_drawn_pair() ->
 
 def test_links_with_lower_scores_than_the_profile_promised_are_told() -> None:
     async def scenario(client: Client) -> None:
-        await send(client, UNLIKE * 3, [True] * 600)
+        await send_pairs(client, UNLIKE * 3, [True] * 600)
         assert all(variant["isBroken"] for variant in (await evaluated(client)).values())
 
     on_worker(scenario, of_links(profile=promising(0.85)))
@@ -74,8 +68,8 @@ def test_links_with_lower_scores_than_the_profile_promised_are_told() -> None:
 
 def test_pairs_that_did_not_come_to_be_are_not_held_against_the_profile() -> None:
     async def scenario(client: Client) -> None:
-        await send(client, ALIKE, [True] * 200)
-        await send(client, ALIKE * 3, [False] * 600)
+        await send_pairs(client, ALIKE, [True] * 200)
+        await send_pairs(client, ALIKE * 3, [False] * 600)
         for variant in (await evaluated(client)).values():
             assert variant["labels"]["nodes"] == 200 and "isBroken" not in variant
         assert client.model.watch.outcomes["accepted"] == 800
@@ -93,7 +87,7 @@ def test_wrong_labels_of_pairs_are_named_and_the_others_kept() -> None:
 
     async def scenario(client: Client) -> None:
         at = ["2026-01-01T00:00:00Z"] * 4
-        answer = (await send(client, [[1, 600], [1, 2000], [600, 1], [1, 600]], [True] * 4, times=at)).json()
+        answer = (await send_pairs(client, [[1, 600], [1, 2000], [600, 1], [1, 600]], [True] * 4, times=at)).json()
         assert answer["accepted"] == 1
         assert [(one["index"], one["reason"]) for one in answer["problems"]] == [
             (1, "UnknownNode"), (2, "UnknownNode"), (3, "Repeated"),
@@ -121,7 +115,7 @@ def test_a_link_that_the_graph_has_by_now_is_no_label() -> None:
     served = replace(made, graph=graph, task=replace(task, graph=graph, live_labels=labels))
 
     async def scenario(client: Client) -> None:
-        await send(client, [[0, 4], [4, 0], [1, 5], [2, 3]], [True, True, True, False])
+        await send_pairs(client, [[0, 4], [4, 0], [1, 5], [2, 3]], [True, True, True, False])
         found = await evaluated(client)
         assert found["x1"]["labels"]["nodes"] == 1
         assert client.model.watch.outcomes["KnownLink"] == 2
