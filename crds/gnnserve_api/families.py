@@ -135,17 +135,17 @@ class VariantPoint:
     @property
     def family(self) -> str:
         """The word for the point in manifests, profiles and answers: `channels-projected-fanouts`."""
-        of_model = self.network is NetworkAxis.MODEL
+        of_model, is_propagated = self.network is NetworkAxis.MODEL, self.hops is HopAxis.PROPAGATED
         is_hidden, follows = self.rows is RowAxis.HIDDEN, self.follows
         words = {
             "stored-graph": self.rows is RowAxis.STAGES and follows is FollowAxis.NOTHING,
-            "propagated": self.hops is HopAxis.PROPAGATED,
+            "propagated": is_propagated,
             "channels": self.channels is ChannelAxis.FEWER,
             "given": self.columns is ColumnAxis.CHOSEN,
             "projected": self.rows is RowAxis.PRODUCTS and of_model,
             "stored": is_hidden,
             "deeper": is_hidden and of_model and follows is not FollowAxis.OVERLAYS,
-            "following": follows is FollowAxis.CHANGES,
+            "following": follows is FollowAxis.CHANGES or (is_propagated and follows is not FollowAxis.NOTHING),
             "program": self.network is NetworkAxis.PROGRAM,
             "layers": self.network is NetworkAxis.LISTED,
             "one-row": self.network is NetworkAxis.PERCEPTRON,
@@ -173,7 +173,7 @@ class VariantPoint:
             (self.columns is ColumnAxis.CHOSEN, "given, with feature columns of its own"),
             (self.rows is RowAxis.HIDDEN, f"{narrow}{_STORED_LAYERS[self.follows]}"),
             (is_product and is_narrow, f"{narrow}first layer stored per node"),
-            (is_propagated and self.follows is FollowAxis.CHANGES, _FOLDED_ROWS),
+            (is_propagated and self.follows is not FollowAxis.NOTHING, _FOLDED_ROWS),
             (is_product, f"{product} stored per node: nothing lost but rounding"),
             (is_propagated, "reads columns of propagated features, and no neighbours"),
             (is_narrow, "reads feature columns; fewer hidden channels"),
@@ -192,6 +192,12 @@ class VariantPoint:
             changes=self.follows is not FollowAxis.NOTHING,
             embeddings=is_of_features and has_model_layers and self.channels is ChannelAxis.ALL,
         )
+
+    @property
+    def makes_rows_of_features(self) -> bool:
+        """Whether rows of nodes that requests bring are made of their features. Embeddings that were learnt are made of
+        those of other nodes."""
+        return self.capabilities.overlay and self.hops is not HopAxis.PROPAGATED
 
     @property
     def runs_whole_model(self) -> bool:
@@ -237,8 +243,8 @@ _FOLDED_ROWS = "an embedding per node, made anew where the graph changes"
 
 PRUNED = VariantPoint(RowAxis.FEATURES, ColumnAxis.RANKED)
 """A prefix of the ranked feature columns, and a network for just these."""
-FOLDED = replace(PRUNED.propagated(), follows=FollowAxis.CHANGES)
-"""Embeddings that were learnt of nodes, a row for each."""
+FOLDED = replace(PRUNED.propagated(), follows=FollowAxis.OVERLAYS)
+"""Embeddings that were learnt of nodes, a row for each, made of those that a node is joined to where it has none."""
 PROJECTED = VariantPoint(RowAxis.PRODUCTS)
 """The first layer's product per node instead of features."""
 STORED = VariantPoint(RowAxis.HIDDEN)

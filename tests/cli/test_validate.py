@@ -132,9 +132,17 @@ def test_a_choice_among_factors_is_said_and_noted_where_there_is_none(tmp_path: 
     assert CliRunner().invoke(app, ["validate", str(manifest)]).stderr == ""
 
 
-def test_of_several_types_variants_of_products_are_named_and_none_of_pruned_columns() -> None:
-    manifest = DIGITS.parent / "reviews" / "reviews.yaml"
+def test_of_several_types_variants_of_products_are_named_and_none_of_pruned_columns(tmp_path: Path) -> None:
+    manifest, pruned = DIGITS.parent / "reviews" / "reviews.yaml", tmp_path / "pruned.yaml"
     understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert "changes nothing" not in understood
+    text = manifest.read_text()
+    assert "  variants:\n" in text
+    pruned.write_text(text.replace("  variants:\n", "  variants:\n    pruning: {factors: [1, 4]}\n"))
+    assert (
+        "note: spec.variants.pruning.factors changes nothing: spec.graph.source.typed has variants read products of "
+        "the first layer, which are as wide whatever they are made of\n"
+    ) in CliRunner().invoke(app, ["validate", str(pruned)]).stderr
     assert "source         2 types, users.csv …, 1 relation\n" in understood
     told = "variants       projected, of products of each relation; stored1, of layers computed ahead of time\n"
     assert told in understood

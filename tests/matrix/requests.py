@@ -105,9 +105,10 @@ async def _new_node_in_tensors(scene: Scene, client: Client, opened: Opened) -> 
     type_ = column.named_types[0]
     brought: dict[str, Any] = {
         "nodes": [column.new],
-        f"nodes.features.{type_}".rstrip("."): [column.features_of_first],
         "edges": [[edge[0], edge[-1]] for edge in edges],
     }
+    if "features" in opened.new_node(column):
+        brought[f"nodes.features.{type_}".rstrip(".")] = [column.features_of_first]
     if type_:
         brought["edges.relations"] = [edge[1] for edge in edges]
     return await _tensors(scene, client, opened, column.new, **brought)
@@ -124,7 +125,7 @@ async def _labels(scene: Scene, client: Client, opened: Opened) -> httpx.Respons
 
 async def _recommended_for_new(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
     edges = opened.edges_like(scene.column)
-    if not opened.taking(overlay=True):  # rows are made of those that links join
+    if opened.served.task.recommending.folder is not None:  # embeddings are made of what links join
         edges = [edge for edge in edges if edge[1] == scene.column.scored]
     overlay = {"nodes": [opened.new_node(scene.column)], "edges": edges}
     return await _recommended(scene, client, node=scene.column.new, overlay=overlay)

@@ -275,8 +275,11 @@ def plain_scores(scene: Scene, opened: Opened, variant: VariantManifest) -> np.n
 
 
 async def ask_about_new(scene: Scene, client: Client, opened: Opened) -> None:
-    column = scene.column
-    overlay = {"nodes": [opened.new_node(column)], "edges": opened.edges_like(column)}
+    """Of a new node with the edges of a stored one, and an edge more of either: a row that was learnt of the stored one
+    (LightGCN) is made anew then, as the new one's is."""
+    column, edges = scene.column, opened.edges_like(scene.column)
+    more = [_joined(opened, node, column.between) for node in (column.first, column.new)]
+    overlay = {"nodes": [opened.new_node(column)], "edges": edges + more}
     for name in opened.taking(overlay=True):
         stored, new = await scores_of(
             client, scene.body(column.first, column.new, variant=name, seed=1, overlay=overlay)

@@ -23,7 +23,7 @@ from gnnserve_api.manifest import (
     split_documents,
 )
 from gnnserve_api.spec.heterogeneous_rules import reads_products
-from gnnserve_api.spec.made_variants import made_variants, search_space
+from gnnserve_api.spec.made_variants import made_variants, search_space, why_no_fewer_columns
 from gnnserve_api.spec.model import Model, says_hops
 from gnnserve_api.spec.paths import DataPath, DataVolume, PathBase, paths_of, resolve
 from gnnserve_api.spec.pool import GNNWorkerPool
@@ -264,7 +264,7 @@ def _device(worker: Worker) -> str:
 
 def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
     listed = spec.variants if spec.variants.is_searched else made_variants(spec)
-    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(listed)):
+    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(listed), *_unread_factors(spec)):
         print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)
 
 
@@ -288,6 +288,12 @@ def _unread_of_variants(variants: Variants) -> Iterator[tuple[str, str]]:
         yield "variants.pruning.factors", "variants.search is Auto, which finds them out"
     if "storage" in variants.model_fields_set:
         yield "variants.storage", "variants.search is Auto, which looks at every storage"
+
+
+def _unread_factors(spec: GNNServiceSpec) -> Iterator[tuple[str, str]]:
+    pruning, why = spec.variants.pruning, why_no_fewer_columns(spec)
+    if why and not spec.variants.is_searched and "factors" in pruning.model_fields_set:
+        yield "variants.pruning.factors", why
 
 
 def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:

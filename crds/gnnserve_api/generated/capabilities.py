@@ -168,7 +168,7 @@ _INTRODUCTION = """\
 Each cell says whether a manifest may have the row's fields beside the column's graph, task and model. A number is that
 of the sentence below that refuses it: `gnnserve validate` says it, and in a cluster the API server, before anything is
 trained. *Not made*: it may be given, and no variant comes of it, since the model does not read what these variants
-would have less of. A dash: it is of another task.
+would have less of; `gnnserve validate` says which. A dash: it is of another task.
 """
 
 

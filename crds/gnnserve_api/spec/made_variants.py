@@ -40,11 +40,19 @@ class _ModelKind:
     """The listed variants that are made."""
     space: Callable[[_Spec, tuple[int, ...]], SearchSpace]
     """What a search tries. The second argument: factors of columns, where networks read columns of features."""
+    whole_rows: str = ""
+    """Why no variant reads fewer columns than others, as a clause about fields of the spec; empty: some do."""
 
 
 def made_variants(spec: _Spec) -> Variants:
     """Variants whose names are possible."""
     return _kind_of(spec).made(spec)
+
+
+def why_no_fewer_columns(spec: _Spec) -> str:
+    """Why nothing is made of spec.variants.pruning.factors above 1, as a clause about fields of the spec; empty: they
+    are made, or there are none."""
+    return _kind_of(spec).whole_rows if max(spec.variants.pruning.factors, default=1) > 1 else ""
 
 
 def search_space(spec: _Spec, factors: tuple[int, ...] = SEARCHED_FACTORS) -> SearchSpace:
@@ -127,10 +135,20 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
 
 
 _KINDS = (
-    _ModelKind(lambda spec: spec.model.is_program, _variants_of_whole_rows, _space_of_program),
-    _ModelKind(lambda spec: spec.model.learns_embeddings, _variants_of_whole_rows, _space_of_embeddings),
-    _ModelKind(reads_products, _variants_of_products, _space_of_products),
+    _ModelKind(
+        lambda spec: spec.model.is_program, _variants_of_whole_rows, _space_of_program,
+        "model.program and model.layers read all columns of a row",
+    ),
+    _ModelKind(
+        lambda spec: spec.model.learns_embeddings, _variants_of_whole_rows, _space_of_embeddings,
+        "model.architecture LightGCN reads embeddings, and no columns",
+    ),
+    _ModelKind(
+        reads_products, _variants_of_products, _space_of_products,
+        "graph.source.typed has variants read products of the first layer, which are as wide whatever they are "
+        "made of",
+    ),
     _ModelKind(lambda spec: True, lambda spec: spec.variants, _space_of_rows),
-)
+)  # fmt: skip
 """Programs and listed layers; embeddings of nodes; networks that read products of each relation; networks that read
 rows of nodes. The first one counts that a model is of."""

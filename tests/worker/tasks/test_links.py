@@ -32,13 +32,13 @@ from gnnserve_worker.graph.relation_lists import merged_lists, places_of
 from gnnserve_worker.graph.store import Graph, Relation
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.decoder import build_decoder, probabilities, score_all
+from gnnserve_worker.opening.folded_nodes import read_from_one_end
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.score_links import comparison
 from gnnserve_worker.tasks.score_links.calibration import fit_calibration
 from gnnserve_worker.tasks.score_links.course import LinkCourse
 from gnnserve_worker.tasks.score_links.decoders import make_decoder
-from gnnserve_worker.tasks.score_links.folding import read_from_one_end
 from gnnserve_worker.tasks.score_links.links import open_decoder, served_links
 from gnnserve_worker.tasks.score_links.metrics import DecodedPairs, judge_links, roc_auc
 

@@ -35,6 +35,10 @@ from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
 
 _NO_COLUMNS = FeatureColumns(0, ())
 _OVERLAY = Capabilities(overlay=True)
+_READ_FROM_ONE_END = (
+    "edges of its graph go one way (graph.source.typed.reverse Disabled), so that lists of nodes do not tell what a "
+    "node is joined to"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     if why := _why_none(loaded, manifest, _OVERLAY):
         return NoOverlays(why, graph.described.no_overlay)
     makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
+    if not makers:
+        return NoOverlays(_READ_FROM_ONE_END, graph.described.no_overlay)
     widths = [one.features for one in loaded.new_nodes.types]
     features_of = next((kept for one in makers if (kept := one.kept_features(widths)) is not None), None)
     of_types = zip(loaded.graph.schema.types, loaded.new_nodes.types, strict=True)

@@ -82,10 +82,10 @@ def followed_of(variant: VariantManifest) -> FollowedManifest | None:
 
 def made_of_features(variant: VariantManifest) -> str | None:
     """The table whose rows are made of features, where what the variant reads is made of such rows. None: it holds for
-    the graph as it was generated alone."""
+    the graph as it was generated alone, or rows are made of others."""
     if (followed := followed_of(variant)) is not None:
         return followed.layers[0].products
-    if not point_of(variant).capabilities.overlay:
+    if not point_of(variant).makes_rows_of_features:
         return None
     correction = correction_of(variant)
     return variant.table if correction is None else correction.products

@@ -14,14 +14,15 @@ from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import FOLDED, point_of
-from gnnserve_api.files.repository import VariantManifest
+from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.models.architecture import default_key
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
-from gnnserve_worker.models.folding import build_folding
+from gnnserve_worker.models.folding import Folding, build_folding
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.type_rows import asked_row_maker, type_row_maker
 from gnnserve_worker.opening.changes import FollowedRows
+from gnnserve_worker.opening.folded_nodes import FoldedNodes, read_from_one_end
 from gnnserve_worker.opening.loaded import OpenedGraph, TypeRowRecipe
 from gnnserve_worker.opening.networks import VariantNetworks, made_of_features, stored_products
 from gnnserve_worker.opening.spread_tables import spread_types
@@ -72,6 +73,8 @@ class RowsByType:
                 self._revision.remedy,
             )
         network = self._networks.open(variant, table)
+        if point_of(variant) is FOLDED:
+            return network, self._folded_nodes(table)
         if self._recipe is not None and made_of_features(variant) and variant.table not in self._makers:
             make = self._of_products if table.projected else self._of_features
             self._makers[variant.table] = make(variant, table, self._recipe)
@@ -95,10 +98,25 @@ class RowsByType:
         return FollowedRows(tuple(self._makers.values()), (folded,) if folded else ())
 
     def _folded(self, name: str) -> FoldedRowMaker:
-        """What makes rows of a table of embeddings."""
-        revision, manifest, table = self._revision, self._revision.manifest, self.tables[name]
-        stored, seen = self._graph.stored.schema, self._graph.seen.schema
+        """What makes rows of a table of embeddings where the graph changes."""
+        manifest, table = self._revision.manifest, self.tables[name]
         assert manifest is not None  # noqa: S101 - only what is published is opened for changes
+        folding, has_length_1 = self._folding(manifest, table)
+        maker = FoldedRowMaker(table, self.open_table(name), self._graph.seen, folding, has_length_1)
+        maker.make(np.zeros(0, np.int64), None)  # compiled now, not while the first change waits
+        return maker
+
+    def _folded_nodes(self, table: Table) -> FoldedNodes | None:
+        """What makes rows of it for nodes that requests bring. None: the revision is staged, or its lists do not tell
+        what a node is joined to."""
+        manifest, seen = self._revision.manifest, self._graph.seen
+        if manifest is None or read_from_one_end(seen.schema):
+            return None
+        return FoldedNodes(table, seen, *self._folding(manifest, table))
+
+    def _folding(self, manifest: RevisionManifest, table: Table) -> tuple[Folding | None, np.ndarray]:
+        """Weights of the nodes, and whether the row of each is brought to length 1 (bool [nodes])."""
+        revision, stored, seen = self._revision, self._graph.stored.schema, self._graph.seen.schema
         weights: dict[str, np.ndarray] = {}
         for file in manifest.task_files:
             weights |= read_tensors(revision, revision.folder / file)
@@ -109,9 +127,7 @@ class RowsByType:
             has_length_1[:] = False
             for section in manifest.sections.values():
                 has_length_1[section.asked_alone(seen)] = True
-        maker = FoldedRowMaker(table, self.open_table(name), self._graph.seen, folding, has_length_1)
-        maker.make(np.zeros(0, np.int64), None)  # compiled now, not while the first change waits
-        return maker
+        return folding, has_length_1
 
 
 def _open_recipe(revision: RevisionFiles, graph: OpenedGraph) -> TypeRecipe | None:

@@ -15,9 +15,11 @@ _MOST_LOOKED_AT = 100
 
 
 class PairEnds:
-    def __init__(self, links: LinksManifest, graph: ServedGraph) -> None:
+    def __init__(self, links: LinksManifest, graph: ServedGraph, *, needs_links: bool = False) -> None:
+        """`needs_links`: all that is known of a new node is what it is joined to."""
         self._links = links
         self._graph = graph
+        self._needs_links = needs_links
 
     def example_body(self) -> str:
         """A body in JSON that the graph permits."""
@@ -30,8 +32,8 @@ class PairEnds:
         return [*firsts[:1], *seconds[int(links.first == links.second) :][:1]]
 
     def check(self, ends: np.ndarray, overlay: Overlay | None) -> None:
-        """Raises RequestError for a node of a type that cannot stand there. `ends`: positions int64 [2 pairs], first,
-        second, …; what is behind those of the graph is of the overlay."""
+        """Raises RequestError for a node of a type that cannot stand there, or of which nothing is known. `ends`:
+        positions int64 [2 pairs], first, second, …; what is behind those of the graph is of the overlay."""
         links = self._links
         if not links.first.type:
             return
@@ -44,6 +46,21 @@ class PairEnds:
         if is_wrong[pair]:
             begins = not links.first.start <= first[pair] < links.first.end
             raise self._refusal(2 * int(pair) + (not begins), ends, known, overlay)
+        if overlay is not None and self._needs_links:
+            self._check_joined(ends, overlay)
+
+    def _check_joined(self, ends: np.ndarray, overlay: Overlay) -> None:
+        first_new, links = self._graph.first_new, self._links
+        for place, node in enumerate(ends.tolist()):
+            if not self._is_new(node, overlay):
+                continue
+            begin, end = overlay.starts[[node - first_new, node - first_new + overlay.stride]].tolist()
+            if all(self._is_new(other, overlay) for other in overlay.neighbours[begin:end].tolist()):
+                raise RequestError(
+                    ErrorCode.MISSING_FIELD, place_of(place),
+                    "the node of the overlay is joined to no node of the graph, so that nothing is known of it",
+                    f"give edges of {links.relation} that join it in overlay.edges, as [source, relation, target]",
+                )  # fmt: skip
 
     def _refusal(self, place: int, ends: np.ndarray, known: np.ndarray, overlay: Overlay | None) -> RequestError:
         """`known`: `ends` as `like_stored` has them, of which the one at that place cannot stand there."""

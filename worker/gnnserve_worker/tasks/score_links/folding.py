@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.links import EndManifest, LinksManifest
 from gnnserve_api.http.protocol import TypedOverlay
 from gnnserve_api.limits import OverlayLimits
@@ -27,6 +26,7 @@ from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import as_text
 from gnnserve_worker.models.folding import Folding
 from gnnserve_worker.nearest.search import unit
+from gnnserve_worker.opening.folded_nodes import read_from_one_end
 from gnnserve_worker.tasks.recommending import FoldedNode
 
 _JOIN_REMEDY = "give edges of {relation} that join it, as [source, relation, target]"
@@ -182,15 +182,6 @@ def _check_folds(links: LinksManifest) -> None:
             f"an earlier gnnserve made the revision, and kept {links.embeddings_of}'s embeddings of stored nodes alone",
             "ask about a stored node, or generate again",
         )  # fmt: skip
-
-
-def read_from_one_end(schema: GraphSchema) -> bool:
-    """Whether a relation has edges that the nodes at one end alone read: it goes one way, and has no reverse."""
-    reversed_ = {(one.target, one.reverse_of, one.source) for one in schema.relations}
-    return any(
-        one.reverse_of is None and not one.both_ways and (one.source, one.name, one.target) not in reversed_
-        for one in schema.relations
-    )
 
 
 def _end_of(id_: str, position: int | None, links: LinksManifest) -> EndManifest | None:

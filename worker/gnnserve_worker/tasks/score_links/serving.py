@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from gnnserve_api import decoding
-from gnnserve_api.families import point_of
+from gnnserve_api.families import FOLDED, point_of
 from gnnserve_api.files.edges import Direction
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.links import LinksManifest
@@ -186,21 +186,22 @@ def _open(parts: TaskParts) -> ScoreLinks:
     numbered, stays = parts.graph.numbered, parts.graph.numbered is parts.graph.types
     # Types of a graph that stays may have been joined into one.
     standing = links.manifest if stays else links.manifest.over(numbered)
-    ends = PairEnds(standing, parts.graph)
+    is_folded = any(point_of(variant) is FOLDED for variant in parts.manifest.variants)
+    ends = PairEnds(standing, parts.graph, needs_links=is_folded)
     return ScoreLinks(
         graph=parts.graph,
         provenance=parts.provenance,
         links=links,
         ends=ends,
         live_labels=LinkLabels(parts.graph, links, standing, ends),
-        recommending=_recommending(parts, links, standing),
+        recommending=_recommending(parts, links, standing, is_folded=is_folded),
         decoder=_DECODERS[parts.graph.naming.form],
         classes=parts.classes,
         multi_label=parts.multi_label,
     )
 
 
-def _recommending(parts: TaskParts, links: ServedLinks, standing: LinksManifest) -> BestPairs:
+def _recommending(parts: TaskParts, links: ServedLinks, standing: LinksManifest, *, is_folded: bool) -> BestPairs:
     decoder, graph = links.decoder, parts.graph
     rules = parts.manifest.edge_rules
     reads_one_way = rules is None or rules.direction is not Direction.UNDIRECTED
@@ -210,8 +211,9 @@ def _recommending(parts: TaskParts, links: ServedLinks, standing: LinksManifest)
     folding = decoder.folding
     if folding is not None:
         folding = folding.over(graph.types, graph.numbered)
-    # What requests bring is an overlay where the network can compute over one.
-    folder = None if parts.overlays.takes_json else Folder(standing, graph, folding)
+    # What requests bring is an overlay where the network can compute over one. Rows of embeddings are made of what the
+    # node that asks is joined to at either end, also where lists go one way.
+    folder = Folder(standing, graph, folding) if is_folded or not parts.overlays.takes_json else None
     return BestPairsOfTypes(
         standing, decoder, links.probabilities, reads_one_way, indexed, graph=graph, overlays=parts.overlays,
         folder=folder, model_weights=_weights_of_model(parts.manifest),
