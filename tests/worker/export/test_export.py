@@ -80,7 +80,11 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def program_of(module: torch.nn.Module) -> Program:
-    return lambda inputs: module(**{name: torch.tensor(array) for name, array in inputs.items()})["scores"].numpy()
+    def run(inputs: Inputs) -> Inputs:
+        found = module(**{name: torch.tensor(array) for name, array in inputs.items()})
+        return {name: tensor.numpy() for name, tensor in found.items()}
+
+    return run
 
 
 def assert_answers_are_the_engines(revision: LoadedRevision, name: str) -> None:
@@ -140,7 +144,7 @@ def test_programs_of_each_architecture_answer_as_the_engine(
         run = made.load(tmp_path / made.file)
         for seeds, padding in (([alone], 0), ([5, 80, 2, 9], 6)):
             drawn = draw_inputs(revision, variant, np.array(seeds), KEY)
-            found = run(pad_inputs(drawn, padding))[: len(seeds)]
+            found = run(pad_inputs(drawn, padding))["scores"][: len(seeds)]
             assert_close(found, infer_batch(revision, "x1", np.array(seeds), KEY).scores)
         assert max(c.largest_difference for c in check_program(revision, variant, made.format, run)) < 1e-5
     # ONNX Runtime's threads lose updates there.
@@ -273,10 +277,10 @@ def test_a_program_that_differs_in_one_large_batch_is_refused(loaded: LoadedRevi
     right = program_of(module_of(loaded, "x1"))
     sizes: list[int] = []
 
-    def run(inputs: Inputs) -> np.ndarray:
-        scores = right(inputs)
+    def run(inputs: Inputs) -> Inputs:
+        scores = right(inputs)["scores"]
         sizes.append(len(inputs["rows"]))
-        return scores + (0.01 if len(sizes) == 15 else 0)
+        return {"scores": scores + (0.01 if len(sizes) == 15 else 0)}
 
     with pytest.raises(RuntimeError, match=r"x1 as onnx differs .* in a batch of up to [0-9]+ rows"):
         check_program(loaded, loaded.variants["x1"], ExportFormat.ONNX, run)
@@ -287,7 +291,12 @@ def test_a_program_that_differs_in_one_large_batch_is_refused(loaded: LoadedRevi
 def test_scores_that_are_no_numbers_are_refused(loaded: LoadedRevision) -> None:
     right = program_of(module_of(loaded, "x1"))
     with pytest.raises(RuntimeError, match="by inf"):
-        check_program(loaded, loaded.variants["x1"], ExportFormat.ONNX, lambda inputs: right(inputs) * np.nan)
+        check_program(
+            loaded,
+            loaded.variants["x1"],
+            ExportFormat.ONNX,
+            lambda inputs: {"scores": right(inputs)["scores"] * np.nan},
+        )
 
 
 @pytest.mark.campaign
@@ -348,4 +357,4 @@ def _written(module: _Segments, folder: Path) -> Callable[[np.ndarray, np.ndarra
     outputs = (ExportedArray("scores", "float32", ("t", 6), ""),)
     FORMATS[ExportFormat.ONNX].write(trace(module, inputs), inputs, outputs, folder / "segments.onnx")
     run = FORMATS[ExportFormat.ONNX].load(folder / "segments.onnx")
-    return lambda rows, own, edges: run({"rows": rows, "own": own, "edges": edges})
+    return lambda rows, own, edges: run({"rows": rows, "own": own, "edges": edges})["scores"]

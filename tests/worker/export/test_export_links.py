@@ -13,7 +13,7 @@ import safetensors.numpy
 import torch
 from tests.support.graphs.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.graphs.link_folders import light_gcn, typed_folder
-from tests.support.graphs.several_types import shop
+from tests.support.graphs.several_types import TypedParts, shop, write_folder
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportedDecoder, ExportFormat, ExportManifest
@@ -115,8 +115,93 @@ def test_pairs_are_scored_without_gnnserve_as_the_page_says(tmp_path: Path) -> N
     assert "task: {links: {decoder: MLP, dimensions: 16, …}}" in page
 
 
-def test_links_between_types_are_refused_with_what_to_do(tmp_path: Path) -> None:
+# --- between types
+
+
+def typed_service(
+    folder: Path, parts: TypedParts, decoder: str, model: dict[str, Any], relation: str, normalization: str
+) -> GNNService:  # fmt: skip
+    source = write_folder(folder, parts)
+    return GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": "shop"},
+            "spec": {
+                "graph": {"source": {"typed": source}, "normalization": normalization},
+                "task": {"links": {"relation": relation, "dimensions": 8, "decoder": decoder}},
+                "model": model,
+            },
+        }
+    )
+
+
+def parts_with_features() -> TypedParts:
+    """Without labels, and with features of tags."""
+    parts = shop()
+    for name in ("labels", "train_mask", "val_mask", "test_mask"):
+        del parts.nodes["user"][name]
+    parts.nodes["tag"]["features"] = np.random.default_rng(4).normal(size=(5, 2)).astype(np.float32)
+    return parts
+
+
+def parts_of_revision(loaded: LoadedRevision) -> TypedParts:
+    """A source with the edges of the revision, which lack held-out links."""
+    parts, graph = parts_with_features(), loaded.graph
+    for key in parts.edges:
+        place = next(at for at, one in enumerate(graph.schema.relations) if (one.source, one.name, one.target) == key)
+        first_source, first = (graph.schema.first_nodes[graph.schema.place_of(kind)] for kind in (key[0], key[2]))
+        count = graph.schema.types[graph.schema.place_of(key[2])].nodes
+        read = [dict(graph.lists_by_relation(first + node))[place] - first_source for node in range(count)]
+        targets = np.repeat(np.arange(count), [len(one) for one in read])
+        parts.edges[key] = {"src": np.concatenate(read).astype(np.int32), "dst": targets.astype(np.int32)}
+    return parts
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("architecture", "decoder", "relation"),
+    [("GraphSAGE", "MLP", "buys"), ("GAT", "DistMult", "buys"), ("RGCN", "Dot", "buys"), ("GraphSAGE", "Dot", "knows")],
+)
+def test_rows_by_type_and_their_decoder_are_served_again_with_equal_scores(
+    architecture: str, decoder: str, relation: str, tmp_path: Path
+) -> None:
+    repository, folder = Repository(tmp_path / "first", "default", "shop"), tmp_path / "made"
+    model = {"architecture": architecture, "hidden": 8, "fanouts": [4, 3], "training": {"epochs": 2}}
+    service = typed_service(tmp_path / "source", parts_with_features(), decoder, model, relation, "Standardize")
+    loaded = load_revision(repository, generate(service, repository).revision, build=build_exact)
+    export_variant(loaded, "default/shop", "projected", [ExportFormat.ONNX], folder, "a test")
+    made = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ExportManifest)
+    ends = ("user", "item") if relation == "buys" else ("user", "user")
+    assert [each.name for each in made.outputs] == ["scores", "scores_item"][: len({*ends})]
+    assert max(each.largest_difference for each in made.checks) < 1e-5
+    example = safetensors.numpy.load_file(folder / EXAMPLE)
+    assert len(example["pairs"]) == len(example["pair_scores"]) > 5
+
+    again = Repository(tmp_path / "second", "default", "shop")
+    program = {"program": {"uri": folder.as_uri()}, "expected": {"uri": (folder / EXPECTED).as_uri()}}
+    parts = parts_of_revision(loaded)
+    manifest = generate(typed_service(tmp_path / "again", parts, decoder, program, relation, "Disabled"), again)
+    served, schema = load_revision(again, manifest.revision), loaded.graph.schema
+    starts = [schema.first_nodes[schema.place_of(kind)] for kind in ends]
+    nodes = np.random.default_rng(3).integers(0, 20, (2, 40)) + np.array(starts)[:, None]
+    scores = []
+    for revision, name in ((loaded.over_whole_lists("projected"), "projected"), (served, "x1")):
+        assert revision.manifest is not None
+        rows = [infer_batch(revision, name, one, 0).scores for one in nodes]
+        links = served_links(revision.manifest, revision.origin.folder)
+        scores.append(links.decoder.score(*rows))
+    for one in served.programs:
+        one.close()
+    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=1e-5 * np.abs(scores[0]).max())
+    if decoder == "Dot":  # what differs is told of nodes of all types
+        twice = typed_service(tmp_path / "twice", parts, decoder, program, relation, "Standardize")
+        with pytest.raises(InputError, match=r"spec\.model\.expected.*spec\.graph\.normalization"):
+            generate(twice, Repository(tmp_path / "third", "default", "shop"))
+
+
+def test_rows_of_a_table_by_type_are_refused_with_what_to_do(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repository", "default", "shop")
     manifest = generate(light_gcn(typed_folder(shop(), tmp_path / "source")), repository)
-    with pytest.raises(InputError, match=r"take rows of every type .*gnnserve embeddings export"):
+    with pytest.raises(InputError, match=r"reads a row of each node and no neighbours.*gnnserve embeddings export"):
         check_variant(manifest, manifest.variants[0].name)

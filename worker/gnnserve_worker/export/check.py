@@ -35,16 +35,25 @@ class ReferenceCase:
     rows: int
     """Rows of the inputs."""
 
+    scored: tuple[str, ...] = (SCORES,)
+    """Outputs that are compared, a row for each node that is asked about."""
+
     @property
     def scores(self) -> np.ndarray:
         return self.outputs[SCORES]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that are asked about."""
+        return sum(len(self.outputs[name]) for name in self.scored)
 
 
 def check_program(
     revision: LoadedRevision, variant: LoadedVariant, chosen: ExportFormat, program: Program
 ) -> list[ExportCheck]:
     """Raises RuntimeError where scores differ by more than the tolerance."""
-    few, fewer = (_ask(revision, variant, spread_nodes(revision, count), _KEY) for count in (_NODES, _OTHER_NODES))
+    nodes = revision.answered_nodes
+    few, fewer = (_ask(revision, variant, spread_nodes(nodes, count), _KEY) for count in (_NODES, _OTHER_NODES))
     padded = replace(fewer, inputs=pad_inputs(fewer.inputs, _PADDING), rows=fewer.rows + _PADDING)
     checks = [
         compare(chosen, [few], program),
@@ -62,8 +71,9 @@ def compare(
     batches = nodes = rows = 0
     largest = 0.0
     for one in questions:
-        largest = max(largest, _difference(program(one.inputs), one.scores))
-        batches, nodes, rows = batches + 1, max(nodes, len(one.scores)), max(rows, one.rows)
+        found = program(one.inputs)
+        largest = max(largest, *(_difference(found[name], one.outputs[name]) for name in one.scored))
+        batches, nodes, rows = batches + 1, max(nodes, one.nodes), max(rows, one.rows)
     return ExportCheck(chosen, batches, nodes, rows, padding, largest)
 
 
@@ -77,9 +87,9 @@ def require_within(checks: Sequence[ExportCheck], name: str) -> None:
         )
 
 
-def spread_nodes(revision: LoadedRevision, count: int) -> np.ndarray:
-    """Evenly spread nodes, int64, each once."""
-    return np.unique(np.linspace(0, revision.answered_nodes - 1, count).astype(np.int64))
+def spread_nodes(nodes: int, count: int) -> np.ndarray:
+    """Evenly spread ones of so many nodes, int64, each once."""
+    return np.unique(np.linspace(0, nodes - 1, count).astype(np.int64))
 
 
 def _ask(revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray, key: int) -> ReferenceCase:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,16 +18,37 @@ _NODES, _KEY = 32, 0
 def expected_scores(revision: LoadedRevision, name: str, pairs: PairScoring | None) -> Mapping[str, np.ndarray]:
     """Arrays that `spec.model.expected` takes: scores of nodes over all of their neighbours, by the source's ids.
     `pairs`: how pairs of scores are scored; None: they are not."""
-    whole, nodes, ids = revision.over_whole_lists(name), spread_nodes(revision, _NODES), revision.ids.asked
-    # One by one: what all of them reach together may be the whole graph.
-    scores = np.concatenate([infer_batch(whole, name, one, _KEY).scores for one in nodes[:, None]])
-    called = nodes if ids is None else np.array([ids.shown(node, node + 1)[0] for node in nodes.tolist()])
-    return {"nodes": called, "scores": scores, **pair_scores(pairs, called, scores)}
+    whole, ids, schema = revision.over_whole_lists(name), revision.ids.asked, revision.graph.schema
+    kinds = [] if pairs is None else [schema.place_of(type_) for type_ in dict.fromkeys(pairs.types) if type_]
+    ranges = [(schema.first_nodes[kind], schema.types[kind].nodes) for kind in kinds]
+    answers = []
+    for first, count in ranges or [(0, revision.answered_nodes)]:
+        nodes = first + spread_nodes(count, _NODES)
+        # One by one: what all of them reach together may be the whole graph.
+        rows = np.concatenate([infer_batch(whole, name, one, _KEY).scores for one in nodes[:, None]])
+        called = nodes if ids is None else np.array([ids.shown(node, node + 1)[0] for node in nodes.tolist()])
+        answers.append(NodeRows(called, rows))
+    called, rows = (np.concatenate(parts) for parts in zip(*answers, strict=True))
+    return {"nodes": called, "scores": rows, **pair_scores(pairs, answers)}
 
 
-def pair_scores(pairs: PairScoring | None, nodes: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Scores of each node with the next one. `nodes`: what they are called, [nodes]; `rows`: float32 [nodes, columns].
-    Empty: pairs are not scored."""
+class NodeRows(NamedTuple):
+    """Scores of nodes of one type."""
+
+    nodes: np.ndarray
+    """What they are called, [nodes]."""
+    rows: np.ndarray
+    """float32 [nodes, columns]"""
+
+
+def pair_scores(pairs: PairScoring | None, answers: Sequence[NodeRows]) -> dict[str, np.ndarray]:
+    """Scores of nodes with others: where `answers` are of one type of each with the next one, else of those of the
+    first type with those of the last. Empty: pairs are not scored."""
     if pairs is None:
         return {}
-    return {"pairs": np.stack([nodes[:-1], nodes[1:]], axis=1), "pair_scores": pairs.decoder.score(rows[:-1], rows[1:])}
+    first, last = answers[0], answers[-1]
+    begins, ends = slice(-1), slice(1, None)
+    if len(answers) > 1:
+        begins = ends = slice(min(len(first.nodes), len(last.nodes)))
+    called = np.stack([first.nodes[begins], last.nodes[ends]], axis=1)
+    return {"pairs": called, "pair_scores": pairs.decoder.score(first.rows[begins], last.rows[ends])}

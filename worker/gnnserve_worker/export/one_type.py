@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from torch import nn
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.files.export import ExportCheck, ExportedArray, ExportedRows, ExportFormat
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import check_program, spread_nodes
@@ -19,8 +20,21 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.feature_products import RowsOfFeatures
 from gnnserve_worker.models.network import in_layers
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.tasks.serving import published_task
 
 _EXAMPLE_NODES, _KEY = 8, 0
+
+
+def check_layered(manifest: RevisionManifest, variant: VariantManifest) -> None:
+    """InputError: the variant's rows are of several types, each with a recipe of its own."""
+    if published_task(manifest).ranges():
+        others = [one.name for one in manifest.variants if manifest.tables[one.table].by_relation and not one.stored]
+        raise InputError(
+            "VARIANT",
+            f"{variant.name} reads a row of each node and no neighbours, and its rows are of several types: nothing of "
+            "a network is in it that rows of other nodes could be made by",
+            f"export {' or '.join(others)}" if others else "export its embeddings (gnnserve embeddings export)",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +69,7 @@ class LayeredExport:
         return check_program(self.revision, self.variant, chosen, program)
 
     def example(self) -> dict[str, np.ndarray]:
-        nodes = spread_nodes(self.revision, _EXAMPLE_NODES)
+        nodes = spread_nodes(self.revision.answered_nodes, _EXAMPLE_NODES)
         answer = infer_batch(self.revision, self.variant.name, nodes, _KEY)
         example = draw_inputs(self.revision, self.variant, nodes, _KEY) | {"nodes": nodes, "scores": answer.scores}
         if self.gives_embeddings and answer.embeddings is not None:

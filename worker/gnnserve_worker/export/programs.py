@@ -11,17 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from gnnserve_api.files.export import ExportedArray, ExportFormat
 from gnnserve_worker.export.inputs import Inputs
-from gnnserve_worker.programs.layered import SCORES
 
-Program = Callable[[Inputs], np.ndarray]
-"""A program that was written and read back: from inputs to scores, float32 [targets, classes]."""
+Program = Callable[[Inputs], Inputs]
+"""A program that was written and read back: from inputs to outputs by their names, float32 [targets, columns]."""
 _TRACED_SIZE = 5
 """Sizes of inputs while a program is traced; sizes of 0 and 1 would be taken for constants."""
 
@@ -86,9 +84,9 @@ class _TorchFormat(ProgramFormat):
     def load(self, path: Path) -> Program:
         module = torch.export.load(path).module()
 
-        def run(inputs: Inputs) -> np.ndarray:
-            found: np.ndarray = module(**{name: torch.tensor(array) for name, array in inputs.items()})[SCORES].numpy()
-            return found
+        def run(inputs: Inputs) -> Inputs:
+            found = module(**{name: torch.tensor(array) for name, array in inputs.items()})
+            return {name: tensor.numpy() for name, tensor in found.items()}
 
         return run
 
@@ -121,9 +119,10 @@ class _OnnxFormat(ProgramFormat):
         # With its own number of threads, as users run it.
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-        def run(inputs: Inputs) -> np.ndarray:
-            found: np.ndarray = session.run([SCORES], dict(inputs))[0]
-            return found
+        names = [each.name for each in session.get_outputs()]
+
+        def run(inputs: Inputs) -> Inputs:
+            return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
         return run
 

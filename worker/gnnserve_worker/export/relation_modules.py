@@ -17,24 +17,25 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_worker.export.modules import segment_sum, weighted_segment_sum
 from gnnserve_worker.models.architecture import Heads, RelationalLayer
 from gnnserve_worker.models.feature_products import Scaling
-from gnnserve_worker.programs.layered import EMBEDDINGS, SCORES
+from gnnserve_worker.programs.layered import EMBEDDINGS
 
 _LEAST = torch.finfo(torch.float32).min
 
 
 @dataclass(frozen=True, slots=True)
 class RelationNetwork:
-    """Layers over a graph's types and relations, which are named by their places there. Its outputs are of the first
-    type."""
+    """Layers over a graph's types and relations, which are named by their places there."""
 
     schema: GraphSchema
     layers: Sequence[RelationalLayer]
     scalings: Sequence[Scaling]
     """How features of each type are scaled."""
+    scored: tuple[int, ...] = (0,)
+    """Types whose nodes have scores, the first output's first."""
 
     def written(self, number: int) -> frozenset[int]:
         """Types whose rows the scores depend on: of features (0), or as a layer (the first being 1) gives them."""
-        needed = frozenset({0})
+        needed = frozenset(self.scored)
         for layer in reversed(self.layers[number:]):
             sources = {self.source_of(place) for place in layer.relations if self.target_of(place) in needed}
             needed = needed | sources
@@ -58,14 +59,15 @@ class RelationNetwork:
 
 
 class RelationModule(nn.Module):
-    """The whole network. Inputs are given by name."""
+    """The whole network. Inputs and outputs are given by name."""
 
     def __init__(
-        self, network: RelationNetwork, features: Mapping[int, str], edges: Mapping[int, str], *, gives_embeddings: bool
-    ) -> None:
-        """`features`, `edges`: names of the inputs of each type and relation."""
+        self, network: RelationNetwork, features: Mapping[int, str], edges: Mapping[int, str],
+        scores: Mapping[int, str], *, gives_embeddings: bool,
+    ) -> None:  # fmt: skip
+        """`features`, `edges`: names of the inputs of each type and relation. `scores`: of the outputs of each type."""
         super().__init__()
-        self.features, self.edges, self.gives_embeddings = features, edges, gives_embeddings
+        self.features, self.edges, self.scores, self.gives_embeddings = features, edges, scores, gives_embeddings
         self.scaled = nn.ModuleDict({str(kind): _FeatureScaling(network.scalings[kind]) for kind in features})
         last = len(network.layers)
         self.layers = nn.ModuleList(
@@ -79,7 +81,8 @@ class RelationModule(nn.Module):
         before = states
         for layer in self.layers:
             before, states = states, layer(states, edges)
-        return {SCORES: states[0], EMBEDDINGS: before[0]} if self.gives_embeddings else {SCORES: states[0]}
+        found = {name: states[kind] for kind, name in self.scores.items()}
+        return found | {EMBEDDINGS: before[0]} if self.gives_embeddings else found
 
 
 class _FeatureScaling(nn.Module):

@@ -74,6 +74,8 @@ class RelationalExport:
     """Names of inputs by the place of their type."""
     edges: Mapping[int, str]
     """Names of inputs by the place of their relation."""
+    scores: Mapping[int, str]
+    """Names of outputs by the place of their type."""
 
     @property
     def inputs(self) -> tuple[ExportedArray, ...]:
@@ -99,14 +101,18 @@ class RelationalExport:
 
     def outputs(self, scores: str) -> tuple[ExportedArray, ...]:
         """`scores`: a sentence about the scores."""
-        rows, network = self.features[0], self.variant.network
-        found = [ExportedArray(SCORES, "float32", (rows, network.classes), scores)]
+        rows, network = self.features, self.variant.network
+        found = [
+            ExportedArray(name, "float32", (rows[kind], network.classes), scores) for kind, name in self.scores.items()
+        ]
         if self.gives_embeddings:
-            found.append(ExportedArray(EMBEDDINGS, "float32", (rows, network.hidden), "The last hidden layer."))
+            found.append(ExportedArray(EMBEDDINGS, "float32", (rows[0], network.hidden), "The last hidden layer."))
         return tuple(found)
 
     def module(self) -> nn.Module:
-        return RelationModule(self.network, self.features, self.edges, gives_embeddings=self.gives_embeddings)
+        return RelationModule(
+            self.network, self.features, self.edges, self.scores, gives_embeddings=self.gives_embeddings
+        )
 
     def checks(self, chosen: ExportFormat, program: Program) -> list[ExportCheck]:
         """Raises RuntimeError where scores differ by more than the tolerance."""
@@ -127,10 +133,13 @@ class RelationalExport:
         return {}
 
 
-def relational_export(revision: LoadedRevision, described: VariantManifest, gives_embeddings: bool) -> RelationalExport:
+def relational_export(
+    revision: LoadedRevision, described: VariantManifest, gives_embeddings: bool, scored_types: Sequence[str]
+) -> RelationalExport:
     """InputError: scores depend on embeddings that were learnt."""
     variant, kept = revision.variants[described.name], _read(revision, described.weights)
-    network = _network_of(revision, described, kept)
+    scored = tuple(map(revision.graph.schema.place_of, scored_types)) or (0,)
+    network = replace(_network_of(revision, described, kept), scored=scored)
     schema, layers = network.schema, len(network.layers)
     kinds = sorted(network.written(0))
     learnt = [schema.types[kind].name for kind in kinds if schema.types[kind].features is None]
@@ -142,16 +151,21 @@ def relational_export(revision: LoadedRevision, described: VariantManifest, give
             "give them features in the source, and generate again",
         )
     relations = sorted({place for number in range(1, layers + 1) for place in network.read(number)})
-    names = _names([schema.types[kind].name for kind in kinds], [schema.relations[one].key for one in relations])
-    features = dict(zip(kinds, names[: len(kinds)], strict=True))
-    edges = dict(zip(relations, names[len(kinds) :], strict=True))
+    features = dict(zip(kinds, _names("x", [schema.types[kind].name for kind in kinds]), strict=True))
+    edges = dict(zip(relations, _names("edges", [schema.relations[one].key for one in relations]), strict=True))
     hidden = ProgramOutput(EMBEDDINGS, variant.network.hidden) if gives_embeddings else None
+    others = _names("scores", scored_types[1:])
+    outputs = [
+        ProgramOutput(name, variant.network.classes, type_)
+        for name, type_ in zip((SCORES, *others), scored_types or [""], strict=True)
+    ]
     contract = ProgramManifest(
-        FORMATS[ExportFormat.ONNX].file, "", layers, tuple(_program_inputs(schema, features, edges)),
-        ProgramOutput(SCORES, variant.network.classes), hidden,
+        FORMATS[ExportFormat.ONNX].file, "", layers, tuple(_program_inputs(schema, features, edges)), outputs[0],
+        hidden, other_scores=tuple(outputs[1:]),
     )  # fmt: skip
-    made_up = _MadeUp.of(revision, described, kept, network, contract)
-    return RelationalExport(variant, network, gives_embeddings, contract, made_up, features, edges)
+    scores = dict(zip(scored, (each.name for each in outputs), strict=True))
+    made_up = _MadeUp.of(revision, described, kept, network, contract, scores)
+    return RelationalExport(variant, network, gives_embeddings, contract, made_up, features, edges, scores)
 
 
 def _program_inputs(
@@ -189,11 +203,11 @@ def _read(revision: LoadedRevision, name: str) -> dict[str, np.ndarray]:
     return found
 
 
-def _names(types: Sequence[str], relations: Sequence[str]) -> list[str]:
-    """Names of inputs, each once, of letters and digits that programs may have in names."""
+def _names(prefix: str, called: Sequence[str]) -> list[str]:
+    """Names of inputs or outputs, each once, of letters and digits that programs may have in names."""
     found: list[str] = []
-    for prefix, called in [*(("x", one) for one in types), *(("edges", one) for one in relations)]:
-        name = f"{prefix}_{re.sub(r'[^a-z0-9]+', '_', called.lower()).strip('_')}"
+    for one in called:
+        name = f"{prefix}_{re.sub(r'[^a-z0-9]+', '_', one.lower()).strip('_')}"
         found.append(name if name not in found else f"{name}_{len(found)}")
     return found
 
@@ -217,11 +231,13 @@ class _MadeUp:
     features: np.ndarray
     """float32 [nodes, columns of the widest type]"""
     contract: ProgramManifest
+    scored: Mapping[int, str]
+    """Names of outputs by the place of their type."""
 
     @staticmethod
     def of(
         export: LoadedRevision, described: VariantManifest, kept: Mapping[str, np.ndarray],
-        network: RelationNetwork, contract: ProgramManifest,
+        network: RelationNetwork, contract: ProgramManifest, scored: Mapping[int, str],
     ) -> _MadeUp:  # fmt: skip
         """`export`: the revision. `kept`: the variant's weights."""
         random, variant = np.random.default_rng(_KEY), export.variants[described.name]
@@ -247,12 +263,18 @@ class _MadeUp:
             export, graph=graph, reading=reading, ids=ids, variants={variant.name: served}, tables={},
             changes=None,
         )  # fmt: skip
-        return _MadeUp(made, served, features, contract)
+        return _MadeUp(made, served, features, contract, scored)
 
     def ask_few(self, count: int) -> ReferenceCase:
-        return self.ask(spread_nodes(self.revision, count))
+        return self.ask(np.concatenate([first + spread_nodes(_NODES, count) for first in self._scored_nodes()]))
+
+    def _scored_nodes(self) -> list[int]:
+        """The first node of each type that has scores."""
+        schema = self.revision.graph.schema
+        return [schema.first_nodes[kind] for kind in self.scored]
 
     def ask(self, nodes: np.ndarray) -> ReferenceCase:
+        """`nodes`: each once."""
         schema = self.revision.graph.schema
         sample = draw_sample(self.revision, self.variant, nodes, _KEY, None, Scratch(), share=True)
 
@@ -261,17 +283,21 @@ class _MadeUp:
 
         laid = lay_out(self.contract, schema, sample, read)
         answer = infer_batch(self.revision, self.variant.name, nodes, _KEY)
-        outputs = {"nodes": nodes, SCORES: answer.scores}
+        kinds = np.zeros(len(nodes), np.int64) if laid.kinds is None else laid.kinds
+        outputs = {"nodes": nodes}
+        for kind, name in self.scored.items():
+            outputs[name] = answer.scores[kinds == kind][np.argsort(laid.seeds[kinds == kind])]
         if self.contract.embeddings is not None and answer.embeddings is not None:
             outputs[EMBEDDINGS] = answer.embeddings
         rows = sum(len(array) for array in laid.arrays.values() if array.dtype == np.float32)
-        return ReferenceCase(laid.arrays, outputs, rows)
+        return ReferenceCase(laid.arrays, outputs, rows, tuple(self.scored.values()))
 
     def large_batches(self) -> Iterator[ReferenceCase]:
         """Batches of growing sizes. In every other one edges are in no order."""
-        random, nodes = np.random.default_rng(_KEY), self.revision.graph.schema.target.nodes
-        for number, count in enumerate(np.linspace(min(nodes, 64), min(nodes, _MOST_ASKED), LARGE_BATCHES)):
-            question = self.ask(random.choice(nodes, int(count), replace=False).astype(np.int64))
+        random = np.random.default_rng(_KEY)
+        for number, count in enumerate(np.linspace(64, _MOST_ASKED, LARGE_BATCHES)):
+            drawn = [first + random.choice(_NODES, int(count), replace=False) for first in self._scored_nodes()]
+            question = self.ask(np.concatenate(drawn).astype(np.int64))
             yield _shuffled(question, random) if number % 2 else question
 
 

@@ -32,14 +32,15 @@ from gnnserve_api.files.profile import Compute
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import NetworkKind, NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import TOLERANCE
-from gnnserve_worker.export.expected import expected_scores, pair_scores
-from gnnserve_worker.export.one_type import LayeredExport
+from gnnserve_worker.export.expected import NodeRows, expected_scores, pair_scores
+from gnnserve_worker.export.one_type import LayeredExport, check_layered
 from gnnserve_worker.export.programs import FORMATS, Program, trace
 from gnnserve_worker.export.readme import readme
 from gnnserve_worker.export.several_types import check_exportable, relational_export
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.registry import build_network
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.programs.layered import SCORES
 from gnnserve_worker.tasks.published import PairScoring
 from gnnserve_worker.tasks.serving import published_task
 
@@ -88,12 +89,13 @@ class VariantExport(Protocol):
 class ExportKind:
     check: Callable[[RevisionManifest, VariantManifest], None]
     """InputError: the variant cannot be written."""
-    export: Callable[[LoadedRevision, VariantManifest, bool], VariantExport]
-    """The last: whether it gives embeddings. InputError: the variant cannot be written, as its files show."""
+    export: Callable[[LoadedRevision, VariantManifest, bool, Sequence[str]], VariantExport]
+    """The last two: whether it gives embeddings, and `ExportedScores.types`. InputError: the variant cannot be written,
+    as its files show."""
 
 
 _KINDS = {
-    False: ExportKind(lambda _manifest, _variant: None, LayeredExport),
+    False: ExportKind(check_layered, lambda revision, variant, gives, _types: LayeredExport(revision, variant, gives)),
     True: ExportKind(check_exportable, relational_export),
 }
 """By whether tables have a row for each relation that reads a node."""
@@ -165,7 +167,7 @@ def _write(
     pairs = None if told.open_pairs is None else told.open_pairs(_folder_of(revision))
     # Rows that pairs are scored by are the embeddings.
     gives_embeddings = pairs is None and variant.network.hidden > 0 and point_of(described).capabilities.embeddings
-    exported = _kind_of(manifest, described).export(revision, described, gives_embeddings)
+    exported = _kind_of(manifest, described).export(revision, described, gives_embeddings, told.types)
     inputs, outputs = exported.inputs, exported.outputs(told.meaning)
     program = trace(exported.module(), inputs)
     checks: list[ExportCheck] = []
@@ -174,7 +176,10 @@ def _write(
         FORMATS[chosen].write(program, inputs, outputs, path)
         checks += exported.checks(chosen, FORMATS[chosen].load(path))
     example = exported.example()
-    _save(example | pair_scores(pairs, example["nodes"], example["scores"]), folder / EXAMPLE)
+    answers = [NodeRows(example["nodes"], example[SCORES])]
+    if told.types:
+        answers = [NodeRows(np.arange(len(example[each.name])), example[each.name]) for each in outputs]
+    _save(example | pair_scores(pairs, answers), folder / EXAMPLE)
     if recipe := exported.row_recipe():
         _save(recipe, folder / ROW_RECIPE)
     written = ExportManifest(

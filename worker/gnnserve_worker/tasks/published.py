@@ -36,6 +36,8 @@ class PairScoring(NamedTuple):
     weights: Mapping[str, np.ndarray]
     """Weights as a file that `spec.model.program.decoder` names has them; empty: there are none."""
     decoder: LinkDecoder
+    types: tuple[str, str]
+    """Types of the first and of the second node of a pair; empty texts: nodes are of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class ExportedScores:
     open_pairs: Callable[[Path], PairScoring] | None = None
     """Read from the revision's folder how pairs of scores, which are rows of nodes then, are scored. None: scores are
     answers themselves."""
+    types: tuple[str, ...] = ()
+    """Types of the nodes that have scores; empty: those of the first type have some."""
 
 
 class PublishedTask(Protocol):

@@ -28,7 +28,7 @@ from gnnserve_worker.generation.given_program import GivenProgram, naming
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores, called_by, read_graph
 from gnnserve_worker.generation.training_set import normalization_of
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.programs.answers import Runner
+from gnnserve_worker.programs.answers import Runner, run_program
 from gnnserve_worker.programs.contract import LaidOut
 from gnnserve_worker.programs.failure import ProgramFailedError
 from gnnserve_worker.progress import ProgressListener
@@ -187,11 +187,11 @@ class ComparedProgram:
     def _over_all(self, graph: ProgramGraph, nodes: np.ndarray) -> np.ndarray:
         """Scores of nodes where the program is given all nodes and edges, as its module was."""
         contract = self.given.contract
-        laid: LaidOut = ProgramScores(contract, graph, self.runner).lay_out(np.arange(graph.lists.nodes))
-        seeds = laid.seeds[: self.graph.target.nodes]
-        rows = int(seeds.max(initial=-1)) + 1
-        (found,) = self.runner.run(laid.arrays, (contract.scores,), rows)
-        return np.asarray(found[seeds][nodes])
+        laid = ProgramScores(contract, graph, self.runner).lay_out(np.arange(graph.lists.nodes))
+        asked = LaidOut(laid.arrays, laid.seeds[nodes], None if laid.kinds is None else laid.kinds[nodes])
+        scores = np.empty((len(nodes), contract.scores.columns), np.float32)
+        run_program(self.runner, contract, graph.lists.schema, asked, scores)
+        return scores
 
 
 def compare_programs(

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gnnserve_api.errors import InputError
 from gnnserve_api.files.links import LinksManifest
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_api.spec.task import Decoder
@@ -31,29 +30,29 @@ class _Form(NamedTuple):
 
 
 def exported_rows(links: LinksManifest, variant: VariantManifest) -> ExportedScores:
-    """InputError: pairs take rows of more types than a program gives."""
-    if links.first.type:
-        raise InputError(
-            "VARIANT",
-            f"{variant.name} scores links of {links.relation}, whose pairs take rows of every type at their ends, and "
-            "a program over several types is exported with those of the first type alone",
-            "export its embeddings (gnnserve embeddings export)",
-        )
+    types = tuple(dict.fromkeys(end.type for end in (links.first, links.second) if end.type))
+    pairs_are = (
+        f"places of a {links.first.type} and a {links.second.type} in their outputs"
+        if types
+        else "positions of nodes in the graph"
+    )
     advice = [
         "`scores` are rows of nodes. `pair_scores` of `example.safetensors` are gnnserve's own scores of `pairs`, "
-        "which are positions of nodes in the graph.",
+        f"which are {pairs_are}.",
         _FORMS[Decoder(links.decoder)].told,
     ]
     if variant.calibration is not None:
         slope, intercept = variant.calibration.slope, variant.calibration.intercept
         advice.append(f"The probability of a link is 1 / (1 + exp(−({slope:.6g} · score + {intercept:.6g}))).")
-    return ExportedScores("Rows of nodes, by which a decoder scores pairs.", tuple(advice), partial(_open_pairs, links))
+    meaning = "Rows of nodes, by which a decoder scores pairs."
+    return ExportedScores(meaning, tuple(advice), partial(_open_pairs, links), types)
 
 
 def _open_pairs(links: LinksManifest, folder: Path) -> PairScoring:
     """DamagedError: the folder does not hold the weights."""
     weights, decoder = open_weights(folder, links)
-    return PairScoring(links.decoder, _FORMS[Decoder(links.decoder)].tensors(weights), decoder)
+    tensors, types = _FORMS[Decoder(links.decoder)].tensors(weights), (links.first.type, links.second.type)
+    return PairScoring(links.decoder, tensors, decoder, types)
 
 
 def _of_perceptron(weights: _Weights) -> _Weights:
