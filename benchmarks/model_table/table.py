@@ -201,7 +201,9 @@ _WAYS = ("layers", "reader")
 def _way(each: Mapping[str, Any], way: str) -> str:
     if way not in each:
         return ""
-    return each[way].get("words") or f"{each[way]['difference']:.0e}"
+    words = each[way].get("words") or f"{each[way]['difference']:.0e}"
+    # A line of code that it quotes is no link.
+    return words.replace("](", "]\\(")
 
 
 def fill_models(page: str, results: Results, _: History) -> str:
