@@ -1,5 +1,5 @@
-"""Limits of requests and of batches; one type each for the manifest (`spec.endpoint.overlay`, `spec.worker.batching`)
-and the routing table."""
+"""Limits of requests, of batches and of making stale rows anew; one type each for the manifest
+(`spec.endpoint.overlay`, `spec.worker.batching`, `spec.updates.refresh`) and the routing table."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ class Batching(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 
 
 DEFAULT_BATCHING = Batching()
+
+
+class RefreshBudget(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Budget for making stale rows of stored layers anew."""
+
+    rows: int = 256
+    """Stale rows that a request makes anew; 0: none."""
+    microseconds: int = 500
+    """Time that a request spends on it."""
+    background_permille: int = 100
+    """Share of a core that is spent on it between requests; 0: none."""

@@ -173,6 +173,11 @@ def test_pinning_the_given_weights_changes_the_recipe() -> None:
     assert recipe(pinned % "") != recipe(CHECKPOINT % "")
 
 
+def test_a_budget_for_stale_rows_does_nothing_to_what_is_generated() -> None:
+    followed = "variants: {stored: [2], storedFollowChanges: true}, updates: {log: {sqlite: {}}%s}"
+    assert recipe(followed % ", refresh: {rows: 1}") == recipe(followed % "")
+
+
 def test_the_order_of_storages_does_nothing() -> None:
     assert recipe("variants: {storage: [int8, float32]}") == recipe("variants: {storage: [float32, int8]}")
 

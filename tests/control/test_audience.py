@@ -36,6 +36,7 @@ def read(text: str) -> GNNServiceSpec:
 
 PROGRAM = "model: {program: {uri: 'file:///a'%s}, expected: {uri: 'file:///b'}}"
 SQLITE = "endpoint: {}, updates: {log: {sqlite: {}}%s}"
+FOLLOWED = "variants: {stored: [2], storedFollowChanges: true}"
 CLAIM = "repository: {claim: {accessMode: ReadWriteMany%s}, history: 3}"
 CANARY = "repository: {history: 3}, routing: {canary: {revision: %s, percent: %d}}"
 POOLED = "worker: {poolRef: {name: shared}, share: %d}"
@@ -92,6 +93,7 @@ EDITS = {
     "updates.adopt": (SQLITE % "", SQLITE % f", adopt: {'0' * 8}-{'0000-' * 3}{'0' * 12}"),
     "updates.max_delta": (SQLITE % "", SQLITE % ", maxDelta: 1Gi"),
     "updates.compaction": (SQLITE % "", SQLITE % ", compaction: {deltaPercent: 20}"),
+    "updates.refresh": (f"{FOLLOWED}, {SQLITE % ''}", f"{FOLLOWED}, {SQLITE % ', refresh: {rows: 1}'}"),
     "embeddings": ("embeddings: {}", "embeddings: {variant: x1}"),
     "embeddings.index": (
         "embeddings: {sinks: [{postgres: {secretName: a}}]}",

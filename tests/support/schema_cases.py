@@ -573,6 +573,18 @@ BREAKS_RULE = {
         "updates": {"log": {"sqlite": {}}},
         "worker": {"resources": {"limits": {"memory": "2Gi"}}},
     },
+    (
+        "rows and backgroundPermille must not both be 0: no stale row would be made anew, which "
+        "variants.storedFollowChanges false says"
+    ): {
+        **MINIMAL,
+        "variants": {"stored": [2], "storedFollowChanges": True},
+        "updates": {"log": {"sqlite": {}}, "refresh": {"rows": 0, "backgroundPermille": 0}},
+    },
+    (
+        "updates.refresh must not be given without variants.storedFollowChanges true: other stored layers behind the "
+        "first keep nothing that their rows could be made anew by"
+    ): {**MINIMAL, "variants": {"stored": [2]}, "updates": {"log": {"sqlite": {}}, "refresh": {}}},
     "updates.compaction.retrain must not be true where all weights are given: there is nothing to train": {
         **MINIMAL,
         "model": {"checkpoint": {"uri": "file:///model.safetensors"}},

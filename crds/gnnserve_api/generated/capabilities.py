@@ -97,13 +97,18 @@ SETUPS = (
     Setup("links by listed layers", merged(_ONE_TYPE, _LINKS, _LISTED)),
 )
 _UPDATES: _Parts = {"updates": {"log": {"sqlite": {}}}}
+_FOLLOWED: _Parts = {"variants": {"stored": [1, 2], "storedFollowChanges": True}}
 _CANARY: _Parts = {"routing": {"canary": {"revision": "0123456789ab", "percent": 5}}}
 _CHECKPOINT: _Parts = {"uri": "weights.safetensors"}
 FEATURES = (
     Feature("changes of the graph (`updates`)", "updates.md", _UPDATES),
     Feature(
         "… with stored layers behind the first that follow (`variants.storedFollowChanges`)", "updates.md",
-        merged(_UPDATES, {"variants": {"stored": [1, 2], "storedFollowChanges": True}}),
+        merged(_UPDATES, _FOLLOWED),
+    ),
+    Feature(
+        "… with stored layers that may be stale, within a budget (`updates.refresh`)", "variants.md",
+        merged(_UPDATES, merged(_FOLLOWED, {"updates": {"refresh": {}}})),
     ),
     Feature(
         "… with networks trained anew on the changed graph (`updates.compaction.retrain`)", "updates.md",

@@ -61,8 +61,8 @@ A `{KIND}` says which graph is served, by which model, in which variants, and wh
 Another value in `spec.graph`, `spec.model`, `spec.task` or `spec.variants` changes the *recipe*: a new revision is
 generated beside the one that is there ([repository.md](repository.md)), on one machine by the next `run` or
 `generate`, in a cluster while the old revision answers ([operator.md](operator.md)). On one machine `spec.objective`,
-`spec.worker.batching`, `spec.endpoint.overlay` and `spec.model.program.limits` take effect at the next start. How a
-latency and a tolerance act together is in [http.md](http.md).
+`spec.worker.batching`, `spec.endpoint.overlay`, `spec.updates.refresh` and `spec.model.program.limits` take effect at
+the next start. How a latency and a tolerance act together is in [http.md](http.md).
 """
 
 

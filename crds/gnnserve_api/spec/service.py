@@ -273,6 +273,7 @@ class GNNServiceSpec(ApiModel):
             objective=self.objective.to_objective(),
             batching=self.worker.batching.to_batching(),
             overlay=self.endpoint.overlay.to_limits(),
+            refresh=None if self.updates is None else self.updates.refresh_budget,
             program_limits=None if self.model.program is None else self.model.program.limits.to_limits(),
             mode=self.routing.mode,
             base_variant=self.routing.variant,

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.endpoint import is_no_secret_of_endpoint
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text, with_defaults
@@ -57,6 +58,25 @@ class Compaction(ApiModel):
     follow the graph."""
 
 
+class Refresh(ApiModel):
+    """Budget for rows of stored layers that changes have made stale."""
+
+    rows: Annotated[int, Field(ge=0, le=1_048_576)] = 256
+    """Largest number of stale rows that a request makes anew before it is answered, of those that it reads, the largest
+    estimated error first. 0: requests read all rows as they are stored."""
+    microseconds: Annotated[int, Field(ge=1, le=1_000_000)] = 500
+    """Longest time, in microseconds, that a request spends on making stale rows anew."""
+    background_permille: Annotated[int, Field(ge=0, le=1000)] = 100
+    """Share of a core, in permille, that a worker spends on making the stalest rows anew between requests. 0: requests
+    alone make rows anew."""
+
+    _something_is_made_anew = rule(
+        "self.rows > 0 || self.backgroundPermille > 0",
+        "rows and backgroundPermille must not both be 0: no stale row would be made anew, which "
+        "variants.storedFollowChanges false says",
+    )
+
+
 class UpdatesSpec(ApiModel):
     """Changes of the graph while it is served. Without `endpoint.writeTokens` workers follow a log that no request
     writes."""
@@ -73,12 +93,33 @@ class UpdatesSpec(ApiModel):
     Beyond it no further ones are taken, and requests are answered as before."""
     compaction: Annotated[Compaction, Audience.OPERATOR] = with_defaults(Compaction)
     """Compaction, which makes the changes a part of the stored graph: when to begin, and what to make anew."""
+    refresh: Annotated[Refresh | None, Audience.WORKERS] = None
+    """Budget for stored layers behind the first, which may then be stale: a change marks the rows that it reaches, with
+    an estimate of their error, and the worst are made anew. With `variants.storedFollowChanges` only. Absent: each
+    change makes all rows anew that it reaches."""
+
+    @property
+    def refresh_budget(self) -> RefreshBudget | None:
+        """None: stored layers are kept exact."""
+        if (given := self.refresh) is None:
+            return None
+        return RefreshBudget(
+            rows=given.rows, microseconds=given.microseconds, background_permille=given.background_permille
+        )
 
 
 sqlite_has_one_worker = rule(
     "!has(self.updates) || !has(self.updates.log.sqlite) || self.worker.replicas <= 1",
     "worker.replicas {self.worker.replicas} must be at most 1 with updates.log.sqlite: several workers share a log in "
     "PostgreSQL, updates.log.postgres",
+)
+
+
+stale_layers_are_followed = rule(
+    "!has(self.updates) || !has(self.updates.refresh) || (has(self.variants.storedFollowChanges) && "
+    "self.variants.storedFollowChanges)",
+    "updates.refresh must not be given without variants.storedFollowChanges true: other stored layers behind the first "
+    "keep nothing that their rows could be made anew by",
 )
 
 

@@ -152,6 +152,7 @@ def _difference(declared: RoutingTable, compacted: str, route: Route) -> str | N
         ("spec.worker.batching", route.batching == declared.batching),
         # Workers that know no overlays refuse a table with limits of its own, and tell that as their problem.
         ("spec.endpoint.overlay", route.overlay in {declared.overlay, UNSET}),
+        ("spec.updates.refresh", route.refresh == (UNSET if declared.refresh is None else declared.refresh)),
         ("spec.model.program.limits", _has_limits(declared, route)),
         ("spec.routing.mode", route.mode == declared.mode),
     ):

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from gnnserve_api.pods.generation import GenerationResult, VariantSummary, encode_result
 from gnnserve_api.pods.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
@@ -82,6 +83,7 @@ def make_route(table: RoutingTable, base_variant: str | None = None, **changes: 
         objective=table.objective,
         batching=table.batching,
         overlay=table.overlay,
+        refresh=UNSET if table.refresh is None else table.refresh,
         mode=table.mode,
         variants=VARIANT_ROUTES,
     )
