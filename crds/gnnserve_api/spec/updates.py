@@ -62,13 +62,13 @@ class Refresh(ApiModel):
     """Budget for rows of stored layers that changes have made stale."""
 
     rows: Annotated[int, Field(ge=0, le=1_048_576)] = 256
-    """Largest number of stale rows that a request makes anew before it is answered, of those that it reads, the largest
-    estimated error first. 0: requests read all rows as they are stored."""
+    """Largest number of stale rows of stored layers that a request makes anew before the answer, the largest
+    estimated errors first. 0: requests read all rows as stored."""
     microseconds: Annotated[int, Field(ge=1, le=1_000_000)] = 500
-    """Longest time, in microseconds, that a request spends on making stale rows anew."""
+    """Longest time that a request spends on making stale rows of stored layers anew, in microseconds."""
     background_permille: Annotated[int, Field(ge=0, le=1000)] = 100
-    """Share of a core, in permille, that a worker spends on making the stalest rows anew between requests. 0: requests
-    alone make rows anew."""
+    """Share of a core that a worker spends between requests on making the stalest rows of stored layers anew, in
+    permille. 0: requests alone make rows anew."""
 
     _something_is_made_anew = rule(
         "self.rows > 0 || self.backgroundPermille > 0",
@@ -94,9 +94,9 @@ class UpdatesSpec(ApiModel):
     compaction: Annotated[Compaction, Audience.OPERATOR] = with_defaults(Compaction)
     """Compaction, which makes the changes a part of the stored graph: when to begin, and what to make anew."""
     refresh: Annotated[Refresh | None, Audience.WORKERS] = None
-    """Budget for stored layers behind the first, which may then be stale: a change marks the rows that it reaches, with
-    an estimate of their error, and the worst are made anew. With `variants.storedFollowChanges` only. Absent: each
-    change makes all rows anew that it reaches."""
+    """Budget for making stale rows of stored layers anew, with `variants.storedFollowChanges` only: changes mark rows
+    of layers behind the first as stale, with an estimate of the error, and the worst are made anew. Absent: each change
+    makes all rows anew at once, and answers are exact."""
 
     @property
     def refresh_budget(self) -> RefreshBudget | None:
