@@ -241,8 +241,12 @@ class OfferedService:
         # Most servers have no log.
         from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
 
-        embeddings = self.service.spec.embeddings
-        return FollowedLog(self.options.updates, keeps_features=embeddings is not None and embeddings.index)
+        spec = self.service.spec
+        return FollowedLog(
+            self.options.updates,
+            keeps_features=spec.embeddings is not None and spec.embeddings.index,
+            refresh=None if spec.updates is None else spec.updates.refresh_budget,
+        )
 
     def open(self, log: FollowedLog | None) -> ServedRevision:
         """Open the revision, which follows this log. Raises RepositoryError where its files are damaged."""

@@ -35,3 +35,7 @@ class RefreshBudget(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Time that a request spends on it."""
     background_permille: int = 100
     """Share of a core that is spent on it between requests; 0: none."""
+
+
+MOST_BACKGROUND_PERMILLE = 100
+"""Rows are made anew between requests for half a millisecond at a time, 5 ms apart."""

@@ -310,6 +310,24 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     ] = UNSET
     edge_features: EdgeFeatureNames = UNSET
     edge_time: EdgeTimeName = UNSET
+    stale: Annotated[
+        tuple[StaleLayerAnswer, ...] | UnsetType,
+        Meta(description="Stored layers that changes leave stale (`spec.updates.refresh`); absent without any."),
+    ] = UNSET
+
+
+class StaleLayerAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """A stored layer, some of whose rows are not what the graph as it is now would give."""
+
+    variants: Annotated[tuple[str, ...], Meta(description="Variants that read it.")]
+    rows: Annotated[int, Meta(description="Rows that changes have moved, and that are not made anew yet.")]
+    error_estimate: Annotated[
+        float,
+        Meta(
+            description="Sum of the estimated errors of these rows: 1 of one that has nothing in common with what it "
+            "should be."
+        ),
+    ]
 
 
 class NodeTypeAnswer(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
-from gnnserve_api.limits import RefreshBudget
+from gnnserve_api.limits import MOST_BACKGROUND_PERMILLE, RefreshBudget
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.endpoint import is_no_secret_of_endpoint
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text, with_defaults
@@ -66,7 +66,7 @@ class Refresh(ApiModel):
     estimated errors first. 0: requests read all rows as stored."""
     microseconds: Annotated[int, Field(ge=1, le=1_000_000)] = 500
     """Longest time that a request spends on making stale rows of stored layers anew, in microseconds."""
-    background_permille: Annotated[int, Field(ge=0, le=1000)] = 100
+    background_permille: Annotated[int, Field(ge=0, le=MOST_BACKGROUND_PERMILLE)] = 100
     """Share of a core that a worker spends between requests on making the stalest rows of stored layers anew, in
     permille. 0: requests alone make rows anew."""
 

@@ -37,6 +37,7 @@ from tests.support.overlays.typed_overlays import Given, made, read
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.files.repository import sealed
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_cli.changes.batches import batches_of, may_be_integers, request_of
 from gnnserve_cli.changes.files import read_changes as read_rows
 from gnnserve_worker.asking.question import RequestError
@@ -90,9 +91,10 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     ]
 
 
+@pytest.mark.parametrize("refresh", [None, RefreshBudget(rows=1_000_000, microseconds=10**9)], ids=["at once", "read"])
 @pytest.mark.parametrize("model_of", [HeteroModel, AttentionModel])
 def test_later_layers_follow_changes_over_as_many_hops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_of: type[HeteroModel]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_of: type[HeteroModel], refresh: RefreshBudget | None
 ) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
     source, data = data_of(tmp_path)
@@ -106,6 +108,7 @@ def test_later_layers_follow_changes_over_as_many_hops(
     variants = {"stored": [2, 3], "storedFollowChanges": True, "storage": ["float16"]}
     generated(tmp_path, service_of(source, spec, variants))
     living, plain, draw = opened(tmp_path), PlainTypedGraph(data, model), np.random.default_rng(7)
+    living.refreshing.budget = refresh
     served = served_by(living)
     for _ in range(3):
         said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 6), served) for _ in range(2)])

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 from pydantic import ValidationError
 
+from gnnserve_api.limits import MOST_BACKGROUND_PERMILLE
 from gnnserve_api.pods.routing import RoutingMode, RoutingTable, decode_routing
 from gnnserve_api.spec.endpoint import EndpointOverlay
 from gnnserve_api.spec.objective import ObjectiveSpec
@@ -45,6 +46,7 @@ def parse_routing(text: str | bytes) -> RoutingTable:
     if not 0 <= table.shadow_permille <= MOST_SHADOW_PERMILLE:
         raise ValueError(f"shadowPermille: expected 0 to {MOST_SHADOW_PERMILLE}, found {table.shadow_permille}")
     _check_program_limits(table)
+    _check_refresh(table)
     _check_mode(table)
     _check_costs(table)
     _check_canary(table)
@@ -60,6 +62,18 @@ def _check_program_limits(table: RoutingTable) -> None:
     for field, seconds in (("seconds", limits.seconds), ("startSeconds", limits.start_seconds)):
         if not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"programLimits.{field}: expected a number of seconds above 0, found {seconds}")
+
+
+def _check_refresh(table: RoutingTable) -> None:
+    budget = table.refresh
+    if budget is None:
+        return
+    for field, value in (("rows", budget.rows), ("microseconds", budget.microseconds)):
+        if value < 0:
+            raise ValueError(f"refresh.{field}: expected 0 or more, found {value}")
+    if not 0 <= budget.background_permille <= MOST_BACKGROUND_PERMILLE:
+        found = f"found {budget.background_permille}"
+        raise ValueError(f"refresh.backgroundPermille: expected 0 to {MOST_BACKGROUND_PERMILLE}, {found}")
 
 
 def _check_mode(table: RoutingTable) -> None:

@@ -141,7 +141,7 @@ def _bring_into_effect(state: State, could_grow: bool, now_s: float) -> Step:
             # next one takes.
             wanted = msgspec.structs.replace(
                 in_effect, objective=table.objective, batching=table.batching, overlay=table.overlay,
-                program_limits=table.program_limits,
+                program_limits=table.program_limits, refresh=table.refresh,
             )  # fmt: skip
             state, effects = _switch(state, answering, wanted, state.load_s)
     if waits:
@@ -286,6 +286,7 @@ def _settings(table: RoutingTable) -> dict[str, Any]:
         "batching": table.batching,
         "overlay": table.overlay,
         "programLimits": table.program_limits,
+        "refresh": table.refresh,
         "mode": table.mode,
         "baseVariant": table.base_variant,
         "weights": table.weights,

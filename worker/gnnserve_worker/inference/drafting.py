@@ -26,6 +26,7 @@ from gnnserve_worker.opening.changes import Draft
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
+from gnnserve_worker.staleness.movement import Moved, Movement
 from gnnserve_worker.tables.table import Table
 
 _NO_NODES = np.zeros(0, np.int64)
@@ -118,6 +119,9 @@ class Drafting:
         self.layers = [[self._drafted(maker, draft) for maker in layer] for layer in drafted]
         """Tables that store a layer, the first layer's first."""
         self.memory = changes.memory
+        self._movement = Movement(
+            self.graph.lists, self.graph.readers or self.graph.lists, self.graph.places, self._roots, give_way
+        )
 
     def _sums_of(self, layers: Sequence[Sequence[MakesLayer]]) -> dict[int, LivingSums]:
         found = {id(maker.source): maker for layer in layers for maker in layer}
@@ -160,25 +164,45 @@ class Drafting:
         group.lists.append(np.concatenate((self.graph.places.lists_of(found.new), lists)))
         if self.layers:
             group.reached.append(self._reached(renewed, self.graph.nodes_of_lists(lists)))
-        if self.later_sums:
+        if len(self.layers) > 1:
             group.added.append(effect.added)
             group.removed.append(effect.removed)
         return [BatchEffect(unchanged) for unchanged in effect.unchanged.tolist()]
 
     def make_stored(
-        self, nodes: np.ndarray, group: ChangeGroup, *, in_parallel: bool
+        self, nodes: np.ndarray, group: ChangeGroup, *, layers: int, in_parallel: bool
     ) -> Iterator[list[StoredLayerRows]]:
-        """Rows of stored layers, to be written to the revision, a few nodes at a time. `nodes`: those whose rows of the
-        first layer are others, int64, ascending, distinct. It goes through all of it once. `in_parallel`: on all
-        threads; else in the calling one, and gives way."""
+        """Rows of the first `layers` stored layers, to be written to the revision, a few nodes at a time. `nodes`:
+        those whose rows of the first layer are others, int64, ascending, distinct. It goes through all of it once.
+        `in_parallel`: on all threads; else in the calling one, and gives way."""
         if not group.batches:  # all were refused
             return
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.layers[:layers]):
             if number:
                 nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
             self.memory.note_stored(number, nodes)
             for one in layer:
                 yield from self._make_layer(one, nodes, group, in_parallel=in_parallel)
+
+    def moved(self, nodes: np.ndarray, group: ChangeGroup) -> list[Moved]:
+        """Rows of each layer behind the first that the group leaves stale, in place of `make_stored`. `nodes`: as of
+        that."""
+        if not group.batches or len(self.layers) < 2:
+            return []
+        entries = np.concatenate((*group.added, *group.removed))
+        renewed = distinct(part for _, found in group.batches for part in (found.new, found.overridden))
+        below, found = self._movement.of_first_layer(entries, renewed, nodes), []
+        for number in range(1, len(self.layers)):
+            below = self._movement.of_next_layer(below, entries)
+            self.memory.note_stored(number, below.nodes)
+            found.append(below)
+        return found
+
+    def forget_later_sums(self) -> None:
+        """Make sums of layers behind the first anew from lists when they are read next: their layers were not made with
+        each group."""
+        for sums in self.later_sums.values():
+            sums.forget(self.graph.taken)
 
     def _make_layer(
         self, one: DraftedLayer, nodes: np.ndarray, group: ChangeGroup, *, in_parallel: bool
@@ -220,8 +244,7 @@ class Drafting:
                 for maker in (one.maker, *([] if one.into is None else [one.into])):
                     write_layer(maker, nodes, None)
                 yield one.maker.table, nodes
-        for sums in self.later_sums.values():
-            sums.forget(self.graph.taken)
+        self.forget_later_sums()
 
     def _make_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray, group: ChangeGroup) -> None:
         """Rows that are made of features, and what they change of their readers' sums."""

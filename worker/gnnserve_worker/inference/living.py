@@ -2,7 +2,8 @@
 
 Batches are applied to a draft while predictions go on (`inference/drafting.py`): neighbour lists, rows that are made of
 features, and rows of stored layers of all nodes that a change reaches, which are made anew from their neighbours as
-generation made them. Then all of it is written in place of what predictions read, between two batches of predictions,
+generation made them; or rows of layers behind the first are marked as stale in place of that, and made when they are
+read (`staleness/`). Then all of it is written in place of what predictions read, between two batches of predictions,
 never beside one: so no prediction sees a part of it.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.graph.change_batch import (
     MOST_ITEMS,
     OF_THIS_WORKER,
@@ -31,13 +33,16 @@ from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun, distinct
 from gnnserve_worker.graph.living_graph import LivingGraph, no_room
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.changed_nodes import ChangedNodes, TouchedSince
-from gnnserve_worker.inference.drafting import ChangeGroup, Drafting, StoredLayerRows
+from gnnserve_worker.inference.drafting import ChangeGroup, DraftedLayer, Drafting, StoredLayerRows
 from gnnserve_worker.inference.latest_features import LatestFeatures
 from gnnserve_worker.inference.written import WrittenSince
+from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
+from gnnserve_worker.staleness.movement import Moved
+from gnnserve_worker.staleness.refreshing import LayerMakers, Refreshing, StaleLayer
 from gnnserve_worker.tables.table import Table
 
 _MOST_MADE = 1 << 16
@@ -80,9 +85,11 @@ class LivingRevision:
         on_written: Callable[[ChangeBatch, FoundNodes], None] = lambda _batch, _found: None,
         *,
         keeps_features: bool = False,
+        refresh: RefreshBudget | None = None,
     ) -> None:
         """`loaded`: opened with room for changes. `on_written` is called for each batch that is applied, and its
-        nodes. `keeps_features`: whether features that changes bring are kept as in the source."""
+        nodes. `keeps_features`: whether features that changes bring are kept as in the source. `refresh`: as of
+        `Refreshing.budget`."""
         if loaded.changes is None:
             raise ValueError("the revision was not opened for changes")
         self._on_written = on_written
@@ -111,9 +118,18 @@ class LivingRevision:
         self._computing = threading.Lock()
         """Held while a batch of predictions is computed, or a group of changes is published."""
         # No method of this one: a revision that is let go is gone at once, with its mapped files.
-        self.drafting = Drafting(loaded, partial(_give_way, self._computing))
+        self._give_way = partial(_give_way, self._computing)
+        self.drafting = Drafting(loaded, self._give_way)
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
+        behind = zip(loaded.changes.layers[1:], self.drafting.layers[1:], strict=True)
+        self.refreshing = Refreshing(
+            self.graph,
+            [[*map(_makers_of, makers, drafted)] for makers, drafted in behind],
+            partial(_note_rows, self._written),
+        )
+        """Stored layers behind the first, whose rows may be stale."""
+        self.refreshing.budget = refresh
         self.touched = TouchedSince()
         """What changes touch, noted from the first one on for one that takes it."""
         self._is_broken = False
@@ -221,7 +237,22 @@ class LivingRevision:
         rounding left in a sum does not last."""
         with self._whole_or_broken(), self._alone():
             for table, nodes in self.drafting.make_anew():
-                self._note_rows([table], nodes)
+                _note_rows(self._written, [table], nodes)
+
+    def refresh_worst(self) -> None:
+        """Refresh the worst rows of stored layers for a turn, unless a batch of predictions is computed or changes are
+        published just then."""
+        if self._is_broken or not self._computing.acquire(blocking=False):
+            return
+        try:
+            self.refreshing.refresh_worst()
+        finally:
+            self._computing.release()
+
+    def variants_of(self, layer: StaleLayer) -> tuple[str, ...]:
+        """Names of the variants that read the rows of a stored layer."""
+        variants = self._loaded.variants.items()
+        return tuple(name for name, variant in variants if self.refreshing.layer_of(variant.table) is layer)
 
     @property
     def is_busy(self) -> bool:
@@ -333,16 +364,22 @@ class LivingRevision:
         reached, listed = distinct(group.reached), distinct(group.lists)
         inferences, self._inferences = self._inferences, self.inferences
         is_beside = self._inferences != inferences
-        stored = self.drafting.make_stored(reached, group, in_parallel=not is_beside)
+        moved: Sequence[Moved] = ()
+        if self.refreshing.budget is None:
+            self._refresh_all()
+            layers = len(self.drafting.layers)
+        else:
+            moved, layers = self.drafting.moved(reached, group), 1
+        stored = self.drafting.make_stored(reached, group, layers=layers, in_parallel=not is_beside)
         if is_beside and len(reached) <= _MOST_MADE:
             # Without predictions, all threads make rows, and write them at once.
             stored = iter([*stored])
-        with self._alone():
+        with self.refreshing.marking(moved, self._give_way), self._alone():
             for rows in group.rows:
                 rows.put()
             if self._written:
                 renewed = distinct(rows.nodes for rows in group.rows)
-                self._note_rows([maker.table for maker in self.drafting.makers], renewed)
+                _note_rows(self._written, [maker.table for maker in self.drafting.makers], renewed)
             self._write_lists(listed)
             for made in stored:
                 self._write_stored(made, in_parallel=not is_beside)
@@ -375,16 +412,31 @@ class LivingRevision:
             for one in made:
                 one.put()
         for one in made:
-            self._note_rows([one.table], one.nodes)
+            _note_rows(self._written, [one.table], one.nodes)
 
-    def _note_rows(self, tables: Sequence[Table], nodes: np.ndarray) -> None:
-        for written in self._written:
-            written.note_rows(tables, nodes)
+    def _refresh_all(self) -> None:
+        """Leave no row of a stored layer stale, as where rows were refreshed by a budget and are no longer."""
+        if not self.refreshing.is_any_stale:
+            return
+        while self.refreshing.is_any_stale:
+            self._give_way()
+            with self._alone():
+                self.refreshing.refresh_worst()
+        self.drafting.forget_later_sums()
 
 
 def _field_of(row: int, new_nodes: int, column: int) -> str:
     is_new = row < new_nodes
     return f"{'nodes' if is_new else 'overrides'}[{row if is_new else row - new_nodes}].features[{column}]"
+
+
+def _makers_of(makes: MakesLayer, drafted: DraftedLayer) -> LayerMakers:
+    return LayerMakers(makes, () if drafted.into is None else (drafted.into,))
+
+
+def _note_rows(following: Iterable[WrittenSince], tables: Sequence[Table], nodes: np.ndarray) -> None:
+    for written in following:
+        written.note_rows(tables, nodes)
 
 
 def _give_way(computing: threading.Lock) -> None:

@@ -16,6 +16,7 @@ from gnnserve_worker.inference.batch import infer_batch, warm_up, with_cascades
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of
+from gnnserve_worker.inference.refreshed import refreshed
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
 from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, AppliedLog, MarkedGoneNodes, ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
@@ -49,10 +50,11 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     )
     task = opener.open(parts)
     indexes = _indexes_of(loaded, manifest.revision, task.recommending)
-    infer = with_cascades(partial(infer_batch, loaded), manifest.cascades, task.decides)
     changes = STILL
     if replica is not None:
         changes = _changes_of(loaded, replica, changed_features_of(loaded, manifest, graph), indexes)
+    refreshing = refreshed(partial(infer_batch, loaded), loaded, changes.living)
+    infer = with_cascades(refreshing, manifest.cascades, task.decides)
     is_elsewhere = bool(loaded.programs)
     compute = ServedCompute(
         infer=changes.log.guarded(infer),
@@ -111,6 +113,7 @@ def _changes_of(
         features=features,
         would_wait=lambda: replica.is_busy,
         index_follower=IndexFollower(replica, indexes, reach_of(loaded)) if indexes else None,
+        living=replica if replica.refreshing.layers else None,
         latest=replica.latest,
         needed=CHANGED_GRAPH,
     )

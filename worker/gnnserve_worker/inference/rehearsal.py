@@ -21,6 +21,8 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.change_ids import TEXTS_WITH_TYPES, IntegerIds
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
+from gnnserve_worker.graph.living_lists import living_lists
+from gnnserve_worker.graph.relation_lists import places_of_one_type
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
@@ -44,6 +46,8 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights, Scratch, sample_neighbours
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.staleness.movement import Movement
+from gnnserve_worker.staleness.stale_rows import StaleRows
 from gnnserve_worker.tables.table import Aggregator
 
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
@@ -90,6 +94,7 @@ def _answer(root: Path) -> None:
 
 
 def _change(root: Path) -> None:
+    _mark_stale_rows()
     _infer(_revisions_over_types(root))
     _change_graphs_of_types(root)
     _change_graphs(root)
@@ -168,6 +173,16 @@ def _sample_for_training() -> None:
     """From arrays in memory, not mapped ones: a graph is trained on before it is published."""
     graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES).graph
     SubgraphSampler(graph.indptr, graph.indices, weighted=True).sample(np.arange(2, dtype=np.int64), (2,), key=0)
+
+
+def _mark_stale_rows() -> None:
+    """As where stored layers may be stale, with what neighbours weigh and without."""
+    graph, nodes = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES).graph, np.arange(2)
+    lists = living_lists(graph.indptr, graph.indices, np.zeros((_NODES, 2), np.int64), np.zeros(_NODES, np.int32))
+    rows = StaleRows(_NODES)
+    for roots in (None, np.ones(_NODES, np.float32)):
+        movement = Movement(lists, lists, places_of_one_type(_NODES), roots)
+        rows.mark(*movement.of_first_layer(np.zeros((1, 2), np.int64), nodes, nodes))
 
 
 def _lay_out_for_gpus() -> None:

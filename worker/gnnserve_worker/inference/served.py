@@ -110,6 +110,8 @@ class ServedRevision:
         """Compute as the table says, whatever answers are chosen by it."""
         if table.program_limits is not None:
             self.compute.limit_programs(table.program_limits)
+        if self.changes.living is not None:
+            self.changes.living.refreshing.budget = table.refresh
         for index in self.compute.indexes:
             index.is_expected = table.makes_index
 

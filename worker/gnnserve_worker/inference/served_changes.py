@@ -161,6 +161,9 @@ class ServedChanges:
     index_follower: IndexFollower | None = None
     """What is computed beside the index where the graph changes; None: it does not, or there is no place for an index.
     """
+    living: LivingRevision | None = None
+    """What applies changes to it, where layers behind the first are stored whose rows may be stale; None: none may be.
+    """
     latest: LatestFeatures | None = None
     """Features that changes have brought; None: none have, or they are not kept."""
     needed: Capabilities = STORED_GRAPH

@@ -253,6 +253,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network
     changes = None
     if graph.living is not None and graph.draft is not None:
         changes = parts.changes(graph.living, graph.draft)
+        weighs_neighbours |= any(maker.weighs_neighbours for layer in changes.layers for maker in layer)
     roots = parts.roots() if weighs_neighbours else None
     payloads = graph.payloads if graph.living is None else graph.living.payloads
     made_of = None if described.version is UNSET else described.version.made_of

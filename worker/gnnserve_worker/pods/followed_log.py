@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from gnnserve_api.errors import RepositoryError
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.log import LogError
 from gnnserve_worker.changes.options import UpdatesOptions
@@ -29,11 +30,16 @@ OpenLiving = Callable[[Load, Serve], ServedRevision]
 
 
 class FollowedLog:
-    def __init__(self, options: UpdatesOptions, *, keeps_features: bool = False) -> None:
+    def __init__(
+        self, options: UpdatesOptions, *, keeps_features: bool = False, refresh: RefreshBudget | None = None
+    ) -> None:
         self._options = options
         self.keeps_features = keeps_features
         """Whether revisions that are opened from now on keep the features that changes bring, for filters of
         recommendations."""
+        self.refresh = refresh
+        """By what revisions that are opened from now on are refreshed until they follow a table: while what the log has
+        is applied to them."""
         self._log = open_log(options.log, options.uid)
         self.updates = Updates(self._log, lambda: open_log(options.log, options.uid))
 
@@ -63,7 +69,8 @@ class FollowedLog:
         max_delta_bytes = self._options.max_delta_bytes
         loaded = load(max_delta_bytes)
         require_own_log(loaded, self._options.uid)
-        return loaded, LivingRevision(loaded, max_delta_bytes, keeps_features=self.keeps_features)
+        living = LivingRevision(loaded, max_delta_bytes, keeps_features=self.keeps_features, refresh=self.refresh)
+        return loaded, living
 
 
 def require_own_log(loaded: LoadedRevision, uid: str) -> None:

@@ -130,6 +130,7 @@ class FollowedService:
     def _declare(self, table: RoutingTable) -> None:
         if self._followed is not None:
             self._followed.keeps_features |= table.makes_index
+            self._followed.refresh = table.refresh
         self._loader.declare(table)
         self._canary.declare(table)
 

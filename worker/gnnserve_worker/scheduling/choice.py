@@ -193,6 +193,7 @@ def decide_route(
         objective=objective,
         batching=table.batching,
         overlay=table.overlay,
+        refresh=UNSET if table.refresh is None else table.refresh,
         problem=problem,
         mode=table.mode,
         issued_at=table.issued_at,

@@ -32,6 +32,7 @@ from gnnserve_worker.serving.engine.answer_health import AnswerHealth
 from gnnserve_worker.serving.engine.inlet import Inlet
 from gnnserve_worker.serving.idle.idle_jobs import AnyWork, IdleTask
 from gnnserve_worker.serving.idle.index_renewal import IndexRenewal
+from gnnserve_worker.serving.idle.row_refresh import RowRefresh
 from gnnserve_worker.serving.metrics.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import (
     AcceptedRequests,
@@ -47,6 +48,7 @@ from gnnserve_worker.serving.requests import (
 )
 from gnnserve_worker.serving.tracing.tracer import Tracer
 from gnnserve_worker.serving.tracing.traces import RequestTrace
+from gnnserve_worker.staleness.refreshing import Refreshing
 
 _REPLACED = "another revision or other settings took the place of those that the request was read by; send it again"
 _RETRY_WHEN_UNAVAILABLE_S = 1
@@ -123,6 +125,8 @@ class ServedModel:
         """Accuracy in service; it computes only while no request waits."""
         self.renewal = IndexRenewal(wake_soon)
         """Keeps the index of recommendations up with changes, likewise."""
+        self.refresh = RowRefresh(wake_soon)
+        """Refreshes stale rows of stored layers, likewise."""
         self._idle_work: deque[AnyWork] = deque((self.watch, self.renewal))
         """In the order in which it is next."""
         self.metrics = metrics
@@ -150,6 +154,7 @@ class ServedModel:
         revision.check(table)
         self.watch.follow(revision, table.shadow_permille)
         self.renewal.follow(revision)
+        self.refresh.follow(revision)
         revision.follow(table)
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
@@ -168,6 +173,11 @@ class ServedModel:
         if self.state is ModelState.LOADING:
             self.state = ModelState.READY
         self._go_on()
+
+    def refreshing(self) -> Refreshing | None:
+        """State of the stored layers that may be stale; None: none may be, or nothing answers."""
+        living = None if self.lane is None else self.lane.revision.changes.living
+        return None if living is None else living.refreshing
 
     def judge_anew(self) -> None:
         """Choose variants by what labels say that they lose, where that has changed: in another lane, since a queue
@@ -201,6 +211,7 @@ class ServedModel:
         self.lane = self.table = None
         self.watch.forget_revision()
         self.renewal.forget_revision()
+        self.refresh.forget_revision()
         self.drop_accepted()
         self._lanes.clear()
         self._go_on()
@@ -379,6 +390,7 @@ class ServedModel:
         """What is to be computed next when the engine is idle; kinds of work take turns. None: nothing."""
         if (lane := self.lane) is None:
             return None
+        self.refresh.take_turn(lane)
         for work in tuple(self._idle_work):
             job = work.next_job(lane)
             if job is not None:

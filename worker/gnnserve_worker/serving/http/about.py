@@ -7,7 +7,13 @@ from typing import Any, Protocol
 import msgspec
 
 from gnnserve_api.files.graph_schema import RelationManifest
-from gnnserve_api.http.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
+from gnnserve_api.http.protocol import (
+    AccuracyTier,
+    NodeTypeAnswer,
+    RelationAnswer,
+    StaleLayerAnswer,
+    VariantsAnswer,
+)
 from gnnserve_api.pods.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
@@ -50,6 +56,7 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
         accuracy=watch.observed() or msgspec.UNSET,
         types=_types(revision),
         relations=_relations(revision),
+        stale=_stale(revision),
         **_edges(revision),
         **revision.task.told(),
     )
@@ -81,6 +88,17 @@ def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec
         if one.target in described
     )
     return told or msgspec.UNSET
+
+
+def _stale(revision: ServedRevision) -> tuple[StaleLayerAnswer, ...] | msgspec.UnsetType:
+    living = revision.changes.living
+    if living is None or living.refreshing.budget is None:
+        return msgspec.UNSET
+    return tuple(
+        StaleLayerAnswer(names, layer.rows.count, layer.rows.error)
+        for layer in living.refreshing.layers
+        if (names := living.variants_of(layer))
+    )
 
 
 def _edges(revision: ServedRevision) -> dict[str, Any]:

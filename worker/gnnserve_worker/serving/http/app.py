@@ -114,6 +114,7 @@ class ServingApp:
         metrics.watch_index(
             lambda: () if model.lane is None else model.lane.revision.compute.indexes, model.renewal.figures
         )
+        metrics.watch_stale(model.refreshing)
         metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.compute.device_stats())
         metrics.watch_programs(lambda: None if model.lane is None else model.lane.revision.compute.programs())
 

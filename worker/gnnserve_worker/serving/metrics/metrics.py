@@ -29,6 +29,7 @@ from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
 from gnnserve_worker.serving.metrics.canary_metrics import CanarySample, collect_canary
 from gnnserve_worker.serving.metrics.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.metrics.counters import RequestCounters, VariantCounters, add_histogram, add_sizes
+from gnnserve_worker.serving.metrics.stale_metrics import collect_stale
 from gnnserve_worker.serving.metrics.state_metrics import (
     FIRST,
     RoutingSample,
@@ -39,6 +40,7 @@ from gnnserve_worker.serving.metrics.state_metrics import (
     collect_spans,
 )
 from gnnserve_worker.serving.tracing.tracer import SpanSink
+from gnnserve_worker.staleness.refreshing import Refreshing
 
 _BATCH_COUNTERS = {
     "gnnserve_batches": "Batches computed.",
@@ -74,6 +76,7 @@ class ServingMetrics:
         self._programs: Callable[[], ProgramStats | None] = lambda: None
         self._indexes: Callable[[], Sequence[RevisionIndex]] = tuple
         self._renewal: Callable[[], RenewalFigures | None] = lambda: None
+        self._refreshing: Callable[[], Refreshing | None] = lambda: None
         self._canary: Callable[[], CanarySample | None] = lambda: None
         self._watch: AccuracyWatch | None = None
         self.changes = ChangeCounters()
@@ -179,6 +182,10 @@ class ServingMetrics:
         """Sets where the indexes of recommendations are read at a scrape, and how far they have followed changes."""
         self._indexes, self._renewal = indexes, renewal
 
+    def watch_stale(self, refreshing: Callable[[], Refreshing | None]) -> None:
+        """Sets where the state of stored layers is read at a scrape; None: no row may be stale."""
+        self._refreshing = refreshing
+
     def watch_canary(self, canary: Callable[[], CanarySample | None]) -> None:
         """Sets where the second revision is read at a scrape; None: there is none."""
         self._canary = canary
@@ -268,6 +275,8 @@ class ServingMetrics:
             yield from collect_programs(programs, {"service": self._service}, self._shown_s, FIRST)
         if indexes := self._indexes():
             yield from collect_index(indexes, self._renewal(), self._service, self._shown_s)
+        if (refreshing := self._refreshing()) is not None:
+            yield from collect_stale(refreshing, self._service, self._shown_s)
         if (canary := self._canary()) is not None:
             yield from collect_canary(canary, self._service)
         if self._watch is not None:

@@ -1,0 +1,196 @@
+"""Refreshing of rows of stored layers that changes have left stale: some before a batch reads them, and the worst ones
+while nothing else is computed.
+
+A layer behind the first has a mark for each row that a change has moved (`movement.py`). A row is made anew from all
+neighbours of its node as generation made it, once the rows of the layer below that it reads are right themselves, so
+that a row without a mark is exact. Whoever refreshes keeps predictions and changes from the revision's arrays
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from gnnserve_api.limits import RefreshBudget
+from gnnserve_worker.graph.found_nodes import distinct
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.models.stored_layers import MakesLayer, parts_of
+from gnnserve_worker.parallel import map_parallel
+from gnnserve_worker.staleness.choice import choose, within
+from gnnserve_worker.staleness.movement import Moved
+from gnnserve_worker.staleness.stale_rows import StaleRows
+from gnnserve_worker.tables.table import Table
+
+TURN_US = 500.0
+"""Time of a turn in which the worst rows are refreshed, unless one row takes longer."""
+_MOST_IN_TURN = 256
+_FEW = 16
+"""Rows that are made at a time where time is limited: it is looked at between them."""
+_ROW_ENTRIES = 64
+"""Entries of a list that take as long as the rest of a row."""
+_FIRST_NS = 20.0
+"""Time of an entry, before it was measured."""
+_LEARNT = 0.2
+
+
+class RefreshedBy(StrEnum):
+    """What rows were refreshed for."""
+
+    REQUEST = "request"
+    """A batch that read them."""
+    BACKGROUND = "background"
+
+
+@dataclass(slots=True)
+class RefreshCount:
+    rows: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMakers:
+    """Makers of rows of one layer."""
+
+    makes: MakesLayer
+    """It reads and writes the revision."""
+    copies: tuple[MakesLayer, ...] = ()
+    """They write the same rows to copies of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaleLayer:
+    number: int
+    """The first layer is 1, which is never stale."""
+    makers: Sequence[LayerMakers]
+    """One of each table."""
+    rows: StaleRows
+
+
+class Refreshing:
+    """Its counters belong to who has the revision's arrays for itself."""
+
+    def __init__(
+        self,
+        graph: LivingGraph,
+        layers: Sequence[Sequence[LayerMakers]],
+        note_written: Callable[[Sequence[Table], np.ndarray], None] = lambda _tables, _nodes: None,
+    ) -> None:
+        """`graph`: as predictions see it. `layers`: makers of the layers behind the first, the second one's first.
+        `note_written` is told of rows that were written."""
+        self._graph, self._note_written = graph, note_written
+        room = len(graph.is_gone)
+        self.layers = [StaleLayer(number, makers, StaleRows(room)) for number, makers in enumerate(layers, start=2)]
+        """Layers whose rows may be stale, by their numbers."""
+        self.budget: RefreshBudget | None = None
+        """None: rows are made anew with each change, and those that are still stale before a batch reads them."""
+        self.counts = {by: RefreshCount() for by in RefreshedBy}
+        self.on_marked: Callable[[], None] = lambda: None
+        """Called where rows were marked, by who applies changes."""
+        self._entry_ns = _FIRST_NS
+
+    @property
+    def is_any_stale(self) -> bool:
+        return any(layer.rows.count for layer in self.layers)
+
+    def layer_of(self, table: Table) -> StaleLayer | None:
+        """The layer that the table stores; None: its rows are never stale."""
+        return next((one for one in self.layers if any(each.makes.table is table for each in one.makers)), None)
+
+    @contextmanager
+    def marking(self, moved: Sequence[Moved], give_way: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Mark rows of each layer that have moved so, if any have; within it changes are to be published. `give_way` is
+        called between steps."""
+        with ExitStack() as held:
+            for layer, (nodes, amounts) in zip(self.layers, moved, strict=False):
+                held.enter_context(layer.rows.held())
+                layer.rows.mark(nodes, amounts, give_way)
+            yield
+        if self.is_any_stale:
+            self.on_marked()
+
+    def refresh_read(self, layer: StaleLayer, nodes: np.ndarray) -> int:
+        """Refresh the rows of these nodes (int64, in any order) that pay most, before they are read; how many."""
+        nodes = nodes[nodes < len(layer.rows.errors)]
+        stale = distinct((nodes[layer.rows.errors[nodes] > 0],))
+        if not len(stale):
+            return 0
+        budget = self.budget
+        if budget is None:
+            return self._refresh(layer, stale, None, RefreshedBy.REQUEST)
+        chosen = stale[choose(layer.rows.errors[stale], budget.rows)]
+        chosen = chosen[within(self._costs_us(chosen), budget.microseconds)]
+        return self._refresh(layer, chosen, budget.microseconds, RefreshedBy.REQUEST)
+
+    def refresh_worst(self) -> int:
+        """Refresh the rows with the largest errors for a turn; how many."""
+        for layer in self.layers:
+            worst = layer.rows.worst(_MOST_IN_TURN)
+            if not len(worst):
+                continue
+            fitting = worst[within(self._costs_us(worst), TURN_US)]
+            # One whose list is so long that it fits into no turn has one of its own.
+            chosen = fitting if len(fitting) else worst[:1]
+            return self._refresh(layer, chosen, TURN_US, RefreshedBy.BACKGROUND)
+        return 0
+
+    def _costs_us(self, nodes: np.ndarray) -> np.ndarray:
+        """Expected time of making the row of each of these nodes (int64)."""
+        return np.asarray((_ROW_ENTRIES + self._entries_of(nodes)) * (self._entry_ns / 1000))
+
+    def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Entries of all lists of each node: float64 [nodes]."""
+        places = self._graph.places
+        of_lists = np.repeat(np.arange(len(nodes)), places.slots[places.kinds_of(nodes)])
+        return np.bincount(of_lists, self._graph.lists.lengths(places.lists_of(nodes)), len(nodes))
+
+    def _refresh(self, layer: StaleLayer, nodes: np.ndarray, most_us: float | None, by: RefreshedBy) -> int:
+        """Make the rows of these nodes (int64, distinct) in their order; how many. `most_us`: after that time no
+        further ones are begun; None: all are made, on all threads."""
+        began_s = time.perf_counter()
+        made = 0
+        step = len(nodes) if most_us is None else _FEW
+        for start in range(0, len(nodes), max(1, step)):
+            part = nodes[start : start + step]
+            self._make(layer, part)
+            made += len(part)
+            if most_us is not None and (time.perf_counter() - began_s) * 1e6 >= most_us:
+                break
+        took_s = time.perf_counter() - began_s
+        if made:
+            self._learn(nodes[:made], took_s)
+        count = self.counts[by]
+        count.rows += made
+        count.seconds += took_s
+        return made
+
+    def _learn(self, nodes: np.ndarray, took_s: float) -> None:
+        entries = float((_ROW_ENTRIES + self._entries_of(nodes)).sum())
+        # A turn that was held up by another process says little of the next.
+        measured = min(took_s * 1e9 / entries, 4 * self._entry_ns)
+        self._entry_ns += _LEARNT * (measured - self._entry_ns)
+
+    def _make(self, layer: StaleLayer, nodes: np.ndarray) -> None:
+        """Make rows of a layer, once those are right that they are made of."""
+        if layer.number > 2:
+            below = self.layers[layer.number - 3]
+            read = distinct((nodes, self._graph.lists.of(self._graph.places.lists_of(nodes))))
+            stale = read[below.rows.errors[read] > 0]
+            if len(stale):
+                self._make(below, stale)
+        parts = parts_of(nodes)
+        map_parallel(lambda place: _make_part(layer, parts[place]), len(parts))
+        self._note_written([one.makes.table for one in layer.makers], nodes)
+        layer.rows.clear(nodes)
+
+
+def _make_part(layer: StaleLayer, nodes: np.ndarray) -> None:
+    for one in layer.makers:
+        made = one.makes.make(nodes, None)
+        for maker in (one.makes, *one.copies):
+            maker.put(made, in_parallel=True)
