@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.limits import RefreshBudget
+from gnnserve_worker.following.routing import parse_routing
 from gnnserve_worker.staleness.movement import Moved
 from gnnserve_worker.staleness.refreshing import RefreshedBy
 
@@ -172,3 +174,17 @@ def test_a_worker_tells_how_stale_it_is_and_refreshes_between_requests(tmp_path:
 
     asyncio.run(scenario())
     scene.assert_exact()
+
+
+@pytest.mark.parametrize(
+    ("refresh", "problem"),
+    [
+        ({"rows": -1}, "refresh.rows: expected 0 or more, found -1"),
+        ({"microseconds": -5}, "refresh.microseconds: expected 0 or more, found -5"),
+        ({"backgroundPermille": 101}, "refresh.backgroundPermille: expected 0 to 100, found 101"),
+    ],
+    ids=str,
+)
+def test_a_budget_that_is_none_is_refused(refresh: dict[str, int], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        parse_routing(msgspec.json.encode({"revision": "a", "recipe": "b", "refresh": refresh}))
