@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures docs docs-serve bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures docs docs-serve bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-staleness bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -220,6 +220,9 @@ bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published 
 
 bench-updates: kernels wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY='graph arxiv,…' in parts, LOADS= of the parts service
 	$(BIN)/python -m benchmarks.changes.updates $(PARTS) $(if $(LOADS),--loads $(LOADS))
+
+bench-staleness: kernels ## stored layers that may be stale: answers that differ, by which rows are made anew; times of requests; changes per second; 12 minutes, ONLY=amazon_photo,amazon_computers,coauthor_cs,facebook_pages,acm,costs,changes in parts
+	$(BIN)/python -m benchmarks.staleness.staleness $(PARTS)
 
 bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 kills (KILLS=) of workers, PostgreSQL and both: lost, doubled, recovery; SEED= to vary, MINUTES= to go on later
 	$(BIN)/python -m benchmarks.changes.updates_faults $(PARTS) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

@@ -29,6 +29,7 @@ from benchmarks.memory import read_memory
 from benchmarks.pairs import compute_ratio
 from benchmarks.peers.servers import service_manifest
 from benchmarks.shapes import CACHE, PROBES, SHAPES, prepare, prepare_sources
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import BatchEffect, decode_batch, encode_batch
@@ -134,13 +135,16 @@ class Subject:
     def stream(self, seed: int, mix: Mix | None = None, *, by_degree: bool = False) -> ChangeStream:
         return ChangeStream(self.graph, self._features, seed, mix or Mix(), by_degree=by_degree)
 
-    def open(self, *, stored: bool = True) -> tuple[LoadedRevision, LivingRevision]:
+    def open(
+        self, *, stored: bool = True, refresh: RefreshBudget | None = None
+    ) -> tuple[LoadedRevision, LivingRevision]:
+        """`refresh`: as of `LivingRevision`."""
         gc.collect()
         loaded = load_revision(self._repository, self._revision, MAX_DELTA_BYTES)
         if not stored:
             kept = {name: variant for name, variant in loaded.variants.items() if not name.startswith(STORED)}
             loaded = replace(loaded, variants=kept)
-        return loaded, LivingRevision(loaded, MAX_DELTA_BYTES)
+        return loaded, LivingRevision(loaded, MAX_DELTA_BYTES, refresh=refresh)
 
     def rates(self, effort: GraphEffort, *, stored: bool) -> Iterator[ApplyRate]:
         _, living = self.open(stored=stored)
@@ -159,13 +163,15 @@ class Subject:
             stream.skip_ids(_OTHERS)
             yield msgspec.structs.replace(_rate(living, stream, largest, effort.seconds), by_degree=True)
 
-    def deeper_rates(self, effort: GraphEffort) -> Iterator[ApplyRate]:
-        """With two layers that are kept exact, which is what RIPPLE++ does."""
-        _, living = self.open()
+    def deeper_rates(self, effort: GraphEffort, refresh: RefreshBudget | None = None) -> Iterator[ApplyRate]:
+        """With two layers that are kept exact, which is what RIPPLE++ does; with a budget, rows of the second are
+        marked as stale."""
+        _, living = self.open(refresh=refresh)
         reach_all(living)
         stream = self.stream(1)
         for batch in effort.batches[-2:]:
-            yield msgspec.structs.replace(_rate(living, stream, batch, effort.seconds), layers=_DEEPER)
+            rate = _rate(living, stream, batch, effort.seconds)
+            yield msgspec.structs.replace(rate, layers=_DEEPER, stale=refresh is not None)
 
     def grow(self, changes: int) -> tuple[list[MemoryPoint], ExactSums]:
         """Memory while changes go on, and whether sums are still exact after all of them."""
@@ -251,7 +257,7 @@ def reach_all(living: LivingRevision) -> None:
                 layer.sums.begin(nodes)
             write_layer(layer.maker, nodes, layer.sums)
             if layer.into is not None:
-                layer.into.write(nodes, layer.sums)
+                write_layer(layer.into, nodes, layer.sums)
 
 
 def apply_for(

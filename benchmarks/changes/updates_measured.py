@@ -30,7 +30,9 @@ class ApplyRate(msgspec.Struct, frozen=True):
     shares: Mapping[str, float]
     """Share of the time by stage, after that. They are measured in a run of their own."""
     layers: int = 1
-    """How many stored layers are kept exact, where any is."""
+    """How many stored layers follow, where any does."""
+    stale: bool = False
+    """Whether rows of layers behind the first are marked as stale; else all are kept exact."""
 
 
 class Gathering(msgspec.Struct, frozen=True):

@@ -1,0 +1,212 @@
+"""Stored layers that may be stale: which rows are worth making anew, what that takes, and changes per second.
+
+A part for each of five public graphs, one of them of several types; two and three layers; means, maxima and attention:
+answers that differ from exact after 1, 5 and 20 % of the edges have come, and of new nodes, against the share of the
+changed rows that are made anew, by the estimate that workers go by, at random, by degree, and by the true error. Then
+the time of requests by that share (`costs.py`), and changes per second of arxiv's shape with two stored layers that are
+kept exact, and that are marked as stale.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.accuracy.frontier_graphs import DATASETS
+from benchmarks.changes.updates_graph import FULL as FULL_CHANGES
+from benchmarks.changes.updates_graph import QUICK as QUICK_CHANGES
+from benchmarks.changes.updates_graph import Subject as ChangedShape
+from benchmarks.changes.updates_graph import publish
+from benchmarks.relations.relations_accuracy import SHARED, SOURCES
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.staleness.costs import STORED, WHOLE, Effort, measure_costs, publish_stored
+from benchmarks.staleness.networks import AGGREGATIONS, Edges, Subject, train
+from benchmarks.staleness.rules import (
+    ESTIMATE,
+    ORACLE,
+    SHARES,
+    Differences,
+    common_edges,
+    differences,
+    scenes,
+    states_over,
+)
+from benchmarks.verdicts import Verdict, Worded, above, at_least, that
+from gnnserve_api.limits import RefreshBudget
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_worker.generation.profile import BUDGET_VARIABLE
+from gnnserve_worker.graph.sources.load import load_source
+
+GRAPHS = ("amazon_photo", "amazon_computers", "coauthor_cs", "facebook_pages", "acm")
+DEPTHS = (2, 3)
+EPOCHS, QUICK_EPOCHS, QUICK_DEPTHS = 40, 3, (3,)
+COSTS_OF, CHANGES_OF = "amazon_computers", "arxiv"
+FULL_COSTS, QUICK_COSTS = Effort(requests=300, repeats=15), Effort(requests=30, repeats=3)
+WANTED_EXACT_PER_S, WANTED_STALE_PER_S = 56_000, 200_000
+_PROFILE_S = "0.2"
+"""Latencies of the profile are not read."""
+WANTED_OF_NONE, WANTED_OF_ORACLE, AT = 0.5, 2.0, SHARES.index(0.2)
+WANTED_CORRELATION = 0.5
+
+
+def run_graph(name: str, run: Run) -> dict[str, Any] | None:
+    if name in SOURCES and not (SHARED / name).is_dir():
+        print(f"left out: {SHARED} does not have {name}", flush=True)
+        return None
+    with tempfile.TemporaryDirectory(prefix="gnnserve-staleness-") as folder:
+        data = load_source(_source(name), Path(folder))
+    subject, edges = Subject.of(data), Edges.of(data)
+    every = [*scenes(edges, subject, data.splits.test)]
+    trained_over, found = edges.where(common_edges(every)), list[Differences]()
+    for layers in QUICK_DEPTHS if run.quick else DEPTHS:
+        for aggregation in AGGREGATIONS:
+            began_s = time.monotonic()
+            network = train(subject, trained_over, aggregation, layers, QUICK_EPOCHS if run.quick else EPOCHS)
+            trained_s = time.monotonic() - began_s
+            after = states_over(network, subject, edges)
+            found += [differences(name, aggregation, network, subject, data.schema, edges, one, after) for one in every]
+            took_s = time.monotonic() - began_s
+            print(f"{name}, {layers} layers, {aggregation}: {took_s:.0f} s, {trained_s:.0f} of training", flush=True)
+    return {"differences": [asdict(one) for one in found]}
+
+
+def _source(name: str) -> GraphSource:
+    if name in SOURCES:
+        given: dict[str, Any] = {"typed": {"npz": {"uri": (SHARED / name).resolve().as_uri()}, **SOURCES[name]}}
+    else:
+        given = {"npz": {"uri": (DATASETS / f"{name}.npz").resolve().as_uri()}}
+    return GraphSource.model_validate(given)
+
+
+def run_costs(run: Run) -> dict[str, Any]:
+    os.environ[BUDGET_VARIABLE] = _PROFILE_S
+    with tempfile.TemporaryDirectory(prefix="gnnserve-staleness-") as folder:
+        data = load_source(_source(COSTS_OF), Path(folder))
+        subject, edges = Subject.of(data), Edges.of(data)
+        *_, scene, _ = scenes(edges, subject, data.splits.test)
+        network = train(subject, edges.where(scene.is_old), "mean", 3, QUICK_EPOCHS if run.quick else EPOCHS)
+        repository, revision = publish_stored(data, subject, edges, network, scene, Path(folder))
+        effort = QUICK_COSTS if run.quick else FULL_COSTS
+        return {"costs": [asdict(measure_costs(COSTS_OF, repository, revision, edges, scene, effort))]}
+
+
+def run_changes(run: Run) -> dict[str, Any]:
+    subject = ChangedShape(*publish(CHANGES_OF, layers=2))
+    effort = QUICK_CHANGES if run.quick else FULL_CHANGES[CHANGES_OF]
+    rates = [*subject.deeper_rates(effort), *subject.deeper_rates(effort, RefreshBudget())]
+    return {"shapes": [{"shape": CHANGES_OF, "rates": msgspec.to_builtins(rates)}]}
+
+
+# --- verdicts
+
+
+def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
+    measured = _differences_of(found)
+    for layers, scene in product(DEPTHS, dict.fromkeys(one.scene for one in measured)):
+        chosen = [one for one in measured if (one.layers, one.scene) == (layers, scene)]
+        if chosen:
+            words = f"{layers} layers, {scene}: differing answers, 20 % of the changed rows made anew"
+            of_none, of_oracle = that(f"at most {WANTED_OF_NONE:g}"), that(f"at most {WANTED_OF_ORACLE:g}")
+            yield Verdict(f"{words}, of those with none", of_none, partial(_beside_none, chosen))
+            yield Verdict(f"{words}, of those by the true error", of_oracle, partial(_beside_oracle, chosen))
+    correlations = [one.rank_correlation for one in measured]
+    yield Verdict(
+        "rank correlation of the estimate with the true error, median", at_least(WANTED_CORRELATION),
+        lambda _: round(statistics.median(correlations), 2) if correlations else None,
+    )  # fmt: skip
+    yield from _about_speed()
+
+
+def _differences_of(found: Mapping[str, Any]) -> list[Differences]:
+    return msgspec.convert(found.get("differences", []), list[Differences], strict=False)
+
+
+def _about_speed() -> Iterator[Verdict]:
+    """These are left out where their parts were not run."""
+    for stale, wanted in ((False, WANTED_EXACT_PER_S), (True, WANTED_STALE_PER_S)):
+        kept = "marked as stale" if stale else "kept exact"
+        yield Verdict(
+            f"changes/s with two stored layers, {kept}", at_least(wanted), partial(_changes_per_s, stale=stale)
+        )
+    for seeds in (1, FULL_COSTS.large):
+        yield Verdict(
+            f"{seeds:,} nodes, three layers: times as fast as whole neighbourhoods, 20 % of stale rows made anew",
+            above(1.0), partial(_times_of_whole, seeds=seeds),
+        )  # fmt: skip
+
+
+def _changes_per_s(found: Any, *, stale: bool) -> int:
+    return max(
+        int(rate["changes_per_s"]) for shape in found["shapes"] for rate in shape["rates"] if rate["stale"] is stale
+    )
+
+
+def _times_of_whole(found: Any, *, seeds: int) -> float:
+    (costs,) = found["costs"]
+    by_way = {(one["variant"], one["share"]): one["p50_us"] for one in costs["costs"] if one["seeds"] == seeds}
+    return round(by_way[WHOLE, None] / by_way[STORED, SHARES[AT]], 1)
+
+
+def _beside_none(chosen: Sequence[Differences], _: Any) -> Worded:
+    none, estimate, random = (_total(chosen, rule, at) for rule, at in ((ESTIMATE, 0), (ESTIMATE, AT), ("random", AT)))
+    ratio = estimate / none if none else 0.0
+    return Worded(
+        ratio <= WANTED_OF_NONE, f"{ratio:.2f} ({none:.2f} % to {estimate:.2f} % on average; at random {random:.2f} %)"
+    )
+
+
+def _beside_oracle(chosen: Sequence[Differences], _: Any) -> Worded:
+    estimate, oracle = _total(chosen, ESTIMATE, AT), _total(chosen, ORACLE, AT)
+    words = f"{estimate / oracle:.2f}" if oracle else f"{estimate:.2f} % and none"
+    return Worded(estimate <= WANTED_OF_ORACLE * oracle, f"{words} ({estimate:.2f} % and {oracle:.2f} % on average)")
+
+
+def _total(chosen: Sequence[Differences], rule: str, at: int) -> float:
+    return statistics.fmean(one.by_rule[rule][at] for one in chosen)
+
+
+def show(found: Mapping[str, Any]) -> None:
+    table, measured = Table(title="answers that differ from exact, %"), _differences_of(found)
+    rules = dict.fromkeys(rule for one in measured for rule in one.by_rule)
+    for heading in ("graph", "layers", "", "changes: none made anew", *(f"{rule}, 5 / 20 %" for rule in rules)):
+        table.add_column(heading)
+    for one in measured:
+        cells = (f"{shares[1]:.2f} / {shares[2]:.2f}" for shares in one.by_rule.values())
+        table.add_row(one.graph, str(one.layers), one.aggregation, f"{one.scene}: {one.none:.2f}", *cells)
+    Console(width=140).print(table)
+    for costs in found.get("costs", ()):
+        table = Table(title=f"{costs['graph']}, {costs['stale_rows']:,} stale rows")
+        for heading in ("variant", "nodes", "share of stale rows made anew", "rows", "p50, µs", "differing, %"):
+            table.add_column(heading)
+        for one in costs["costs"]:
+            table.add_row(*("" if value is None else str(value) for value in one.values()))
+        Console(width=140).print(table)
+
+
+BENCHMARK = Benchmark(
+    "staleness",
+    (
+        *(Part(name, partial(run_graph, name)) for name in GRAPHS),
+        Part("costs", run_costs),
+        Part("changes", run_changes),
+    ),
+    verdicts,
+    about=__doc__,
+    quick=("acm", "costs"),
+    show=show,
+)
+
+if __name__ == "__main__":
+    main(BENCHMARK)
