@@ -347,6 +347,13 @@ CASES: dict[str, Case] = {
     "a log of changes that is away": Case(
         turned("UpdatesFollowed", "False", "LogUnavailable", 7), ("GnnserveUpdatesNotFollowed",)
     ),
+    "stored layers that become stale faster than they are made anew": Case(
+        {f'gnnserve_stale_error_estimate{{{WORKER},layer="2"}}': f"0x{MINUTES - 200} 0+100x200"},
+        ("GnnserveStoredLayersStale",),
+    ),
+    "stored layers that are made anew as fast as they become stale": Case(
+        {f'gnnserve_stale_error_estimate{{{WORKER},layer="2"}}': constant(5000)}
+    ),
     "a database that takes no embeddings": Case(
         turned("EmbeddingsPublished", "False", "EmbeddingsFailed", 17), ("GnnserveEmbeddingsFailed",)
     ),
