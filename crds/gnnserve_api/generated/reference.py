@@ -33,6 +33,10 @@ spec:
     source: {{builtin: Digits}}
 """
 _LINE_LENGTH = 120
+_FEWEST_SHARED = 4
+"""Fields with the same words in two sections from which on the later section names the earlier one."""
+_Fields = Mapping[str, tuple[bool, Mapping[str, Any]]]
+"""Fields by name: whether each is required, and its schema."""
 _TABLE_HEAD = ("| field | type | default | allowed | meaning |", "|---|---|---|---|---|")
 
 _INTRODUCTION = f"""\
@@ -79,10 +83,10 @@ out.
 def page() -> str:
     spec = spec_schema()
     sections: dict[str, str] = {}
-    objects = list(_objects("spec", spec, sections))
-    parts = [_section(path, node, sections) for path, node in objects]
+    told: dict[str, _Fields] = {}
+    parts = [_section(path, node, sections, told) for path, node in list(_objects("spec", spec, sections))]
     of_pools = list(_objects(f"{POOL_KIND}.spec", spec_schema(POOL), sections))
-    pools = [_section(path, node, sections) for path, node in of_pools]
+    pools = [_section(path, node, sections, told) for path, node in of_pools]
     return "\n".join([_INTRODUCTION, _head(), *parts, _POOLS, *pools])
 
 
@@ -116,22 +120,38 @@ def _head() -> str:
     return "\n".join(["## apiVersion, kind, metadata", "", *_TABLE_HEAD, *rows, "", *note, ""])
 
 
-def _section(path: str, node: Mapping[str, Any], sections: Mapping[str, str]) -> str:
+def _section(path: str, node: Mapping[str, Any], sections: Mapping[str, str], told: dict[str, _Fields]) -> str:
+    """A section's text. `told`: what the sections before it explain, to which it adds its own."""
     required = node.get("required", ())
-    properties: Mapping[str, Mapping[str, Any]] = node["properties"]
-    lines = [f"## {path}", "", *_TABLE_HEAD]
+    fields = {name: (name in required, child) for name, child in node["properties"].items()}
+    before, shared = _shared(fields, told)
+    own = told[path] = {name: one for name, one in fields.items() if name not in shared}
+    lines = [f"## {path}", ""]
+    if shared:
+        names = ", ".join(f"`{name}`" for name in shared)
+        lines += [*_wrapped(f"As in [`{before}`](#{_anchor(before)}): {names}."), ""]
+    if own:
+        lines += _TABLE_HEAD
     values: list[str] = []
-    for name, child in properties.items():
+    for name, (is_required, child) in own.items():
         field = f"{path}.{name}"
         meaning, *members = child.get("description", "").split("\n")
         members = members or child.get("items", {}).get("description", "").split("\n")[1:]
-        lines.append(_row(field, _type(child, sections), _default(child, name in required), _allowed(child), meaning))
+        lines.append(_row(field, _type(child, sections), _default(child, is_required), _allowed(child), meaning))
         if members:
             values += ["", f"Values of `{field}`:", "", *(line for member in members for line in _member(member))]
     rules = [rule["message"] for rule in node.get("x-kubernetes-validations", ())]
     if rules:
         values += ["", "Checked across fields:", "", *(line for rule in rules for line in _wrapped(f"- {rule}"))]
     return "\n".join([*lines, *values, ""])
+
+
+def _shared(fields: _Fields, told: Mapping[str, _Fields]) -> tuple[str, Sequence[str]]:
+    """The section that explains most of these fields, and which; none where they are few."""
+    alike = {path: [name for name in fields if before.get(name) == fields[name]] for path, before in told.items()}
+    path = max(alike, key=lambda each: len(alike[each]), default="")
+    names = alike.get(path, ())
+    return (path, names) if len(names) >= _FEWEST_SHARED else ("", ())
 
 
 def _row(field: str, kind: str, default: str, allowed: str, meaning: str) -> str:
