@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import TimeoutError as MultiprocessingTimeoutError
 from multiprocessing import get_context
@@ -178,11 +178,13 @@ def render_models(models: Sequence[Mapping[str, Any]], listed: Sequence[Mapping[
         head = ("model", "task", "program", "difference", "layers", "file of weights alone")
         parts.append(f"### {family[:1].upper()}{family[1:]}\n\n{render_table(head, rows)}")
     if listed:
-        files = [(f"[{each['name']}]({each['link']})", each["why"]) for each in listed]
+        files = defaultdict[str, list[str]](list)
+        for each in listed:
+            files[each["why"]].append(f"[{each['name']}]({each['link']})")
         kinds = Counter(each["kind"] for each in listed)
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         title = f"### Files of torch_geometric's examples that are not run\n\n{len(listed)} files: {told}."
-        parts += [title, render_table(("file", "why"), files)]
+        parts += [title, render_table(("why", "files"), ((why, ", ".join(names)) for why, names in files.items()))]
     return "\n\n".join(parts)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.model_table.table import in_words, render_counts
+from benchmarks.model_table.table import in_words
 from benchmarks.models.models_operations import HEAD as OPERATIONS_HEAD
 from benchmarks.models.models_operations import operation_rows
 from benchmarks.page.figure_blocks import SHAPE_WORDS, figures, paragraphs, table
@@ -69,7 +69,7 @@ def _statuses(counts: Mapping[str, int]) -> str:
 
 def _table(found: Mapping[str, Any]) -> str:
     link = "[models.md](models.md#models-of-public-repositories) has them one by one."
-    return paragraphs(f"{in_words(found['models'])}. {link}", render_counts(found["models"]))
+    return f"{in_words(found['models'])}. {link}"
 
 
 def _operations(found: Mapping[str, Any]) -> str:

@@ -87,9 +87,6 @@ def render_page(results: Results, history: History) -> str:
             ),
             "## Machines",
             render_machines(results),
-            "## Ages",
-            "How many commits, since a part was measured, have touched what it depends on.",
-            render_ages(results, history),
         )
         + "\n"
     )
@@ -97,7 +94,7 @@ def render_page(results: Results, history: History) -> str:
 
 def _contents() -> str:
     lines = [f"- {group}: {', '.join(read_about(name).link for name in names)}" for group, names in GROUPS.items()]
-    return "\n".join(["- [Misses](#misses)", *lines, "- [Machines](#machines), [Ages](#ages)"])
+    return "\n".join(["- [Misses](#misses)", *lines, "- [Machines](#machines)"])
 
 
 def render_section(name: str, results: Results, history: History) -> str:
@@ -118,10 +115,14 @@ def verdict_table(verdicts: Mapping[str, Mapping[str, Any]]) -> str:
     return table(
         ("", "wanted", "measured", ""),
         (
-            (name, shown(one["wanted"]), shown(one["measured"]), "met" if one["passed"] else "**missed**")
-            for name, one in verdicts.items()
+            (name, wanted, shown(one["measured"]), "met" if one["passed"] else "**missed**")
+            for (name, one), wanted in zip(verdicts.items(), _told_once(_wanted(verdicts.values())), strict=True)
         ),
     )
+
+
+def _wanted(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [shown(one["wanted"]) for one in verdicts]
 
 
 def shown(value: Any) -> str:
@@ -185,52 +186,40 @@ def machine_in_words(part: PartRead) -> str:
     return ", ".join([*words, *([machine["gpu"]] if machine.get("gpu") else [])])
 
 
-def render_ages(results: Results, history: History) -> str:
-    return table(
-        ("benchmark", "part", "commit", "day", "took", "since"),
-        (
-            (
-                f"`{part.benchmark}`",
-                part.name,
-                commit_in_words(part),
-                day_of(part) or "unknown",
-                _duration(part.record["duration_s"]),
-                age_in_words(commits_since(part, history)),
-            )
-            for part in every_part(results)
-        ),
-    )
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
 def render_misses(results: Results) -> str:
     """All verdicts that are missed, of all files."""
-    judged = [(name, *verdict) for name in in_order(results) for verdict in results.verdicts(name).items()]
-    missed = [(name, figure, one) for name, figure, one in judged if not one["passed"]]
+    missed = dict[str, dict[str, Mapping[str, Any]]]()
+    count = 0
+    for name in in_order(results):
+        verdicts = results.verdicts(name)
+        count += len(verdicts)
+        missed[name] = {figure: one for figure, one in verdicts.items() if not one["passed"]}
+    met = count - sum(map(len, missed.values()))
     return paragraphs(
-        f"{len(judged) - len(missed)} of {len(judged)} verdicts are met; these are not:",
+        f"{met} of {count} verdicts are met; these are not:",
         table(
             ("", "figure", "wanted", "measured", "why, as far as it is known"),
-            (
-                (read_about(name).link, figure, shown(one["wanted"]), shown(one["measured"]), reason)
-                for (name, figure, one), reason in zip(missed, _told_once(missed), strict=True)
-            ),
+            (row for name, verdicts in missed.items() for row in _missed_rows(read_about(name).link, verdicts)),
         ),
     )
 
 
-def _told_once(missed: list[tuple[str, str, Mapping[str, Any]]]) -> Iterator[str]:
-    """Reason of each miss; "as above" where it repeats the row before of the same benchmark."""
-    before = ("", "")
-    for name, _, one in missed:
-        told = (name, one.get("reason", ""))
-        yield "as above" if told[1] and told == before else told[1]
-        before = told
+def _missed_rows(link: str, verdicts: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    wanted, reasons = _wanted(verdicts.values()), [one.get("reason", "") for one in verdicts.values()]
+    for (figure, one), bound, reason in zip(verdicts.items(), _told_once(wanted), _told_once(reasons), strict=True):
+        yield link, figure, bound, shown(one["measured"]), reason
+
+
+_SHORT_WORDS = 3
+"""Cells of at most so many words are repeated."""
+
+
+def _told_once(cells: Iterable[str]) -> Iterator[str]:
+    """Cells of a column; "as above" where one repeats the row before and is longer than that."""
+    before = ""
+    for cell in cells:
+        yield "as above" if cell == before and len(cell.split()) > _SHORT_WORDS else cell
+        before = cell
 
 
 def every_part(results: Results) -> Iterator[PartRead]:

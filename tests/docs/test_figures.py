@@ -18,7 +18,6 @@ from benchmarks.page.page import (
     GROUPS,
     INTRODUCTION,
     read_about,
-    render_ages,
     render_machines,
     render_misses,
     render_page,
@@ -128,8 +127,8 @@ def test_machines_are_those_of_the_parts(tmp_path: Path) -> None:
     ]
 
 
-def test_all_misses_are_in_one_table_and_a_reason_is_told_once_in_a_row(tmp_path: Path) -> None:
-    missed = {"wanted": "at least 0.99", "measured": 0.96384, "passed": False, "reason": "one relation is read"}
+def test_all_misses_are_in_one_table_and_what_repeats_is_told_once_in_a_row(tmp_path: Path) -> None:
+    missed = {"wanted": "at least 0.99 of all", "measured": 0.96384, "passed": False, "reason": "one relation is read"}
     met = {"wanted": "at least 0.1", "measured": 0.2, "passed": True}
     verdicts = {"lastfm auc": missed, "gowalla": met, "lastfm ap": missed, "one type": {**missed, "reason": ""}}
     results = write_links(tmp_path, verdicts, gowalla=record({}))
@@ -138,9 +137,9 @@ def test_all_misses_are_in_one_table_and_a_reason_is_told_once_in_a_row(tmp_path
         "",
         "|  | figure | wanted | measured | why, as far as it is known |",
         "| --- | --- | --- | --- | --- |",
-        "| [Links](#links) | lastfm auc | at least 0.99 | 0.9638 | one relation is read |",
-        "| [Links](#links) | lastfm ap | at least 0.99 | 0.9638 | as above |",
-        "| [Links](#links) | one type | at least 0.99 | 0.9638 |  |",
+        "| [Links](#links) | lastfm auc | at least 0.99 of all | 0.9638 | one relation is read |",
+        "| [Links](#links) | lastfm ap | as above | 0.9638 | as above |",
+        "| [Links](#links) | one type | as above | 0.9638 |  |",
     ]
 
 
@@ -163,8 +162,7 @@ def test_all_misses_are_in_one_table_and_a_reason_is_told_once_in_a_row(tmp_path
 def test_a_part_is_old_after_20_commits_to_what_it_depends_on(
     part: dict[str, Any], since: History, words: str, tmp_path: Path
 ) -> None:
-    age = render_ages(write_links(tmp_path, gowalla=part), since)
-    assert age.splitlines()[-1].endswith(f"| 90 s | {words} |")
+    assert render_section("links", write_links(tmp_path, gowalla=part), since).endswith(f"(since then {words}).")
 
 
 def quote_gowalla(results: Results) -> tuple[str, str]:
