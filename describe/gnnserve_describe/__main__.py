@@ -39,7 +39,7 @@ def parser(prog: str = "gnnserve-describe") -> argparse.ArgumentParser:
     made.add_argument("--hops", metavar="N", type=int, help="layers that read neighbours; absent: measured")
     made.add_argument(
         "--ids", metavar="IDS",
-        help="file.py:object with the nodes' ids in the source of the served graph, in their order; absent: positions",
+        help="file.py:object with the ids of the nodes that are scored, in order; absent: positions",
     )  # fmt: skip
     made.add_argument("--nodes", metavar="N", type=int, default=256, help="expected scores to write (default 256)")
     made.add_argument("--seed", metavar="N", type=int, default=0, help="for the nodes that are drawn (default 0)")

@@ -124,10 +124,15 @@ class _ProgramExport:
 
 
 def describe(
-    module: torch.nn.Module, graph: Any, folder: Path, wishes: Wishes = Wishes(), step: Step = lambda _: None
+    module: torch.nn.Module,
+    graph: Any,
+    folder: str | Path,
+    wishes: Wishes = Wishes(),
+    step: Step = lambda _: None,
 ) -> Description:
     """Write the folder. `graph`: a graph, or the arguments of `forward`. InputError: the module cannot be served, and
     nothing is written."""
+    folder = Path(folder)
     check_numbers(wishes.hops, wishes.nodes, wishes.seed)
     findings = Findings()
     with new_folder(folder) as made, told_by_line():
@@ -149,8 +154,7 @@ def describe(
             write_tensors(judged.weights, made / DECODER)
         write_expected(expected, ids, judged.pairs, example.scored, made / EXPECTED)
         write_weights(module, made / WEIGHTS)
-        # Its nodes are positions.
-        source = None if ids is not None else write_graph(example, layout, made, wishes.seed)
+        source = write_graph(example, layout, made, wishes.seed, ids)
         name = wishes.name or folder.name
         layers = _layers(exported, findings)
         if layers is not None and source is None and len(example.graph.edges) > 1:

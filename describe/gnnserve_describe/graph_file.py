@@ -1,10 +1,12 @@
-"""The user's graph as files that gnnserve reads (`graph.source.npz`, or `typed.heteroData` over several types), so that
-the folder can be served as it is."""
+"""The user's graph as files that gnnserve reads (`graph.source.npz`, `csv` where nodes have ids, or `typed.heteroData`
+over several types), so that the folder can be served as it is."""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,13 @@ from gnnserve_describe.example import Example
 from gnnserve_describe.layout import InputLayout
 
 GRAPH, TYPED_GRAPH = "graph.npz", "graph.safetensors"
+NODES, EDGES = "nodes.csv", "edges.csv"
 MOST_BYTES = 4 << 30
 """Larger graphs are not written again."""
 _MASKS = ("train_mask", "val_mask", "test_mask")
 _SHARES = (0.6, 0.2)
+_OTHER_IN_CSV = re.compile(r"-?\d+|.*[\r\n].*|\s.*|.*\s|", re.DOTALL)
+"""Texts that a table in CSV gives back as something else, or in other lines."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +42,12 @@ class WrittenGraph:
     """Labels and masks of the nodes that are scored; empty: none are classified."""
 
 
-def write_graph(example: Example, layout: InputLayout, folder: Path, seed: int) -> dict[str, Any] | None:
-    """Write the graph, and return `spec.graph.source`. None: it has no labels that are classes, or is too large. Where
-    nothing is classified, the labels of the file say nothing, which a graph of one type must have all the same."""
+def write_graph(
+    example: Example, layout: InputLayout, folder: Path, seed: int, ids: np.ndarray | None = None
+) -> dict[str, Any] | None:
+    """Write the graph, and return `spec.graph.source`. `ids`: int64 or texts, of the nodes that are scored. None: it
+    has no labels that are classes, is too large, or its files would lose the ids. Where nothing is classified, the
+    labels of the file say nothing, which a graph of one type must have all the same."""
     graph, target, has_classes = example.graph, example.target, example.scored.has_classes
     is_plain = example.call.form == TENSORS
     labels = None if example.labels is None else _classes(example.labels)
@@ -50,7 +58,44 @@ def write_graph(example: Example, layout: InputLayout, folder: Path, seed: int) 
         return None
     labelled = {"y": labels, **_splits(example.masks, labels, seed)} if has_classes or is_plain else {}
     written = WrittenGraph(tensors, {kind: graph.nodes(kind) for kind in graph.types}, target, labelled)
+    if ids is not None:
+        is_kept = ids.dtype.kind != "U" or not any(_OTHER_IN_CSV.fullmatch(each) for each in ids.tolist())
+        return _write_tables(written, ids.tolist(), folder) if is_plain and is_kept else None
     return _write_npz(written, folder) if is_plain else _write_hetero_data(written, folder)
+
+
+def _write_tables(graph: WrittenGraph, ids: Sequence[int | str], folder: Path) -> dict[str, Any]:
+    """A table of nodes and one of edges, of a graph of one type. Columns of edges are called by their places, as
+    listed layers call them."""
+    of = {each.role: tensor.numpy() for each, tensor in graph.tensors.items()}
+    labels, features = graph.labelled["y"], of[InputRole.FEATURES]
+    splits = np.select([graph.labelled[name] for name in _MASKS], ["train", "validation", "test"], "")
+    classes = ["label"] if labels.ndim == 1 else [str(place) for place in range(labels.shape[1])]
+    known = ([label if label >= 0 else ""] for label in labels.tolist()) if labels.ndim == 1 else labels.tolist()
+    head = ["id", "split", *classes, *(f"f{place}" for place in range(features.shape[1]))]
+    nodes = zip(ids, splits.tolist(), known, features.tolist(), strict=True)
+    _write_rows(folder / NODES, head, ([name, split, *label, *row] for name, split, label, row in nodes))
+    ends = ([ids[source], ids[target]] for source, target in of[InputRole.EDGES].T.tolist())
+    columns = of.get(InputRole.EDGE_FEATURES, np.zeros((of[InputRole.EDGES].shape[1], 0)))
+    columns = columns.reshape(len(columns), -1)
+    names = [str(place) for place in range(columns.shape[1])]
+    times = of.get(InputRole.EDGE_TIMES)
+    at = [] if times is None else ["time"]
+    given = columns.tolist() if times is None else np.column_stack([columns.astype(object), times]).tolist()
+    rows = ([*pair, *row] for pair, row in zip(ends, given, strict=True))
+    _write_rows(folder / EDGES, ["source", "target", *names, *at], rows)
+    told = {"label": "label"} if labels.ndim == 1 else {"labels": classes}
+    edges: dict[str, Any] = {"uri": EDGES, "direction": "Directed", "duplicates": "Keep"}
+    edges |= {"features": names} if names else {}
+    edges |= {"time": "time"} if at else {}
+    return {"csv": {"nodes": {"uri": NODES, "id": "id", "split": "split", **told}, "edges": edges}}
+
+
+def _write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(head)
+        table.writerows(rows)
 
 
 def _write_npz(graph: WrittenGraph, folder: Path) -> dict[str, Any]:

@@ -14,8 +14,11 @@ from tests.support.programs.described import GRAPH
 from torch_geometric.data import Data
 from typer.testing import CliRunner
 
+from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.main import app
 from gnnserve_describe.__main__ import main
+from gnnserve_describe.write import MANIFEST
+from gnnserve_worker.graph.sources.load import load_source
 
 SOURCE = """
 import torch
@@ -53,6 +56,7 @@ def graph():
 
 ids = [f"paper-{number}" for number in range(len(GRAPH.x))]
 few = ids[:-1]
+digits = [str(number) for number in range(len(GRAPH.x))]
 same = ids[:-1] + ids[:1]
 """
 
@@ -140,6 +144,19 @@ def test_expected_scores_have_the_ids_of_the_source(
     assert main([*words, f"{train}:ids"]) == 0
     with np.load(tmp_path / "out" / "expected.npz") as arrays:
         assert arrays["nodes"][0] == "paper-0"
+    assert "next: gnnserve run" in capsys.readouterr().out
+    graph = load_source(load_manifest(tmp_path / "out" / MANIFEST).spec.graph.source, Path("unused"))
+    assert graph.ids is not None
+    assert graph.ids.shown(0, 2) == ["paper-0", "paper-1"]
+    np.testing.assert_array_equal(graph.target.features, GRAPH.x)
+    assert graph.graph.edges == GRAPH.num_edges
+
+
+def test_ids_that_a_table_would_alter_leave_the_graph_to_the_user(
+    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"{train}:make", "--graph", f"{train}:graph", "--out", str(tmp_path / "out"), "--ids", f"{train}:digits"]
+    assert main(words) == 0
     assert "next: add the graph to" in capsys.readouterr().out
 
 

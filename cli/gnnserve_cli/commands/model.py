@@ -62,7 +62,7 @@ def describe(
         typer.Option(
             "--ids",
             metavar="IDS",
-            help="Ids of the nodes in the source of the served graph, in order: file.py:object. Unset: positions.",
+            help="Ids of the nodes that are scored, in order: file.py:object. Unset: positions.",
             show_default=False,
         ),
     ] = None,
