@@ -308,7 +308,7 @@ def test_every_normalization_is_explained() -> None:
 
 
 def test_the_example_writes_a_graph_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, program = code_blocks(DATA, "python")
+    (program,) = code_blocks(DATA, "python")
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
     service = load_manifest(tmp_path / "communities.yaml")
@@ -317,23 +317,8 @@ def test_the_example_writes_a_graph_that_is_accepted(tmp_path: Path, monkeypatch
     assert graph.labels[:3].tolist() == [2, 1, 1]
 
 
-def test_the_example_of_tables_is_imported_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, _ = code_blocks(DATA, "python")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
-    graph = load_source(load_manifest(tmp_path / "people.yaml").spec.graph.source, Path("unused"))
-    shown = section(DATA, "Tables of your own")
-    assert f"edges       {graph.graph.edges:,}, directed" in shown
-    assert graph.ids is not None
-    assert f"called {', '.join(map(repr, graph.ids.shown(0, 3)))}, …" in shown
-    for finding in graph.findings:
-        assert f"{finding.count:,}".ljust(7) + finding.what in shown
-        assert finding.example in shown
-    assert graph.labels[:2].tolist() == [-1, -1]
-
-
 def test_the_example_of_given_weights_is_generated_and_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, make_graph = code_blocks(DATA, "python")
+    (make_graph,) = code_blocks(DATA, "python")
     (train,) = code_blocks(MODELS, "python")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))

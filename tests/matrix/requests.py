@@ -156,7 +156,7 @@ REQUESTS = (
         lambda scene, client, _: _recommended(scene, client, filter={"labels": [0]}),
     ),
     Request(
-        "influences (`/v1/explain`)", "tour.md",
+        "influences (`/v1/explain`)", "http.md#looking-at-a-node",
         lambda scene, client, _: client.http.post("/v1/explain", json={"node": scene.column.first, "count": 2}),
     ),
     Request("labels that come later (`/v1/labels`)", "metrics.md", _labels),
