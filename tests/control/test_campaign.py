@@ -25,6 +25,7 @@ from tests.control.campaign.sequences import Life, live, lives
 from tests.control.campaign.sweep import Played, sweep
 from tests.control.campaign.trouble import Point
 from tests.control.campaign.world import Call
+from tests.support.campaigns import examples, share
 
 _PEACE = Peace()
 _POINTS = 4
@@ -68,17 +69,22 @@ def test_in_trouble_nothing_is_violated_and_the_end_is_the_same(scene: Scene) ->
     assert violated == {}
 
 
-@settings(max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.campaign
+@settings(
+    max_examples=examples(15), derandomize=True, deadline=None, database=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
 @given(lives)
 def test_whatever_came_before_the_end_is_that_of_a_fresh_apply(life: Life) -> None:
     assert asyncio.run(live(life)) == []
 
 
+@pytest.mark.campaign
 def test_a_run_that_is_forked_at_its_points_finds_what_runs_from_the_start_find() -> None:
     """One point of each kind, and one that is never reached."""
     scene = delete_at_the_first_child  # which is short
     peaceful = _PEACE.of(scene)
-    chosen = list({point.kind: point for point in points(peaceful) if point.at < 3}.values())
+    chosen = share(list({point.kind: point for point in points(peaceful) if point.at < 3}.values()), 3)
     chosen += [next(iter(pairs(peaceful, 1))), Point("409", 10_000)]
     from_the_start = {point: Played.of(asyncio.run(play(scene, point, peaceful))) for point in chosen}
     assert sweep(scene, chosen, peaceful) == from_the_start

@@ -117,20 +117,6 @@ def test_what_was_changed_for_the_description_is_told(described: Description) ->
     assert "cached=True" in told
 
 
-class KeepsHidden(Net):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        if self.training:
-            self.kept = [x * self.head.weight.sum()]
-        return super().forward(x, edge_index)
-
-
-def test_what_a_layer_kept_of_training_is_no_hindrance(tmp_path: Path) -> None:
-    module = KeepsHidden(pyg.SAGEConv)
-    module.train()(GRAPH.x, GRAPH.edge_index)
-    assert describe(module, GRAPH, tmp_path / "described").check.difference <= 1e-5
-    assert module.kept[0].requires_grad
-
-
 def test_columns_of_edges_are_inputs(tmp_path: Path) -> None:
     made = describe(EdgeNet().eval(), GRAPH, tmp_path / "edges")
     roles = [(each.name, each.role) for each in made.program.inputs]
@@ -222,65 +208,92 @@ def test_one_logit_of_two_classes_becomes_two_columns(tmp_path: Path) -> None:
     torch.testing.assert_close(scores.softmax(dim=-1)[:, 1], wanted)
 
 
+class KeepsHidden(Net):
+    """Keeps a tensor of the training behind it."""
+
+    def __init__(self) -> None:
+        super().__init__(pyg.SAGEConv)
+        self.train()(GRAPH.x, GRAPH.edge_index)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        if self.training:
+            self.kept = [x * self.head.weight.sum()]
+        return super().forward(x, edge_index)
+
+
+class Relational(torch.nn.Module):
+    """Types of edges choose the product."""
+
+    def __init__(self, convolution: Any) -> None:
+        super().__init__()
+        self.first = convolution(COLUMNS, CLASSES, 5)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
+        return self.first(x, edge_index, edge_type)
+
+
+class Masked(torch.nn.Module):
+    """A layer for each kind of edges, which a mask picks."""
+
+    def __init__(self, convolution: Any) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([convolution(COLUMNS, CLASSES) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
+        rows = [layer(x, edge_index[:, edge_type == kind]) for kind, layer in enumerate(self.layers)]
+        return torch.stack(rows).sum(dim=0)
+
+
+class CountedByBincount(Net):
+    def __init__(self, is_weighted: bool) -> None:
+        super().__init__(pyg.SAGEConv)
+        self.is_weighted = is_weighted
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
+        weights = edge_attr[:, 0].abs() if self.is_weighted else None
+        counts = torch.bincount(edge_index[1], weights, minlength=x.size(0)).float()
+        return super().forward(x, edge_index) + torch.log1p(counts).unsqueeze(1)
+
+
+class OfTransformer(torch.nn.Module):
+    """HGT, which reads a number back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = pyg.HGTConv({"paper": 7, "author": 5}, 8, TYPED_GRAPH.metadata(), heads=2)
+        self.head = torch.nn.Linear(8, CLASSES)
+
+    def forward(self, x_dict: dict, edge_index_dict: dict) -> torch.Tensor:
+        return self.head(self.first(x_dict, edge_index_dict)["paper"])
+
+
+WITH_COLUMNS = Data(
+    x=GRAPH.x, edge_index=GRAPH.edge_index, y=GRAPH.y,
+    edge_attr=torch.linspace(-1, 1, 2 * GRAPH.num_edges).reshape(-1, 2),
+)  # fmt: skip
+SERVED = {
+    "keeps a tensor of training": (KeepsHidden, GRAPH),
+    "product by type of edge": (lambda: Relational(pyg.RGCNConv), GRAPH),
+    "product by type of edge, fast": (lambda: Relational(pyg.FastRGCNConv), GRAPH),
+    "means by masks": (lambda: Masked(pyg.SAGEConv), GRAPH),
+    "attention by masks": (lambda: Masked(pyg.GATConv), GRAPH),
+    "counts edges": (lambda: CountedByBincount(False), WITH_COLUMNS),
+    "counts edges by weights": (lambda: CountedByBincount(True), WITH_COLUMNS),
+    "attention over types": (OfTransformer, TYPED_GRAPH),
+}
+
+
 @pytest.mark.campaign
-@pytest.mark.parametrize("convolution", [pyg.RGCNConv, pyg.FastRGCNConv])
-def test_types_of_edges_may_choose_the_product(convolution: Any, tmp_path: Path) -> None:
-    class Relational(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = convolution(COLUMNS, CLASSES, 2)
-
-        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
-            return self.first(x, edge_index, edge_type)
-
-    graph = GRAPH.clone()
-    graph.edge_type %= 2
-    made = describe(Relational().eval(), graph, tmp_path / "relational")
-    assert [each.role for each in made.program.inputs][2:] == [InputRole.EDGE_FEATURES]
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("convolution", [pyg.SAGEConv, pyg.GATConv])
-def test_a_layer_for_each_kind_of_edges_reads_those_that_a_mask_picks(convolution: Any, tmp_path: Path) -> None:
-    class Masked(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(6)
-            self.layers = torch.nn.ModuleList([convolution(COLUMNS, CLASSES) for _ in range(2)])
-
-        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
-            rows = [layer(x, edge_index[:, edge_type == kind]) for kind, layer in enumerate(self.layers)]
-            return torch.stack(rows).sum(dim=0)
-
-    assert describe(Masked().eval(), GRAPH, tmp_path / "masked").check.difference < 1e-5
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("is_weighted", [False, True])
-def test_edges_may_be_counted_by_bincount(is_weighted: bool, tmp_path: Path) -> None:
-    class Counted(Net):
-        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
-            weights = edge_attr[:, 0].abs() if is_weighted else None
-            counts = torch.bincount(edge_index[1], weights, minlength=x.size(0)).float()
-            return super().forward(x, edge_index) + torch.log1p(counts).unsqueeze(1)
-
-    edge_attr = torch.linspace(-1, 1, 2 * GRAPH.num_edges).reshape(-1, 2)
-    graph = Data(x=GRAPH.x, edge_index=GRAPH.edge_index, edge_attr=edge_attr, y=GRAPH.y)
-    assert describe(Counted(pyg.SAGEConv).eval(), graph, tmp_path / "counted").check.difference < 1e-5
-
-
-def test_hgt_is_exported_though_it_reads_a_number_back(tmp_path: Path) -> None:
-    class Transformer(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(5)
-            self.first = pyg.HGTConv({"paper": 7, "author": 5}, 8, TYPED_GRAPH.metadata(), heads=2)
-            self.head = torch.nn.Linear(8, CLASSES)
-
-        def forward(self, x_dict: dict, edge_index_dict: dict) -> torch.Tensor:
-            return self.head(self.first(x_dict, edge_index_dict)["paper"])
-
-    assert describe(Transformer().eval(), TYPED_GRAPH, tmp_path / "hgt").check.difference < 1e-5
+@pytest.mark.parametrize("form", SERVED)
+def test_modules_of_forms_that_are_hard_to_export_are_described(form: str, tmp_path: Path) -> None:
+    make, graph = SERVED[form]
+    torch.manual_seed(6)
+    module = make()
+    made = describe(module, graph, tmp_path / "described")
+    assert made.check.difference <= 1e-5
+    roles = {each.role for each in made.program.inputs}
+    assert roles <= {InputRole.FEATURES, InputRole.EDGES, InputRole.EDGE_FEATURES}
+    assert not isinstance(module, KeepsHidden) or module.kept[0].requires_grad, "the user's module stays as it is"
 
 
 # What is refused
