@@ -199,6 +199,30 @@ BREAKS_RULE = {
         "model": {**PROGRAM, "program": CONTRACT},
         "variants": {"fanouts": [[5]]},
     },
+    "variants.fanouts must be one number for each of the hops of every program of variants.given, and be left out "
+    "where one reads degrees: fewer neighbours are sampled for all of them": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": CONTRACT},
+        "variants": {"fanouts": [[5, 5]], "given": [{**PROGRAM, "program": {**CONTRACT, "hops": 3}}]},
+    },
+    "columns of scores of variants.given[].program must be as many as those of model.program: they are scores of the "
+    "same classes": {
+        **MINIMAL,
+        "model": {**PROGRAM, "program": CONTRACT},
+        "variants": {"given": [{**PROGRAM, "program": {**CONTRACT, "scores": {"name": "logits", "columns": 9}}}]},
+    },
+    "columns of otherScores must be as many as those of scores: rows of all types are as wide": {
+        **TYPED,
+        "task": {"links": {"relation": "writes", "dimensions": 10}},
+        "model": {
+            **PROGRAM,
+            "program": {
+                **CONTRACT,
+                "scores": {"name": "rows", "columns": 10, "type": "paper"},
+                "otherScores": [{"name": "others", "columns": 9, "type": "author"}],
+            },
+        },
+    },
     "each of variants.fanouts must be smaller than model.program.fanouts: as many numbers, none above it, one "
     "below it": {
         **MINIMAL,

@@ -153,6 +153,12 @@ class ProgramFile(ApiModel):
         "fanouts {self.fanouts} must be one number for each of hops[, which is {self.hops}]",
     )
 
+    _rows_are_as_wide = rule(
+        "!has(self.otherScores) || !has(self.scores) || self.otherScores.all(one, one.columns == self.scores.columns)",
+        "columns of otherScores must be as many as those of scores[, {self.scores.columns}]: rows of all types are as "
+        "wide",
+    )
+
     @property
     def has_contract(self) -> bool:
         """Whether inputs and outputs are said here, and not in the folder that `uri` names."""

@@ -99,3 +99,21 @@ programs_sample_fewer = rule_of_each(
     "not]: as many numbers, none above it, one below it",
     unless=f"!{_PROGRAM} || !has(self.model.program.fanouts) || !has(self.variants.fanouts)",
 )
+
+
+programs_beside_sample_by_hops = _rule_of_programs(
+    f"{all_empty('self.variants.fanouts')} || !has(self.variants.given) || self.variants.given.all(one, "
+    "!has(one.program) || (!one.program.readsDegrees && (!has(one.program.hops) || "
+    "self.variants.fanouts.all(each, size(each) == one.program.hops))))",
+    "variants.fanouts {self.variants.fanouts} must be one number for each of the hops of every program of "
+    "variants.given, and be left out where one reads degrees: fewer neighbours are sampled for all of them",
+)
+
+
+programs_beside_give_as_many_scores = _rule_of_programs(
+    "has(self.task.links) || !has(self.model.program.scores) || !has(self.variants.given) || "
+    "self.variants.given.all(one, !has(one.program) || !has(one.program.scores) || "
+    "one.program.scores.columns == self.model.program.scores.columns)",
+    "columns of scores of variants.given[].program must be as many as those of model.program"
+    "[, {self.model.program.scores.columns}]: they are scores of the same classes",
+)

@@ -216,10 +216,6 @@ def test_another_program_is_a_variant_that_is_compared_measured_and_served_besid
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"scores": {"name": "logits", "columns": 4}},
-            "given[0].program.scores: has 4 columns, and that of spec",
-        ),
         ({"inputs": [{"name": "x", "is": "Features"}]}, "given[0].program.inputs: the program takes edge_index, x"),
         ({"sha256": "0" * 64}, "expected 0000"),
         ({"uri": "file:///none.onnx"}, "spec.variants.given[0].program.uri"),
@@ -235,16 +231,33 @@ def test_another_program_that_does_not_fit_is_refused_by_its_own_field(
     assert "spec.variants.given[0].program" in refusal
 
 
+def test_another_program_whose_folder_says_what_does_not_fit_is_refused_once_that_is_read(
+    given: Callable[..., Given],
+) -> None:
+    """What the manifest itself says is refused by its rules."""
+    made = given("SAGE")
+    entry, folder = small_beside(made), made.folder / "small"
+    folder.mkdir()
+    shutil.move(made.folder / "small.onnx", folder / "small.onnx")
+    program = {**entry["program"], "uri": "small.onnx"}
+    beside = {**entry, "program": {"uri": folder.as_uri()}}
+    for scores, fanouts, words in (
+        (4, [], "spec.variants.given[0].program.scores: has 4 columns, and that of spec"),
+        (
+            CLASSES,
+            [[2, 2]],
+            "spec.variants.fanouts[0]: [2, 2] has 2 numbers, and spec.variants.given[0].program 1 hops",
+        ),
+    ):
+        described = {**program, "scores": {"name": "logits", "columns": scores}}
+        (folder / "manifest.yaml").write_text(yaml.safe_dump({"spec": {"model": {"program": described}}}))
+        assert words in made.refusal(contract(), variants={"given": [beside], "fanouts": fanouts})
+
+
 def test_expected_scores_of_another_program_are_its_own(given: Callable[..., Given]) -> None:
     made = given("SAGE")
     refusal = made.refusal(contract(), variants={"given": [small_beside(made, off=5.0)]})
     assert "spec.variants.given[0].expected: scores of 1 of 90 nodes differ" in refusal
-
-
-def test_fewer_neighbours_are_of_all_programs_or_refused(given: Callable[..., Given]) -> None:
-    made = given("SAGE")
-    refusal = made.refusal(contract(), variants={"given": [small_beside(made)], "fanouts": [[2, 2]]})
-    assert "spec.variants.fanouts[0]: [2, 2] has 2 numbers, and spec.variants.given[0].program 1 hops" in refusal
 
 
 def test_a_program_may_sample_neighbours_where_it_counts_no_edges(given: Callable[..., Given]) -> None:

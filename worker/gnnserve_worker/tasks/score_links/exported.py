@@ -32,7 +32,7 @@ class _Form(NamedTuple):
 def exported_rows(links: LinksManifest, variant: VariantManifest) -> ExportedScores:
     types = tuple(dict.fromkeys(end.type for end in (links.first, links.second) if end.type))
     pairs_are = (
-        f"places of a {links.first.type} and a {links.second.type} in their outputs"
+        f"places in the outputs of nodes of types {links.first.type} and {links.second.type}"
         if types
         else "positions of nodes in the graph"
     )
