@@ -174,11 +174,17 @@ def describe(
 def _layers(exported: _ProgramExport, findings: Findings) -> LayersRead | None:
     """The network layer by layer. None: it cannot be read so, which a finding tells."""
     try:
-        return layers_of(exported.scorers, exported.probe.graph, exported.example, exported.layout)
+        found = layers_of(exported.scorers, exported.probe.graph, exported.example, exported.layout)
     except Exception as error:  # noqa: BLE001 - the program is there, whatever cannot be read of the module
         why = str(error) if isinstance(error, NotLayersError) else f"{type(error).__name__}: {error}"
         findings.tell(f"{LAYERS_MANIFEST} is not written, since its layers could not be listed: {why}")
         return None
+    if found.has_other_embeddings:
+        findings.tell(
+            f"{LAYERS_MANIFEST} has other embeddings than the program: rows that its last product or layer reads, and "
+            "not those that the module returns beside its scores"
+        )
+    return found
 
 
 def _exported(

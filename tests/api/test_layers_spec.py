@@ -9,17 +9,20 @@ from pydantic import ValidationError
 from tests.support.graphs.graphs import planted_graph
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.layer_fields import layer_fields
 from gnnserve_api.files.layers import (
     Activation,
     Aggregation,
     Convolution,
     ConvolutionManifest,
     DenseManifest,
+    EdgeFilter,
     LayerManifest,
     LayersManifest,
     Norm,
     Residual,
 )
+from gnnserve_api.files.programs import RelationKey
 from gnnserve_api.spec.layers import layers_manifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -62,6 +65,16 @@ def test_parts_around_a_convolution_are_kept() -> None:
     )  # fmt: skip
     assert (first.norm, first.activation, first.residual) == (Norm.BATCH, Activation.ELU, Residual.PROJECTED)
     assert (hidden, last) == (DenseManifest(4, activation=Activation.RELU), DenseManifest(3))
+
+
+def test_kinds_of_edges_have_convolutions_of_their_own_over_the_only_relation() -> None:
+    of_kinds = [{**SAGE, "where": {"column": "kind", "equals": kind}} for kind in (0, 2)]
+    (layer,) = manifest_of(model_with({"relations": of_kinds}, head=[{}])).layers
+    assert [one.where for one in layer.convs] == [EdgeFilter("kind", 0.0), EdgeFilter("kind", 2.0)]
+    assert layer.keys == ("0_0", "0_1")
+    told = layer_fields(LayersManifest((layer,)), [""], [RelationKey()])
+    assert told["layers"][0]["relations"][1] == {"conv": "GraphSAGE", "width": 8, "where": {"column": "kind",
+            "equals": 2.0}, "aggregations": ["Mean"]}  # fmt: skip
 
 
 def test_a_perceptron_has_no_layer() -> None:

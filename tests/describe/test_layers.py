@@ -7,24 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
 from tests.support.programs.described import CLASSES, COLUMNS, EDGE_COLUMNS, GRAPH, TYPED_GRAPH, EdgeNet, Net, TypedNet
+from tests.support.programs.read_layers import Forward, Read, read
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.utils import scatter
+from torch_geometric.utils import scatter, softmax
 
-from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.files.graph_schema import (
-    AS_LISTED,
-    GraphSchema,
-    PayloadManifest,
-    TypeManifest,
-    relation_manifest,
-)
 from gnnserve_api.files.layers import (
     Activation,
     Combination,
@@ -38,105 +30,12 @@ from gnnserve_api.files.layers import (
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.layers import layers_manifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
-from gnnserve_describe import Description, describe, nodes_of
-from gnnserve_describe.example import Example, example_of
-from gnnserve_describe.layers.module import GraphPlaces, layers_of
-from gnnserve_describe.layers.reading import LayersRead
+from gnnserve_describe import Description, describe
 from gnnserve_describe.layers.values import NotLayersError
-from gnnserve_describe.layout import layout_of
-from gnnserve_describe.probe import make_probe, shape_of
-from gnnserve_describe.scoring import Scorer, outputs_of
 from gnnserve_describe.write import LAYERS_MANIFEST, MANIFEST
-from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, load_canonical
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
 
 WIDTH = 8
-
-
-class Read:
-    """A module read into layers, beside itself."""
-
-    def __init__(self, module: nn.Module, graph: Any) -> None:
-        torch.manual_seed(5)
-        for each in module.modules():
-            if isinstance(each, nn.BatchNorm1d) and each.running_mean is not None and each.running_var is not None:
-                each.running_mean.normal_()
-                each.running_var.uniform_(0.5, 2)
-        self.example: Example = example_of(module.eval(), graph, nodes_of(None))
-        probe = make_probe(self.example.graph, shape_of(self.example.graph), 0)
-        call, target = self.example.call, self.example.target
-        outputs = outputs_of(module, call, probe.graph, target, self.example.labels)
-        self.scorer = Scorer(module, call, outputs, target)
-        self.found: LayersRead = layers_of([self.scorer], probe.graph, self.example, layout_of(self.example.graph))
-
-    @property
-    def layers(self) -> LayersManifest:
-        return self.found.layers
-
-    def check(self) -> LayersManifest:
-        """The layers, whose scores over the whole graph are those of the module."""
-        places, layout = GraphPlaces.of(self.example), layout_of(self.example.graph)
-        arrays = dict(zip(layout.inputs, layout.tensors_of(self.example.graph), strict=True))
-        features = {each.type: tensor for each, tensor in arrays.items() if each.name.startswith("x")}
-        edges = {each.relation: tensor for each, tensor in arrays.items() if each.name.startswith("edge_index")}
-        payload = {each.relation: tensor for each, tensor in arrays.items() if each.name.startswith("edge_attr")}
-        both_ways = EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP)
-        reverses = shape_of(self.example.graph).reverses
-        schema = GraphSchema(
-            tuple(
-                TypeManifest(kind, len(features[kind]), features[kind].shape[1], "Positions") for kind in places.types
-            ),
-            tuple(
-                relation_manifest(
-                    key.source, key.name, key.target, edges[key].shape[1], None,
-                    both_ways if reverses.get(key) == key else AS_LISTED,
-                    *_payload(payload.get(key)),
-                )
-                for key in places.relations
-            ),
-        )  # fmt: skip
-        columns = [features[kind].shape[1] for kind in places.types]
-        assert problems_of(self.layers, schema, columns) == []
-        tensors = {name: each.numpy() for name, each in self.found.tensors.items()}
-        shapes = tensor_shapes(self.layers, schema, columns)
-        assert {name: each.shape for name, each in tensors.items()} == shapes
-        network = LayersModule(self.layers, schema, columns).eval()
-        load_canonical(network, tensors)
-        graph = GraphTensors(
-            [features[kind] for kind in places.types], [edges[key] for key in places.relations],
-            [_columns(payload[key]) if key in payload else {} for key in places.relations],
-        )  # fmt: skip
-        wanted = self.scorer.scores(self.example.graph)
-        with torch.no_grad():
-            scores = network(graph)
-        np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
-        return self.layers
-
-
-def _payload(payload: Tensor | None) -> list[PayloadManifest]:
-    return [] if payload is None else [PayloadManifest(tuple(_columns(payload)), "", len(payload))]
-
-
-def _columns(payload: Tensor) -> Mapping[str, Tensor]:
-    return {str(place): payload[:, place] for place in range(payload.shape[1])}
-
-
-def read(module: nn.Module, graph: Any = GRAPH) -> LayersManifest:
-    return Read(module, graph).check()
-
-
-class Forward(nn.Module):
-    """Modules by their names, and a function of them that is `forward`."""
-
-    def __init__(self, forward: Callable[..., Any], **modules: nn.Module) -> None:
-        super().__init__()
-        torch.manual_seed(6)
-        self.parts = nn.ModuleDict(modules)
-        self.function = forward
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Any:
-        return self.function(self.parts, x, edge_index, edge_attr)
 
 
 # Convolutions
@@ -328,6 +227,87 @@ def test_sums_and_means_that_are_written_by_hand_are_convolutions() -> None:
     first, second = layers.layers
     assert first.own
     assert second.convs[0].edge_weight == "2"
+
+
+HEADS = 2
+
+
+def _shares(scores: Tensor, target: Tensor, nodes: int) -> Tensor:
+    return softmax(scores, target, num_nodes=nodes).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("is_averaged", [False, True], ids=["heads beside each other", "means of heads"])
+def test_additive_attention_that_is_written_by_hand_is_a_convolution(*, is_averaged: bool) -> None:
+    def forward(parts: Any, x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
+        (source, target), nodes = edges, x.size(0)
+        rows = parts["fc"](x).view(-1, HEADS, WIDTH)
+        left, right = ((rows * each.weight.view(1, HEADS, WIDTH)).sum(-1) for each in (parts["left"], parts["right"]))
+        shares = _shares(functional.leaky_relu(left[source] + right[target], 0.2), target, nodes)
+        found = scatter(rows[source] * shares, target, dim=0, dim_size=nodes) + parts["bias"].bias.view(1, HEADS, WIDTH)
+        found = functional.elu(found)
+        return parts["out"](found.mean(1) if is_averaged else found.flatten(1))
+
+    width = HEADS * WIDTH
+    layers = read(
+        Forward(
+            forward, fc=nn.Linear(COLUMNS, width, bias=False), left=nn.Linear(width, 1), right=nn.Linear(width, 1),
+            bias=nn.Linear(1, width), out=nn.Linear(WIDTH if is_averaged else width, CLASSES),
+        )
+    )  # fmt: skip
+    (conv,) = layers.layers[0].convs
+    assert (conv.conv, conv.heads, conv.width, conv.self_loops) == (Convolution.GAT, HEADS, width, False)
+    assert layers.layers[0].activation is Activation.ELU
+
+
+def test_heads_that_are_computed_one_by_one_are_one_convolution() -> None:
+    def head(parts: Any, number: int, x: Tensor, edges: Tensor) -> Tensor:
+        (source, target), rows = edges, parts[f"fc{number}"](x)
+        scores = parts[f"left{number}"](rows)[source] + parts[f"right{number}"](rows)[target]
+        weights = torch.exp(functional.leaky_relu(scores, 0.1))
+        total = torch.zeros(len(x), 1).index_add(0, target, weights)
+        return torch.zeros(len(x), WIDTH).index_add(0, target, rows[source] * (weights / total[target]))
+
+    def forward(parts: Any, x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
+        x = torch.cat([head(parts, number, x, edges) for number in range(HEADS)], dim=1)
+        return parts["out"](x.relu())
+
+    parts = {f"fc{number}": nn.Linear(COLUMNS, WIDTH, bias=False) for number in range(HEADS)}
+    parts |= {f"{end}{number}": nn.Linear(WIDTH, 1, bias=False) for end in ("left", "right") for number in range(HEADS)}
+    layers = read(Forward(forward, out=nn.Linear(HEADS * WIDTH, CLASSES), **parts))
+    (conv,) = layers.layers[0].convs
+    assert (conv.heads, conv.width, conv.negative_slope) == (HEADS, HEADS * WIDTH, 0.1)
+
+
+def test_attention_by_products_that_is_written_by_hand_is_a_convolution() -> None:
+    def forward(parts: Any, x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
+        (source, target), nodes = edges, x.size(0)
+        key, query, value = (parts[name](x).view(-1, HEADS, WIDTH) for name in ("key", "query", "value"))
+        key = torch.einsum("bij,ijk->bik", key, parts["relation"].weight.view(HEADS, WIDTH, WIDTH))
+        scores = (query[target] * key[source]).sum(-1) * parts["prior"].bias / WIDTH**0.5
+        found = scatter(value[source] * _shares(scores, target, nodes), target, dim=0, dim_size=nodes)
+        return parts["out"](0.3 * found.view(nodes, -1) + 0.7 * parts["own"](x))
+
+    width = HEADS * WIDTH
+    lins = {name: nn.Linear(COLUMNS, width) for name in ("key", "query", "value", "own")}
+    layers = read(
+        Forward(
+            forward, relation=nn.Linear(width, WIDTH), prior=nn.Linear(1, HEADS), out=nn.Linear(width, CLASSES), **lins
+        )
+    )
+    (conv,) = layers.layers[0].convs
+    assert (conv.conv, conv.heads, conv.root) == (Convolution.TRANSFORMER, HEADS, False)
+    assert layers.layers[0].own
+
+
+def test_other_rows_that_are_returned_beside_are_told() -> None:
+    def forward(parts: Any, x: Tensor, edges: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        rows = parts["project"](parts["conv"](x, edges).relu())
+        return parts["out"](rows), rows
+
+    parts = {"project": nn.Linear(WIDTH, WIDTH), "out": nn.Linear(WIDTH, CLASSES), "conv": pyg.SAGEConv(COLUMNS, WIDTH)}
+    made = Read(Forward(forward, **parts), GRAPH)
+    made.check()
+    assert made.found.has_other_embeddings
 
 
 def test_features_alone_are_a_perceptron() -> None:

@@ -41,13 +41,11 @@ def _layer(layer: LayerManifest, types: Sequence[str], relations: Sequence[Relat
     told: dict[str, Any] = _renamed(msgspec.structs.replace(layer, convs=()))
     del told["convs"]
     convolutions: list[dict[str, Any]] = [_convolution(each, is_of_one_type=len(types) == 1) for each in layer.convs]
-    if len(relations) == 1:
+    if len(relations) == len(layer.convs) == 1 and layer.convs[0].where is None:
         return convolutions[0] | told
+    named = [{"relation": msgspec.to_builtins(each)} if each.name else {} for each in relations]
     return {
-        "relations": [
-            {"relation": msgspec.to_builtins(relations[each.relation])} | fields
-            for each, fields in zip(layer.convs, convolutions, strict=True)
-        ]
+        "relations": [named[each.relation] | fields for each, fields in zip(layer.convs, convolutions, strict=True)]
     } | told
 
 

@@ -5,7 +5,8 @@ layer has a convolution for each relation that it reads. `spec/layers.py` is wha
 `worker/gnnserve_worker/layers/` what computes it. Weights are a safetensors file, whose keys are
 
     before.<type>.<number>.<tensor>             products before the first layer, of each type of nodes
-    layers.<number>.convs.<relation>.<tensor>   torch_geometric's names within the convolution
+    layers.<number>.convs.<relation>.<tensor>   torch_geometric's names within the convolution; of one over some edges
+                                                of a relation `<relation>_<its number among these>`
     layers.<number>.own.<type>.<tensor>         weight, bias: of the node's own row, beside the convolutions
     layers.<number>.norms.<type>.<tensor>       weight, bias, running_mean, running_var, mean_scale
     layers.<number>.activations.<type>.weight   of PReLU
@@ -164,6 +165,13 @@ class DenseManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Slope of LeakyRelu below 0 (0.01), or limit of Elu (1.0). None: torch's default."""
 
 
+class EdgeFilter(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Edges whose column has one number, as where a column tells kinds of edges apart."""
+
+    column: str
+    equals: float
+
+
 class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """A convolution over one relation. Each kind reads some of the fields (`layers/convolutions` of the worker)."""
 
@@ -215,6 +223,14 @@ class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_un
     """Columns of the edges that it reads as features."""
     edge_weight: str = ""
     """Column of the edges that weighs them; empty: each counts 1."""
+    where: EdgeFilter | None = None
+    """Edges that it reads; None: all of its relation."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the edges that it reads in any way."""
+        chosen = () if self.where is None else (self.where.column,)
+        return (*self.edge_columns, *([self.edge_weight] if self.edge_weight else []), *chosen)
 
 
 class LayerManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -238,6 +254,16 @@ class LayerManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     def hops(self) -> int:
         """Hops that it reads."""
         return max((one.hops for one in self.convs), default=0)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of its convolutions in the keys of weights."""
+        filtered: dict[int, int] = {}
+        names = []
+        for one in self.convs:
+            number = filtered[one.relation] = filtered.get(one.relation, -1) + (one.where is not None)
+            names.append(str(one.relation) if one.where is None else f"{one.relation}_{number}")
+        return tuple(names)
 
 
 class TypeProductsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

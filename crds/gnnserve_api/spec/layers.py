@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import Field
 
 from gnnserve_api.errors import InputError
@@ -20,6 +21,7 @@ from gnnserve_api.files.layers import (
     ConvolutionManifest,
     DegreeScaler,
     DenseManifest,
+    EdgeFilter,
     JumpingKnowledge,
     LayerManifest,
     LayersManifest,
@@ -182,9 +184,20 @@ class ConvolutionSpec(ApiModel):
         return ConvolutionManifest(self.conv, relation, **{**defaults, "width": self.width or own, **stated})
 
 
+class EdgeFilterSpec(ApiModel):
+    """Edges whose column has one number, as where a column tells kinds of edges apart."""
+
+    column: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the column of edges."""
+    equals: float
+    """Number that the column has for the edges that are read."""
+
+
 class RelationConvolutionSpec(ConvolutionSpec):
-    relation: RelationNames
-    """Relation that the convolution reads."""
+    relation: RelationNames | None = None
+    """Relation that the convolution reads. Absent: the only one."""
+    where: EdgeFilterSpec | None = None
+    """Edges that the convolution reads. Absent: all of the relation."""
 
     _has_a_kind = rule("has(self.conv)", "conv must be given: the kind of convolution over the relation")
 
@@ -233,8 +246,13 @@ class LayerSpec(ConvolutionSpec):
         given: list[tuple[ConvolutionSpec, int]] = [(self, place) for place in range(len(schema.relations))]
         if self.relations:
             given = [(one, _place_of(one.relation, schema)) for one in self.relations]
+        convs = [one.convolution(place, width, read, is_of_one_type=is_of_one_type) for one, place in given]
+        for place, one in enumerate(self.relations):
+            if one.where is not None:
+                chosen = EdgeFilter(one.where.column, one.where.equals)
+                convs[place] = msgspec.structs.replace(convs[place], where=chosen)
         return LayerManifest(
-            tuple(one.convolution(place, width, read, is_of_one_type=is_of_one_type) for one, place in given),
+            tuple(convs),
             self.combine, self.own, self.norm, self.norm_behind, self.norm_epsilon, self.activation, self.slope,
             self.pre_activation, self.residual, self.residual_place, self.residual_of_input,
         )  # fmt: skip
@@ -249,8 +267,10 @@ class TypeProductsSpec(ApiModel):
     """Products of the features, first to last."""
 
 
-def _place_of(relation: RelationNames, schema: GraphSchema) -> int:
-    wanted = (relation.source, relation.name, relation.target)
+def _place_of(relation: RelationNames | None, schema: GraphSchema) -> int:
+    if relation is None and len(schema.relations) == 1:
+        return 0
+    wanted = ("", "", "") if relation is None else (relation.source, relation.name, relation.target)
     for place, one in enumerate(schema.relations):
         if (one.source, one.name, one.target) == wanted:
             return place

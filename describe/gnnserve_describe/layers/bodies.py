@@ -229,7 +229,8 @@ class Bodies:
         if isinstance(value, Extreme | Beside):
             parts = tuple(self._one_convolution(each, level) for each in value.values)
             if isinstance(value, Beside):
-                return Body(parts, Combination.CAT, Steps(), None, None)
+                joined = _heads_joined(parts)
+                return Body(joined, Combination.CAT if len(joined) > 1 else None, Steps(), None, None)
             return Body(parts, Combination.MAX if value.is_largest else Combination.MIN, Steps(), None, None)
         if isinstance(value, Features | Activated | Normed):
             raise NotLayersError(why_not(value, "convolutions"))
@@ -299,7 +300,8 @@ class Bodies:
             raise NotLayersError(why_not(value, "convolutions"))
         if scalar_of(matrix) == 1:
             return value
-        if not value.scales or value.own_weight is not None:
+        is_of_heads = value.manifest.heads > 1 and scalar_of(matrix) is None
+        if not value.scales or value.own_weight is not None or is_of_heads:
             raise NotLayersError(f"a product stands behind {value.manifest.conv}, before the next layer")
         tensors = {
             name: (matrix @ tensor if name in value.scales else tensor) for name, tensor in value.tensors.items()
@@ -318,7 +320,7 @@ class Bodies:
         column = value.weight
         manifest = ConvolutionManifest(
             Convolution.GRAPH_CONV, width=len(matrix), bias=False, root=False, aggregations=(value.aggregation,),
-            edge_weight="" if column is None else str(column.first),
+            edge_weight="" if column is None else str(column.first), where=value.where,
         )  # fmt: skip
         return Convolved(manifest, {"lin_rel.weight": matrix}, value.relation, rows, None)
 
@@ -345,6 +347,27 @@ def with_row(convolved: Convolved, row: torch.Tensor) -> Convolved:
         raise NotLayersError(f"a row is added behind {convolved.manifest.conv}")
     tensors = {**convolved.tensors, name: row + convolved.tensors.get(name, torch.zeros(len(row)))}
     return replace(convolved, manifest=msgspec.structs.replace(convolved.manifest, bias=True), tensors=tensors)
+
+
+def _heads_joined(parts: Sequence[Convolved]) -> tuple[Convolved, ...]:
+    """Attentions over the same edges and rows, as the heads of one; others as they are."""
+    first, *others = parts
+    manifest = first.manifest
+    is_alike = manifest.conv is Convolution.GAT and not manifest.averages_heads and not manifest.edge_columns
+    for each in others:
+        is_same = (each.relation, each.rows, each.own, each.manifest) == (
+            first.relation, first.rows, first.own, manifest,
+        )  # fmt: skip
+        is_alike = is_alike and is_same and each.own_weight is None is first.own_weight
+    if not is_alike or not others:
+        return tuple(parts)
+    tensors = {
+        name: torch.cat([each.tensors[name] for each in parts], dim=1 if name.startswith("att_") else 0)
+        for name in first.tensors
+    }
+    count = len(parts)
+    wide = msgspec.structs.replace(manifest, heads=count * manifest.heads, width=count * manifest.width)
+    return (replace(first, manifest=wide, tensors=tensors),)
 
 
 def _with_residuals_of(

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
 import torch
 
-from gnnserve_api.files.layers import Aggregation, Convolution, ConvolutionManifest, DegreeScaler
+from gnnserve_api.files.layers import Aggregation, Convolution, ConvolutionManifest, DegreeScaler, EdgeFilter
 from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.layers.products import products_of, tensors_of
-from gnnserve_describe.layers.values import EdgeColumns, Edges, Features, NotLayersError, Tensors, Unread, Value
+from gnnserve_describe.layers.values import (
+    EdgeColumns,
+    EdgeKinds,
+    Edges,
+    Features,
+    NodesBehind,
+    NotLayersError,
+    Tensors,
+    Unread,
+    Value,
+)
 
 Nested: TypeAlias = Callable[[torch.nn.Module, int, Value], Value]
 """Value of a module of rows, given the width of these and their value."""
@@ -32,6 +42,16 @@ class ReadConvolution:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ReadConvolutions:
+    """Convolutions whose sum a module gives."""
+
+    convolutions: tuple[ReadConvolution, ...]
+    own: tuple[Value, torch.Tensor] | None = None
+    """Rows of the nodes themselves, and the matrix that they are multiplied by; None: they are not added."""
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ConvolutionCall:
     """One call of a convolution."""
 
@@ -39,6 +59,8 @@ class ConvolutionCall:
     given: Mapping[str, Any]
     value_of: Callable[[Any], Value | None]
     nested: Nested
+    whole: Callable[[Features], Features]
+    """All columns of the features of the type."""
 
     @property
     def name(self) -> str:
@@ -85,13 +107,17 @@ class ConvolutionCall:
 
     @property
     def relation(self) -> RelationKey:
+        return self.edges.relation
+
+    @property
+    def edges(self) -> Edges:
         wrong = "other edges than the graph's"
         edges = self._read(self.given.get("edge_index"), wrong)
         if not isinstance(edges, Edges):
             raise self.refused(f"reads {wrong}")
         if getattr(self.module, "flow", "source_to_target") != "source_to_target":
             raise self.refused("reads edges the other way (flow)")
-        return edges.relation
+        return edges
 
     def columns(self, *names: str) -> EdgeColumns | None:
         """Columns of the edges that it is given by one of the names. None: by none."""
@@ -100,7 +126,7 @@ class ConvolutionCall:
             return None
         wrong = "what was computed of columns of the edges, in place of these"
         value = self._read(given, wrong)
-        if not isinstance(value, EdgeColumns):
+        if not isinstance(value, EdgeColumns) or value.where != self.edges.where:
             raise self.refused(f"reads {wrong}")
         return value
 
@@ -130,19 +156,31 @@ class ConvolutionCall:
                 raise self.refused(f"has {name}={found!r}, which no layer has")
 
 
-Reader: TypeAlias = Callable[[ConvolutionCall], ReadConvolution]
+Reader: TypeAlias = Callable[[ConvolutionCall], ReadConvolution | ReadConvolutions]
 
 
 def convolution_of(
-    module: torch.nn.Module, given: Mapping[str, Any], value_of: Callable[[Any], Value | None], nested: Nested
-) -> ReadConvolution:
+    module: torch.nn.Module, given: Mapping[str, Any], value_of: Callable[[Any], Value | None], nested: Nested,
+    whole: Callable[[Features], Features],
+) -> ReadConvolutions:  # fmt: skip
     """NotLayersError: it is none that can be listed, or not with these options."""
-    call = ConvolutionCall(module, given, value_of, nested)
+    call = ConvolutionCall(module, given, value_of, nested, whole)
     kind = type(module)
     reader = READERS.get(kind.__name__) if kind.__module__.startswith("torch_geometric.nn.conv.") else None
     if reader is None:
         raise NotLayersError(f"{kind.__name__} is none of the convolutions that can be listed")
-    return reader(call)
+    read = reader(call)
+    found = read if isinstance(read, ReadConvolutions) else ReadConvolutions((read,))
+    return replace(found, convolutions=tuple(_of_edges(each, call.edges) for each in found.convolutions))
+
+
+def _of_edges(found: ReadConvolution, edges: Edges) -> ReadConvolution:
+    """The convolution over those edges alone that it is given."""
+    if edges.where is None:
+        return found
+    if found.manifest.where is not None:
+        raise NotLayersError("a convolution that tells kinds of edges apart is given some edges of the graph's alone")
+    return replace(found, manifest=msgspec.structs.replace(found.manifest, where=edges.where))
 
 
 def jumping_tensors(module: torch.nn.Module) -> Tensors:
@@ -462,6 +500,70 @@ def _gcnii(call: ConvolutionCall) -> ReadConvolution:
     return ReadConvolution(manifest, tensors, call.relation, rows, rows, first)
 
 
+def _rows_of_weights(
+    call: ConvolutionCall, bases: torch.Tensor | None
+) -> tuple[Value, list[torch.Tensor], tuple[Value, torch.Tensor] | None]:
+    """RGCN without features, whose weights have a row for each node: these rows, the matrix of each kind of edges, and
+    what is added of the node itself."""
+    module, outputs = call.module, call.module.out_channels
+    weight, root = call.value_of(module.weight), call.value_of(module.root)
+    if not isinstance(weight, NodesBehind) or not isinstance(weight.rows, Features):
+        raise call.refused("reads no rows")
+    features = weight.rows
+    shares = torch.eye(call.module.num_relations) if bases is None else bases.detach()
+
+    def widened(matrix: torch.Tensor, of: Features) -> torch.Tensor:
+        whole = torch.zeros(len(matrix), of.columns)
+        whole[:, of.first : of.first + of.count] = matrix
+        return whole
+
+    matrices = [widened(torch.kron(each.unsqueeze(0), torch.eye(outputs)), features) for each in shares]
+    rows = call.whole(features)
+    if not isinstance(root, Features):
+        return rows, matrices, None
+    return rows, matrices, (rows, widened(torch.eye(outputs), root))
+
+
+def _matrices_of_kinds(module: Any, bases: torch.Tensor | None) -> list[torch.Tensor]:
+    """Matrices [outputs, inputs] of RGCN."""
+    if module.num_blocks is not None:
+        blocks: Callable[..., torch.Tensor] = torch.block_diag
+        return [blocks(*each).t() for each in module.weight.detach()]
+    whole = module.weight if bases is None else torch.einsum("rb,bio->rio", bases, module.weight)
+    return list(whole.transpose(1, 2))
+
+
+def _rgcn(call: ConvolutionCall) -> ReadConvolutions:
+    """A mean or a sum of the edges of each kind, times a matrix of the kind."""
+    module = call.module
+    kinds = call.value_of(call.given.get("edge_type"))
+    aggregation = _AGGREGATIONS.get(type(module.aggr_module).__name__)
+    if not isinstance(kinds, EdgeKinds) or kinds.relation != call.relation:
+        raise call.refused("reads edge_type that is no column of whole numbers of the graph's edges")
+    if aggregation not in (Aggregation.MEAN, Aggregation.SUM):
+        raise call.refused(
+            f"aggregates by {type(module.aggr_module).__name__}, which no layer does over kinds of edges"
+        )
+    count, outputs = module.num_relations, module.out_channels
+    bases = None if module.num_bases is None else module.comp
+    if call.given.get("x") is None:
+        rows, matrices, own = _rows_of_weights(call, bases)
+    else:
+        rows, target = call.ends
+        matrices = _matrices_of_kinds(module, bases)
+        own = None if module.root is None or target is None else (target, module.root.t())
+    convolutions = tuple(
+        ReadConvolution(
+            ConvolutionManifest(
+                Convolution.GRAPH_CONV, width=outputs, bias=False, root=False, aggregations=(aggregation,),
+                where=EdgeFilter(str(kinds.column), float(kind)),
+            ), {"lin_rel.weight": matrices[kind]}, call.relation, rows, None, scales=("lin_rel.weight",),
+        )
+        for kind in range(count)
+    )  # fmt: skip
+    return ReadConvolutions(convolutions, own, module.bias)
+
+
 def of_layer(manifest: ConvolutionManifest, number: int) -> ConvolutionManifest:
     """A convolution in the layer of that number, from 1."""
     if manifest.theta is None:
@@ -486,5 +588,7 @@ READERS: Mapping[str, Reader] = {
     "APPNP": _appnp,
     "LGConv": _light_gcn,
     "GCN2Conv": _gcnii,
+    "RGCNConv": _rgcn,
+    "FastRGCNConv": _rgcn,
 }
 """By the classes of torch_geometric."""

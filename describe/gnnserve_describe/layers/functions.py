@@ -18,11 +18,13 @@ from gnnserve_describe.layers.values import (
     EdgeColumns,
     EdgeCounts,
     EdgeEnds,
+    EdgeMask,
     Edges,
     Extreme,
     Features,
     Normed,
     Product,
+    RowsByKind,
     RowsOfEdges,
     Stacked,
     Value,
@@ -112,7 +114,10 @@ def _linear(call: FunctionCall) -> Read:
 
 
 def _product(call: FunctionCall, weight: Any, bias: Any) -> Read:
-    rows = call.rows
+    rows, of_edges = call.rows, call.value(call.first)
+    if isinstance(of_edges, RowsOfEdges) and of_edges.weight is None and bias is None and _is_constant(call, weight):
+        made = call.making.made(Product, of_edges.rows, weight, None)
+        return call.making.made(RowsOfEdges, made, of_edges.relation, None, of_edges.where)
     if rows is None or not torch.is_tensor(weight) or weight.dim() != 2 or not _is_constant(call, weight, bias):
         return None
     return call.making.made(Product, rows, weight, bias)
@@ -160,7 +165,7 @@ def _clamp(call: FunctionCall) -> Read:
     low, high = call.argument(1, "min", None), call.argument(2, "max", None)
     value = call.value(call.first)
     if isinstance(value, EdgeCounts) and low == 1 and high is None:
-        return call.making.made(EdgeCounts, value.relation, True)
+        return call.making.made(EdgeCounts, value.relation, True, 1, value.where)
     is_relu = call.rows is not None and low == 0 and high is None and not torch.is_tensor(low)
     return call.making.made(Activated, call.rows, Activation.RELU, None) if is_relu else None
 
@@ -243,8 +248,12 @@ def _mul(call: FunctionCall) -> Read:
     if isinstance(two, RowsOfEdges):
         one, two = two, one
     if isinstance(one, RowsOfEdges):
-        is_weight = isinstance(two, EdgeColumns) and two.count == 1 and one.weight is None
-        return call.making.made(RowsOfEdges, one.rows, one.relation, two) if is_weight else None
+        return _weighed(call, one, two)
+    if isinstance(two, RowsByKind):
+        one, two = two, one
+    if isinstance(one, RowsByKind):
+        kinds = [_weighed(call, each, two, is_of_all=True) for each in one.kinds]
+        return call.making.made(RowsByKind, tuple(kinds)) if all(each is not None for each in kinds) else None
     if isinstance(one, Aggregated) and isinstance(two, EdgeCounts) and two.power == -1:
         return _mean_of(call, one, two)
     if one is None or two is not None or not one.is_rows:
@@ -254,6 +263,16 @@ def _mul(call: FunctionCall) -> Read:
     width = left.shape[-1]
     is_row = right.numel() == width and right.shape[-1] == width
     return call.making.made(Product, one, torch.diag(right.detach().reshape(-1)), None) if is_row else None
+
+
+def _weighed(
+    call: FunctionCall, rows: RowsOfEdges, weight: Value | None, *, is_of_all: bool = False
+) -> RowsOfEdges | None:
+    """`is_of_all`: weights are of all edges, whichever the rows are of."""
+    is_weight = isinstance(weight, EdgeColumns) and weight.count == 1 and rows.weight is None
+    if not is_weight or not isinstance(weight, EdgeColumns) or (not is_of_all and weight.where != rows.where):
+        return None
+    return call.making.made(RowsOfEdges, rows.rows, rows.relation, weight, rows.where)
 
 
 def _div(call: FunctionCall) -> Read:
@@ -345,7 +364,7 @@ def _max(call: FunctionCall) -> Read:
 def _getitem(call: FunctionCall) -> Read:
     value, key = call.value(call.first), call.args[1]
     if isinstance(value, Edges) and key in (0, 1) and not torch.is_tensor(key):
-        return call.making.made(EdgeEnds, value.relation, bool(key))
+        return call.making.made(EdgeEnds, value.relation, bool(key), value.where)
     ends = call.value(key)
     if isinstance(ends, EdgeEnds):
         return _rows_of_edges(call, ends)
@@ -362,7 +381,7 @@ def _columns(call: FunctionCall, value: Features | EdgeColumns, first: int, coun
     if isinstance(value, Features):
         made: Value = call.making.made(Features, value.type, value.first + first, count, value.columns)
     else:
-        made = call.making.made(EdgeColumns, value.relation, value.first + first, count)
+        made = call.making.made(EdgeColumns, value.relation, value.first + first, count, value.where)
     return made
 
 
@@ -380,7 +399,7 @@ def _unbind(call: FunctionCall) -> Read:
     value = call.value(call.first)
     if not isinstance(value, Edges) or call.argument(1, "dim", 0) != 0:
         return None
-    return tuple(call.making.made(EdgeEnds, value.relation, is_reader) for is_reader in (False, True))
+    return tuple(call.making.made(EdgeEnds, value.relation, is_reader, value.where) for is_reader in (False, True))
 
 
 def _index_select(call: FunctionCall) -> Read:
@@ -390,28 +409,28 @@ def _index_select(call: FunctionCall) -> Read:
 
 def _rows_of_edges(call: FunctionCall, ends: EdgeEnds) -> Read:
     is_read = call.rows is not None and not ends.is_reader
-    return call.making.made(RowsOfEdges, call.rows, ends.relation, None) if is_read else None
+    return call.making.made(RowsOfEdges, call.rows, ends.relation, None, ends.where) if is_read else None
 
 
 def _flip(call: FunctionCall) -> Read:
     value, axes = call.value(call.first), call.argument(1, "dims", None)
     is_turned = tuple(axes if isinstance(axes, tuple | list) else (axes,)) in ((0,), (-2,))
-    if not isinstance(value, Edges) or value.reverse is None or not is_turned:
+    if not isinstance(value, Edges) or value.reverse is None or value.where is not None or not is_turned:
         return None
     return call.making.made(Edges, value.reverse, value.relation)
 
 
 def _same_ends(call: FunctionCall) -> Read:
-    """Ends or counts of edges in another shape, a column beside a matrix mostly."""
+    """What edges have in another shape, a column beside a matrix mostly."""
     value = call.value(call.first)
-    return value if isinstance(value, EdgeEnds | EdgeCounts) else None
+    return value if isinstance(value, EdgeEnds | EdgeCounts | EdgeMask) else None
 
 
 def _power(call: FunctionCall) -> Read:
     value, power = call.value(call.first), call.argument(1, "exponent", None)
     if not isinstance(value, EdgeCounts) or value.power != 1 or not value.is_clamped or power != -1:
         return None
-    return call.making.made(EdgeCounts, value.relation, True, -1)
+    return call.making.made(EdgeCounts, value.relation, True, -1, value.where)
 
 
 # Sums over edges
@@ -444,35 +463,50 @@ def _aggregated(call: FunctionCall, index: Any, source: Any, aggregation: Aggreg
     if not isinstance(ends, EdgeEnds) or not ends.is_reader or not is_new:
         return None
     if rows is None and torch.is_tensor(source) and bool((source == 1).all()) and into.dim() == 1:
-        return call.making.made(EdgeCounts, ends.relation, False) if aggregation is Aggregation.SUM else None
-    if not isinstance(rows, RowsOfEdges) or rows.relation != ends.relation:
+        is_count = aggregation is Aggregation.SUM
+        return call.making.made(EdgeCounts, ends.relation, False, 1, ends.where) if is_count else None
+    if isinstance(rows, RowsByKind):
+        parts = [_aggregate(call, each, ends, aggregation) for each in rows.kinds]
+        is_sum = aggregation is Aggregation.SUM and ends.where is None
+        return call.making.made(Combined, tuple((1.0, each) for each in parts), None) if is_sum else None
+    is_of_ends = isinstance(rows, RowsOfEdges) and rows.where == ends.where
+    return _aggregate(call, rows, ends, aggregation) if is_of_ends and isinstance(rows, RowsOfEdges) else None
+
+
+def _aggregate(call: FunctionCall, rows: RowsOfEdges, ends: EdgeEnds, aggregation: Aggregation) -> Read:
+    if rows.relation != ends.relation:
         return None
-    return call.making.made(Aggregated, rows.rows, rows.relation, aggregation, rows.weight)
+    return call.making.made(Aggregated, rows.rows, rows.relation, aggregation, rows.weight, rows.where)
 
 
 def _mean_of(call: FunctionCall, total: Aggregated, counts: EdgeCounts) -> Read:
     is_mean = (
         total.aggregation is Aggregation.SUM
         and counts.is_clamped
-        and counts.relation == total.relation
+        and (counts.relation, counts.where) == (total.relation, total.where)
         and total.weight is None
     )
-    return call.making.made(Aggregated, total.rows, total.relation, Aggregation.MEAN, None) if is_mean else None
+    parts = (total.rows, total.relation, Aggregation.MEAN, None, total.where)
+    return call.making.made(Aggregated, *parts) if is_mean else None
 
 
-FUNCTIONS: Mapping[str, Callable[[FunctionCall], Read]] = {
-    "linear": _linear,
-    "matmul": _matmul,
-    "mm": _matmul,
+ACTIVATIONS: Mapping[str, Callable[[FunctionCall], Read]] = {
     "relu": _activation(Activation.RELU),
     "leaky_relu": _activation(Activation.LEAKY_RELU, "negative_slope", 0.01),
     "elu": _activation(Activation.ELU, "alpha", 1.0),
     "selu": _activation(Activation.SELU),
     "gelu": _gelu,
     "silu": _activation(Activation.SILU),
-    "prelu": _prelu,
     "tanh": _activation(Activation.TANH),
     "sigmoid": _activation(Activation.SIGMOID),
+}
+"""Functions of each number by itself."""
+FUNCTIONS: Mapping[str, Callable[[FunctionCall], Read]] = {
+    "linear": _linear,
+    "matmul": _matmul,
+    "mm": _matmul,
+    **ACTIVATIONS,
+    "prelu": _prelu,
     "clamp": _clamp,
     "clamp_min": _clamp,
     "batch_norm": _batch_norm,

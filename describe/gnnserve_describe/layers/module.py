@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,7 +14,7 @@ from gnnserve_describe.example import Example
 from gnnserve_describe.graph import GraphTensors
 from gnnserve_describe.layers.reading import LayersRead, read_layers
 from gnnserve_describe.layers.recording import Recorder
-from gnnserve_describe.layers.values import EdgeColumns, Edges, Features, NotLayersError, Unread, Value
+from gnnserve_describe.layers.values import EdgeColumns, EdgeKinds, Edges, Features, NotLayersError, Unread, Value
 from gnnserve_describe.layout import InputLayout
 from gnnserve_describe.probe import shape_of
 from gnnserve_describe.scoring import Scorer
@@ -50,10 +50,12 @@ def layers_of(scorers: Sequence[Scorer], graph: GraphTensors, example: Example, 
     first, places, shape = scorers[0], GraphPlaces.of(example), shape_of(example.graph)
     if places.types[0] != first.target:
         raise NotLayersError(f"rows of {first.target!r} are scored, which are not the first type of the graph")
+    # Nodes that are added to make types alike are none of the graph's: what is recorded is the same without them.
+    call = replace(first.call, has_equal_types=False)
     recorder = Recorder()
     _give(recorder, graph, layout, shape.reverses)
     with torch.no_grad(), recorder.hooks(first.module), recorder:
-        returned = first.run(graph)
+        returned = replace(first, call=call).run(graph)
     outputs: dict[str, Value] = {}
     embeddings: torch.Tensor | None = None
     for each in scorers:
@@ -65,14 +67,13 @@ def layers_of(scorers: Sequence[Scorer], graph: GraphTensors, example: Example, 
     features = {each.input.type: each.columns for each in layout.matrices if each.input.role is InputRole.FEATURES}
     columns = {kind: features.get(kind, 0) for kind in places.types}
     found = read_layers(outputs, columns, places.relations, adds_class=first.outputs.adds_class)
-    if embeddings is not None and not found.gives_beside(recorder.value_of(embeddings)):
-        raise NotLayersError("the rows that it returns beside its scores are not those that its head reads")
+    has_others = embeddings is not None and not found.gives_beside(recorder.value_of(embeddings))
     _check_limits(found.layers)
     for conv in (conv for layer in found.layers.layers for conv in layer.convs):
         relation = places.relations[conv.relation]
         if conv.conv is Convolution.CHEBYSHEV and shape.reverses.get(relation) != relation:
             raise NotLayersError("ChebConv counts the edges that leave a node, and edges here go one way")
-    return found
+    return replace(found, has_other_embeddings=has_others)
 
 
 def _check_limits(layers: LayersManifest) -> None:
@@ -101,6 +102,8 @@ def _give(
                     value: Value = recorder.made(Features, given.type, first, block.columns, columns)
                 case InputRole.EDGE_FEATURES if block.dtype.is_floating_point:
                     value = recorder.made(EdgeColumns, given.relation, first, block.columns)
+                case InputRole.EDGE_FEATURES if block.is_flat:
+                    value = recorder.made(EdgeKinds, given.relation, first)
                 case _:
                     value = Unread(f"{block.name} has whole numbers, which no layer reads")
             blocks = graph.features[given.type] if given.role is InputRole.FEATURES else graph.payload[given.relation]

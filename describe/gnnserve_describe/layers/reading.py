@@ -54,6 +54,8 @@ class LayersRead:
     """By the keys of `files/layers.py`."""
     states: Sequence[Value]
     """What the head reads of the layers, of each layer."""
+    has_other_embeddings: bool = False
+    """Whether the module returns other rows beside its scores than those that are served as embeddings."""
 
     def gives_beside(self, value: Value | None) -> bool:
         """Whether these rows are given beside the scores: what the head reads of the layers."""
@@ -262,8 +264,7 @@ class _Reader:
             tensors |= made
         merged = _merged(layers)
         convs = tuple(sorted(merged.convs, key=lambda each: each.relation))
-        places = [each.relation for each in convs]
-        if len(set(places)) < len(places):
+        if len({(each.relation, each.where) for each in convs}) < len(convs):
             raise NotLayersError(f"layer {number} has two convolutions over one relation")
         return msgspec.structs.replace(merged, convs=convs, own=has_own), tensors
 
@@ -271,13 +272,16 @@ class _Reader:
         self, number: int, kind: str, body: Body, claims: _Claims, inputs: _Claims, *, is_pre: bool
     ) -> tuple[LayerManifest, dict[str, torch.Tensor]]:
         place, key = self._types.index(kind), f"layers.{number - 1}"
-        tensors: dict[str, torch.Tensor] = {}
         convs = []
         for each in body.convolutions:
             self._claim_ends(each, kind, claims, inputs)
             relation = self._relations.index(each.relation)
             convs.append(msgspec.structs.replace(of_layer(each.manifest, number), relation=relation))
-            tensors |= {f"{key}.convs.{relation}.{name}": tensor for name, tensor in each.tensors.items()}
+        tensors = {
+            f"{key}.convs.{name_of}.{name}": tensor
+            for name_of, each in zip(LayerManifest(tuple(convs)).keys, body.convolutions, strict=True)
+            for name, tensor in each.tensors.items()
+        }
         width = (
             body.convolutions[0].width
             if body.combination is not Combination.CAT

@@ -12,9 +12,21 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gnnserve_describe.blame import blame_of_caller
+from gnnserve_describe.layers.attention import ATTENTION
 from gnnserve_describe.layers.convolutions import convolution_of, jumping_tensors
 from gnnserve_describe.layers.functions import CONSTANTS, FUNCTIONS, SAME_NUMBERS, FunctionCall, Read
-from gnnserve_describe.layers.values import Convolved, EdgeColumns, NotLayersError, Unread, Value, Weighed
+from gnnserve_describe.layers.kinds import KINDS
+from gnnserve_describe.layers.values import (
+    Combined,
+    Convolved,
+    EdgeColumns,
+    Features,
+    NotLayersError,
+    Product,
+    Unread,
+    Value,
+    Weighed,
+)
 
 _Made = TypeVar("_Made", bound=Value)
 _Leaf = Callable[["_ModuleCall"], Value]
@@ -89,8 +101,9 @@ class Recorder(TorchFunctionMode):
         return found
 
     def _value_of_call(self, call: FunctionCall) -> Read:
-        read = FUNCTIONS.get(call.plain_name)
-        return None if read is None else read(call)
+        """By the first table that makes something of it."""
+        reads = (each[call.plain_name] for each in (FUNCTIONS, KINDS, ATTENTION) if call.plain_name in each)
+        return next((found for read in reads if (found := read(call)) is not None), None)
 
     def _note(self, call: FunctionCall, given: list[torch.Tensor], found: Any, value: Read) -> None:
         """Give results their values; without one, that of an argument whose numbers they have."""
@@ -214,14 +227,25 @@ def _weighed(call: _ModuleCall) -> Value:
 
 
 def _convolved(call: _ModuleCall) -> Value:
-    tensors = [*call.module.parameters(), *call.module.buffers()]
-    if any(call.recorder.value_of(each) is not None for each in tensors):
+    recorder, tensors = call.recorder, [*call.module.parameters(), *call.module.buffers()]
+    if call.given.get("x") is not None and any(recorder.value_of(each) is not None for each in tensors):
         raise NotLayersError(f"{type(call.module).__name__} has weights that are features of nodes")
-    found = convolution_of(call.module, call.given, call.recorder.value_of, nested)
-    return call.recorder.made(
-        Convolved, found.manifest, found.tensors, found.relation, found.rows, found.own, found.first, found.scales,
-        found.own_weight,
-    )  # fmt: skip
+
+    def whole(features: Features) -> Features:
+        return recorder.made(Features, features.type, 0, features.columns, features.columns)
+
+    found = convolution_of(call.module, call.given, recorder.value_of, nested, whole)
+    terms: list[Value] = [
+        recorder.made(
+            Convolved, each.manifest, each.tensors, each.relation, each.rows, each.own, each.first, each.scales,
+            each.own_weight,
+        )
+        for each in found.convolutions
+    ]  # fmt: skip
+    terms += [] if found.own is None else [recorder.made(Product, *found.own, None)]
+    if len(terms) == 1 and found.bias is None:
+        return terms[0]
+    return recorder.made(Combined, tuple((1.0, each) for each in terms), found.bias)
 
 
 def nested(module: torch.nn.Module, width: int, value: Value) -> Value:

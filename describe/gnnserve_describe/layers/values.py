@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import torch
 
-from gnnserve_api.files.layers import Activation, Aggregation, ConvolutionManifest, Norm
+from gnnserve_api.files.layers import Activation, Aggregation, ConvolutionManifest, EdgeFilter, Norm
 from gnnserve_api.files.programs import RelationKey
 
 Tensors = Mapping[str, torch.Tensor]
@@ -70,6 +71,8 @@ class Edges(_OfEdges):
     relation: RelationKey
     reverse: RelationKey | None = None
     """The relation that has the same edges the other way."""
+    where: EdgeFilter | None = None
+    """Edges that are there; None: all of the relation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +81,23 @@ class EdgeEnds(_OfEdges):
 
     relation: RelationKey
     is_reader: bool
+    where: EdgeFilter | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeKinds(_OfEdges):
+    """A column of whole numbers, which tell kinds of edges apart."""
+
+    relation: RelationKey
+    column: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeMask(_OfEdges):
+    """Whether each edge is one of these."""
+
+    relation: RelationKey
+    where: EdgeFilter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +107,7 @@ class EdgeColumns(_OfEdges):
     relation: RelationKey
     first: int
     count: int
+    where: EdgeFilter | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,10 +117,124 @@ class RowsOfEdges(_OfEdges):
     rows: Value
     relation: RelationKey
     weight: EdgeColumns | None = None
+    where: EdgeFilter | None = None
 
     @property
     def parts(self) -> tuple[Value, ...]:
         return (self.rows,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsByKind(_OfEdges):
+    """Rows of all edges, which are other rows for each kind, and 0 for others."""
+
+    kinds: tuple[RowsOfEdges, ...]
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return self.kinds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndRows(_OfEdges):
+    """Rows of the nodes at one end of the edges, [edges, heads, columns of a head], or, without heads, a matrix."""
+
+    rows: Value
+    """[nodes, heads · columns of a head]"""
+    relation: RelationKey
+    is_reader: bool
+    heads: int | None
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.rows,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndProducts(_OfEdges):
+    """Rows of both ends multiplied number by number, [edges, heads, columns of a head]."""
+
+    query: Value
+    key: Value
+    relation: RelationKey
+    heads: int
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.query, self.key)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AddedScores(_OfEdges):
+    """Attention by the sum of a score of each end, [edges, heads]."""
+
+    relation: RelationKey
+    source: Value
+    target: Value
+    slope: float | None = None
+    """Slope of the leaky ReLU over them; None: there is none."""
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.source, self.target)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProductScores(_OfEdges):
+    """Attention by the product of a query and a key, each times a number of the head, [edges, heads]."""
+
+    relation: RelationKey
+    query: Value
+    key: Value
+    scale: torch.Tensor
+    """[heads]"""
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.query, self.key)
+
+
+Scores = AddedScores | ProductScores
+
+
+class SoftmaxStep(Enum):
+    """How far the softmax over the edges that each node reads has come."""
+
+    LARGEST = auto()
+    """Of each node."""
+    LARGEST_OF_EDGES = auto()
+    SHIFTED = auto()
+    """Scores less the largest, which gives the same shares."""
+    EXPONENTIAL = auto()
+    TOTAL = auto()
+    """Of each node."""
+    TOTAL_OF_EDGES = auto()
+    SHARES = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Softmax(_OfEdges):
+    scores: Scores
+    step: SoftmaxStep
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.scores,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttendedRows(_OfEdges):
+    """Rows of the nodes that are read, times the shares of the edges."""
+
+    rows: Value
+    """[nodes, heads · columns of a head]"""
+    heads: int | None
+    """None: one, without an axis of its own."""
+    scores: Scores
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.rows, self.scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +245,7 @@ class EdgeCounts(_OfEdges):
     is_clamped: bool
     """Whether they are 1 at least."""
     power: int = 1
+    where: EdgeFilter | None = None
 
 
 # Of nodes: float32 [nodes, width]
@@ -150,6 +286,38 @@ class Product(Value):
     @property
     def width(self) -> int:
         return self.weight.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByHead(Value):
+    """Rows as [nodes, heads, columns of a head]."""
+
+    rows: Value
+    heads: int
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.rows,)
+
+    @property
+    def is_rows(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodesBehind(Value):
+    """Rows as [heads, nodes, columns of a head]: weights with an axis over nodes."""
+
+    rows: Value
+    heads: int
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.rows,)
+
+    @property
+    def is_rows(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,6 +420,7 @@ class Aggregated(Value):
     relation: RelationKey
     aggregation: Aggregation
     weight: EdgeColumns | None = None
+    where: EdgeFilter | None = None
 
     @property
     def parts(self) -> tuple[Value, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 
@@ -17,6 +18,7 @@ from gnnserve_api.files.layers import (
     ConvolutionManifest,
     DegreeScaler,
     DenseManifest,
+    EdgeFilter,
     JumpingKnowledge,
     LayerManifest,
     LayersManifest,
@@ -34,8 +36,9 @@ from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, ass
 from gnnserve_worker.graph.sources.table_nodes import LabelledNodes
 from gnnserve_worker.graph.store import GraphData, NodeType, Splits
 
-COLUMNS = ("amount", "rate", "weight")
-"""Columns of the edges of all relations; the last one is above 0."""
+COLUMNS, KIND, KINDS = ("amount", "rate", "weight"), "kind", 3
+"""Columns of the edges of all relations that convolutions compute with, the last one above 0, and one that tells so
+many kinds of edges apart."""
 DIRECTED = EdgeRules(Direction.DIRECTED)
 UNDIRECTED = EdgeRules(Direction.UNDIRECTED)
 RULES = (
@@ -125,9 +128,10 @@ def _relation(
         read_from, read_by = (np.concatenate([one[~is_loop], loops]) for one in (read_from, read_by))
     twice = np.flatnonzero((read_from != read_by) & (draw.random(len(read_from)) < 0.1))
     read_from, read_by = (np.concatenate([one, one[twice]]) for one in (read_from, read_by))
-    features = draw.normal(size=(len(read_from), 3)).astype(np.float32)
+    features = draw.normal(size=(len(read_from), 4)).astype(np.float32)
     features[:, 2] = draw.uniform(0.2, 2.0, len(read_from))
-    payload = EdgePayload(COLUMNS, features, "", np.zeros(0, np.int64))
+    features[:, 3] = draw.integers(0, KINDS, len(read_from))
+    payload = EdgePayload((*COLUMNS, KIND), features, "", np.zeros(0, np.int64))
     return GivenRelation(
         source, name, target, read_from, read_by, "a test", ("sources", "targets"), rules, payload=payload
     )
@@ -380,8 +384,9 @@ def _draw_layer(
         kinds = [always] if draw.random() < 0.4 else draw.permutation(list(CONVOLUTIONS))
         conv = next((made for kind in kinds if (made := CONVOLUTIONS[Convolution(kind)](place))), None)
         if conv is not None:
-            convs.append(conv)
-            targets.append(target)
+            filters = (EdgeFilter(KIND, 0.0), EdgeFilter(KIND, 2.0)) if draw.random() < 0.2 else (None,)
+            convs += [msgspec.structs.replace(conv, where=each) for each in filters]
+            targets += [target] * len(filters)
     if not convs:
         return None, []
     combination = Combination(draw.choice(list(Combination)))

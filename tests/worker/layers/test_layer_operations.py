@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.support.models.random_layers import Case, RandomGraph, case_of, one_type, several_types
+from tests.support.models.random_layers import KIND, KINDS, Case, RandomGraph, case_of, one_type, several_types
 
 from gnnserve_api.files.layers import (
     Activation,
@@ -18,6 +18,7 @@ from gnnserve_api.files.layers import (
     ConvolutionManifest,
     DegreeScaler,
     DenseManifest,
+    EdgeFilter,
     JumpingKnowledge,
     LayerManifest,
     LayersManifest,
@@ -112,6 +113,19 @@ BEFORE = (TypeProductsManifest(0, (DenseManifest(WIDTH, activation=Activation.RE
 def test_convolutions(conv: ConvolutionManifest) -> None:
     layer = LayerManifest((conv,), activation=Activation.RELU)
     check(LayersManifest((layer, layer), BEFORE, head=(DenseManifest(3),)))
+
+
+def test_kinds_of_edges_have_convolutions_of_their_own() -> None:
+    """RGCN: a mean and a matrix for each kind, beside the node's own row."""
+    of_kinds = [
+        convolution(
+            Convolution.GRAPH_CONV, aggregations=(Aggregation.MEAN,), root=False, where=EdgeFilter(KIND, float(kind))
+        )
+        for kind in range(KINDS)
+    ]
+    attention = convolution(Convolution.GAT, heads=2, edge_columns=("rate",), where=EdgeFilter(KIND, 1.0))
+    second = (msgspec.structs.replace(GCN, where=EdgeFilter(KIND, 0.0)), attention)
+    check(LayersManifest((LayerManifest(tuple(of_kinds), own=True), LayerManifest(second, Combination.MAX))))
 
 
 @pytest.mark.parametrize("norm", Norm)

@@ -14,6 +14,7 @@ from gnnserve_api.files.layers import (
     Convolution,
     ConvolutionManifest,
     DenseManifest,
+    EdgeFilter,
     JumpingKnowledge,
     LayerManifest,
     LayersManifest,
@@ -37,6 +38,10 @@ def of(kind: Convolution, **fields: object) -> LayersManifest:
     return LayersManifest((LayerManifest((conv,)),))
 
 
+def of_kind(number: int) -> ConvolutionManifest:
+    return msgspec.structs.replace(SAGE, where=EdgeFilter("kind", float(number)))
+
+
 def between(name: str) -> ConvolutionManifest:
     return msgspec.structs.replace(SAGE, relation=RELATIONS[name])
 
@@ -56,7 +61,12 @@ TWO = LayerManifest((SAGE,))
         (of(Convolution.SGC, hops=0), "hops is 0; give 1 or more"),
         (of(Convolution.GRAPH_SAGE, width=0), "width is 0; give 1 or more"),
         (of(Convolution.GRAPH_SAGE, relation=3), r"layers\[0\]\.convs\[0\]: relation 3 is none of the graph's 1"),
-        (LayersManifest((LayerManifest((SAGE, SAGE)),)), r"layers\[0\]: relation 0 has 2 convolutions"),
+        (LayersManifest((LayerManifest((SAGE, SAGE)),)), r"layers\[0\]: relation 0 has 2 convolutions; give one"),
+        (
+            LayersManifest((LayerManifest((of_kind(1), of_kind(1), of_kind(2))),)),
+            r"layers\[0\]: relation 0 has 2 convolutions where kind is 1; give one",
+        ),
+        (of(Convolution.GRAPH_SAGE, where=EdgeFilter("sort", 1.0)), "edges have no column 'sort': they have amount"),
         (LayersManifest((LayerManifest(()),)), r"layers\[0\]: convs is empty"),
         (
             LayersManifest((LayerManifest((SAGE,), residual=Residual.ADDED),)),
@@ -131,6 +141,7 @@ def test_degrees_are_the_samples_where_they_can_be() -> None:
         assert reads_degrees(of(Convolution.GCN, **fields), schema), fields
     assert reads_degrees(of(Convolution.GCN, relation=RELATIONS["knows"]), several)
     assert not reads_degrees(of(Convolution.GCN, is_normalised=False), schema)
+    assert reads_degrees(of(Convolution.GCN, where=EdgeFilter("kind", 1.0)), schema)
 
 
 def test_outputs() -> None:

@@ -422,8 +422,8 @@ class Layer(nn.Module):
         ends = [(schema.place_of(one.source), schema.place_of(one.target)) for one in schema.relations]
         self.ends = {one.relation: ends[one.relation] for one in layer.convs}
         self.convs = nn.ModuleDict({
-            str(one.relation): CONVOLUTIONS[one.conv].make(one, joined, learning)
-            for one, joined in zip(layer.convs, widths.ends, strict=True)
+            key: CONVOLUTIONS[one.conv].make(one, joined, learning)
+            for key, one, joined in zip(layer.keys, layer.convs, widths.ends, strict=True)
         })  # fmt: skip
         self.written = sorted(widths.outputs)
         outputs = {str(kind): columns for kind, columns in widths.outputs.items()}
@@ -446,8 +446,8 @@ class Layer(nn.Module):
         if layer.is_pre_activated:
             read = {kind: self._activated(rows, kind) for kind, rows in states.items()}
         parts: dict[int, list[torch.Tensor]] = {kind: [] for kind in self.written}
-        for conv in layer.convs:
-            parts[self.ends[conv.relation][1]].append(self._convolved(conv, read, inputs, graph))
+        for conv, module in zip(layer.convs, self.convs.values(), strict=True):
+            parts[self.ends[conv.relation][1]].append(self._convolved(conv, module, read, inputs, graph))
         written = {}
         for kind, found in parts.items():
             own = [self.own[str(kind)](read[kind])] if layer.own else []
@@ -456,18 +456,21 @@ class Layer(nn.Module):
         return written
 
     def _convolved(
-        self, conv: ConvolutionManifest, states: States, inputs: States, graph: GraphTensors
+        self, conv: ConvolutionManifest, module: nn.Module, states: States, inputs: States, graph: GraphTensors
     ) -> torch.Tensor:
         source, target = self.ends[conv.relation]
-        columns = graph.edge_columns[conv.relation]
+        edges, columns = graph.edges[conv.relation], graph.edge_columns[conv.relation]
+        if conv.where is not None:
+            kept = torch.nonzero(columns[conv.where.column] == conv.where.equals)[:, 0]
+            edges, columns = edges[:, kept], {name: one[kept] for name, one in columns.items()}
         reading = Reading(
             states[target] if source == target else (states[source], states.get(target, graph.features[target][:, :0])),
-            graph.edges[conv.relation],
+            edges,
             torch.stack([columns[name] for name in conv.edge_columns], dim=1) if conv.edge_columns else None,
             columns[conv.edge_weight] if conv.edge_weight else None,
             inputs.get(target),
         )
-        return CONVOLUTIONS[conv.conv].call(self.convs[str(conv.relation)], reading)
+        return CONVOLUTIONS[conv.conv].call(module, reading)
 
     def _activated(self, rows: torch.Tensor, kind: int) -> torch.Tensor:
         for _, step in self._steps(kind):

@@ -31,6 +31,8 @@ class RelationConvolution:
     target: int
     hops: int
     reads_network_input: bool
+    where: tuple[int, float] | None
+    """Place of a column of the edges, and the number that it has for those that are read; None: all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class CombinedLayer:
             read[one.source],
             read.get(one.target, NO_ROWS),
             tuple(counts(one.target, behind + left) for left in reversed(range(one.hops))),
-            lists[one.relation],
+            lists[one.relation] if one.where is None else lists[one.relation].where(*one.where),
             network_input[one.target] if one.reads_network_input else NO_ROWS,
             memory,
         )
@@ -128,14 +130,15 @@ def build_layer(layer: LayerManifest, widths: LayerWidths, schema: GraphSchema, 
     """`tensors`: those below `layers.<number>`."""
     convolutions = tuple(
         RelationConvolution(
-            KINDS[conv.conv].build(conv, ends, below(tensors, f"convs.{conv.relation}")),
+            KINDS[conv.conv].build(conv, ends, below(tensors, f"convs.{key}")),
             conv.relation,
             source_of(conv, schema),
             target_of(conv, schema),
             conv.hops,
             KINDS[conv.conv].reads_network_input(conv),
+            None if conv.where is None else (ends.edge_columns.index(conv.where.column), conv.where.equals),
         )
-        for conv, ends in zip(layer.convs, widths.ends, strict=True)
+        for conv, ends, key in zip(layer.convs, widths.ends, layer.keys, strict=True)
     )
     tails = {type_: _build_tail(layer, type_, tensors) for type_ in widths.outputs}
     before = {

@@ -50,6 +50,7 @@ class RelationLists:
     """Nodes that may have a list."""
     _columns: dict[Columns, np.ndarray] = field(default_factory=dict)
     _normalised: dict[Normalisation, NormalisedWeights] = field(default_factory=dict)
+    _filtered: dict[tuple[int, float], RelationLists] = field(default_factory=dict)
 
     @property
     def sources(self) -> np.ndarray:
@@ -76,6 +77,15 @@ class RelationLists:
     def weights(self, place: int | None) -> np.ndarray:
         """Column that weighs edges, float32 [edges]; [0]: `place` is None."""
         return NO_WEIGHTS if place is None else self.columns((place,)).reshape(-1)
+
+    def where(self, place: int, number: float) -> RelationLists:
+        """Lists of the edges alone whose column at that place has the number."""
+        found = self._filtered.get((place, number))
+        if found is None:
+            kept = np.flatnonzero(self.features[:, place] == np.float32(number))
+            found = RelationLists(self.edges.take(kept, axis=1), self.features.take(kept, axis=0), None, self.targets)
+            self._filtered[place, number] = found
+        return found
 
     def weights_of_graph(self) -> NormalisedWeights:
         """Weights by the degrees of the graph, with self-loops."""

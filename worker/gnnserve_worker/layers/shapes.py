@@ -169,9 +169,7 @@ def inputs_of(
         for conv in layer.convs
         if target_of(conv, schema) in written
     })  # fmt: skip
-    with_columns = {
-        conv.relation for layer in layers.layers for conv in layer.convs if conv.edge_columns or conv.edge_weight
-    }
+    with_columns = {conv.relation for layer in layers.layers for conv in layer.convs if conv.columns}
     types = sorted(set().union(*needed))
     found = [
         ProgramInput(f"features_{place}", InputRole.FEATURES, type=schema.types[place].name)
@@ -264,9 +262,12 @@ def _problems_of_places(layers: LayersManifest, schema: GraphSchema) -> Iterator
         for place, conv in enumerate(layer.convs):
             if not 0 <= conv.relation < relations:
                 yield f"layers[{number}].convs[{place}]: relation {conv.relation} is none of the graph's {relations}"
-        for relation, count in Counter(conv.relation for conv in layer.convs).items():
+        for (relation, where), count in Counter((conv.relation, conv.where) for conv in layer.convs).items():
             if count > 1:
-                yield f"layers[{number}]: relation {relation} has {count} convolutions; give one for each relation"
+                over = "" if where is None else f" where {where.column} is {where.equals:g}"
+                yield (
+                    f"layers[{number}]: relation {relation} has {count} convolutions{over}; give one for each relation"
+                )
 
 
 def _problems_of_layer(
@@ -298,7 +299,10 @@ def _problems_of_convolution(
         if type_ not in read:
             yield f"it reads {_named(schema, type_)}, of which there are no rows: {_ROWS_COME_FROM}"
     for each in msgspec.structs.fields(ConvolutionManifest):
-        if each.name not in {"conv", "relation", "width", *kind.reads} and getattr(conv, each.name) != each.default:
+        if (
+            each.name not in {"conv", "relation", "width", "where", *kind.reads}
+            and getattr(conv, each.name) != each.default
+        ):
             readers = ", ".join(name for name, one in KINDS.items() if each.name in one.reads)
             yield f"{each.encode_name} is read by {readers}; leave it out"
     if kind.width(conv, ends) < 1 and source in read:
@@ -307,7 +311,7 @@ def _problems_of_convolution(
     yield from kind.problems(conv, ends)
     relation = schema.relations[conv.relation]
     known = () if relation.payload is UNSET else relation.payload.columns
-    for name in (*conv.edge_columns, *([conv.edge_weight] if conv.edge_weight else [])):
+    for name in conv.columns:
         if name not in known:
             there = f"they have {', '.join(known)}" if known else "they have none; let the source read them"
             yield f"{schema.names.edges_of(relation.key)} have no column {name!r}: {there}"
@@ -366,6 +370,7 @@ def _ends_of(conv: ConvolutionManifest, schema: GraphSchema, read: Columns, inpu
         layer=number,
         is_same_type=source == target,
         is_only_type=len(schema.types) == 1,
+        is_whole=conv.where is None,
         is_undirected=relation.edge_rules.direction is Direction.UNDIRECTED,
         edge_columns=() if relation.payload is UNSET else relation.payload.columns,
     )
@@ -388,9 +393,9 @@ def _shapes_of_layer(
     key: str, layer: LayerManifest, widths: LayerWidths, of_network: Columns, schema: GraphSchema
 ) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
-    for conv, ends in zip(layer.convs, widths.ends, strict=True):
+    for conv, ends, own_key in zip(layer.convs, widths.ends, layer.keys, strict=True):
         tensors = KINDS[conv.conv].tensors(conv, ends)
-        shapes |= {f"{key}.convs.{conv.relation}.{name}": shape for name, shape in tensors.items()}
+        shapes |= {f"{key}.convs.{own_key}.{name}": shape for name, shape in tensors.items()}
     normed = widths.inputs if layer.is_pre_activated else widths.outputs
     added = of_network if layer.reads_input else widths.inputs
     for type_, columns in widths.outputs.items():

@@ -50,6 +50,8 @@ class Ends:
     """Whether both ends are of one type, so that a node can read itself."""
     is_only_type: bool
     """Whether all nodes of the graph are of one type."""
+    is_whole: bool
+    """Whether it reads all edges of its relation."""
     is_undirected: bool
     """Whether lists hold each edge at both of its ends."""
     edge_columns: tuple[str, ...]

@@ -112,7 +112,7 @@ class Propagation(ConvolutionKind):
     def degrees(self, conv: ConvolutionManifest, ends: Ends) -> Degrees:
         if not conv.is_normalised:
             return Degrees.NONE
-        is_of_graph = ends.is_only_type and self.has_self_loops(conv) and not conv.edge_weight
+        is_of_graph = ends.is_only_type and ends.is_whole and self.has_self_loops(conv) and not conv.edge_weight
         return Degrees.OF_SAMPLE if is_of_graph else Degrees.OF_LISTS
 
     def weigh(self, conv: ConvolutionManifest, ends: Ends) -> WeighLists:
