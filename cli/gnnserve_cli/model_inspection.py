@@ -16,7 +16,7 @@ from gnnserve_api.spec.model import Architecture
 from gnnserve_cli.render import count, facts_table, output, print_json, put
 from gnnserve_worker.generation.checkpoint_architecture import architecture_fields
 from gnnserve_worker.models.registry import ARCHITECTURES
-from gnnserve_worker.readers.files import read_tensor_file
+from gnnserve_worker.readers.files import read_weights_file
 from gnnserve_worker.readers.misfit import AS_PROGRAM
 from gnnserve_worker.readers.reading import NO_LAYERS, ReadLayers, read_layers
 
@@ -26,11 +26,14 @@ _SHOWN = 12
 
 def print_inspection(file: Path, out: Path | None, *, as_json: bool) -> None:
     """Read FILE, print what it looks like, and write its tensors to `out` where that is given."""
-    tensors = read_tensor_file(file)
+    weights = read_weights_file(file)
+    tensors = weights.tensors
     if not tensors:
         raise InputError("FILE", f"{file} has no tensors", "save the whole state dict of the model")
-    read = read_layers(tensors)
-    fields = architecture_fields(tensors)
+    read = read_layers(tensors, facts=weights.facts)
+    # An architecture has the options that are assumed of tensors alone.
+    is_as_assumed = not weights.facts or read.layers == read_layers(tensors).layers
+    fields = architecture_fields(tensors) if is_as_assumed else None
     if out is not None:
         _write(out, tensors)
     uri = out or file.with_suffix(_SAFETENSORS)

@@ -30,7 +30,7 @@ from gnnserve_api.files.layers import (
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.layers import layers_manifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS
-from gnnserve_describe import Description, describe
+from gnnserve_describe import Description, describe, links_of
 from gnnserve_describe.layers.values import NotLayersError
 from gnnserve_describe.write import LAYERS_MANIFEST, MANIFEST
 from gnnserve_worker.graph.sources.load import load_source
@@ -374,6 +374,39 @@ def test_a_module_that_was_made_for_types_by_to_hetero_is_read() -> None:
     for key in TYPED_GRAPH.edge_types:
         graph[key].edge_index = TYPED_GRAPH[key].edge_index
     assert len(read(module, graph).layers) == 2
+
+
+class Towers(nn.Module):
+    """Rows of authors and papers, by layers of their own over papers and products of their own behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.read, self.one, self.two = (pyg.SAGEConv((-1, -1), WIDTH) for _ in range(3))
+        self.first, self.second = pyg.SAGEConv((-1, -1), WIDTH), pyg.SAGEConv(WIDTH, WIDTH)
+        self.author, self.paper = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> dict[str, Tensor]:
+        author, paper = x_dict["author"], x_dict["paper"]
+        cites = edge_index_dict["paper", "cites", "paper"]
+        to_author = edge_index_dict["paper", "rev_writes", "author"]
+        read = self.read((paper, paper), cites).relu()
+        author = self.one((paper, author), to_author).relu()
+        author = self.two((read, author), to_author).relu()
+        paper = self.second(self.first((paper, paper), cites).relu(), cites).relu()
+        return {"author": self.author(author), "paper": self.paper(paper)}
+
+
+def test_two_towers_have_rows_beside_each_other_and_heads_of_their_own() -> None:
+    graph = HeteroData({kind: dict(TYPED_GRAPH[kind].items()) for kind in TYPED_GRAPH.node_types})
+    for key in TYPED_GRAPH.edge_types:
+        graph[key].edge_index = TYPED_GRAPH[key].edge_index
+    module = Towers()
+    with torch.no_grad():
+        module(graph.x_dict, graph.edge_index_dict)
+    layers = Read(module, graph, links_of("writes")(None)).check()
+    assert sorted(each.width for each in layers.layers[0].convs) == [WIDTH, 2 * WIDTH]
+    assert (layers.head_by_type, [each.width for each in layers.head]) == (True, [WIDTH])
 
 
 # What is no layer

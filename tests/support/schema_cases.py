@@ -83,7 +83,7 @@ BREAKS_RULE = {
     "conv must be given: the kind of convolution over the relation": _of_layers(
         {"relations": [{"width": 4, "relation": {"source": "a", "name": "b", "target": "c"}}]}
     ),
-    "before, head, headReadsInput and jumpingKnowledge may be given with layers only: architectures have none": {
+    "before, head, headReadsInput, headByType and jumpingKnowledge may be given with layers only": {
         **MINIMAL,
         "model": {"head": [{"width": 4}]},
     },

@@ -33,7 +33,7 @@ def layer_fields(layers: LayersManifest, types: Sequence[str], relations: Sequen
         "head": _renamed(layers.head),
     }
     told = msgspec.to_builtins(layers)
-    found |= {name: told[name] for name in ("jumpingKnowledge", "headReadsInput") if name in told}
+    found |= {name: told[name] for name in ("jumpingKnowledge", "headReadsInput", "headByType") if name in told}
     return {name: value for name, value in found.items() if value or name == "layers"}
 
 

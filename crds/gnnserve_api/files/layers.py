@@ -12,7 +12,7 @@ layer has a convolution for each relation that it reads. `spec/layers.py` is wha
     layers.<number>.activations.<type>.weight   of PReLU
     layers.<number>.residuals.<type>.<tensor>   weight, bias
     jumping.<tensor>                            lstm.…, att.…: torch_geometric's names
-    head.<number>.<tensor>
+    head.<number>.<tensor>                      of a head for each type `heads.<type>.<number>.<tensor>`
 
 where types and relations stand by their places in the graph's manifest, and numbers begin at 0. A product's tensors are
 `weight` [outputs, inputs], `bias`, `norm.<tensor>`, `activation.weight`.
@@ -316,6 +316,8 @@ class LayersManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Products behind the layers; empty: what these give are scores."""
     head_reads_input: bool = False
     """Whether the head reads the features beside, before what the layers give: over [x, h]."""
+    head_by_type: bool = False
+    """Whether each type that the last layer writes has matrices of its own in the head."""
     stored: StoredLayersManifest | UnsetType = UNSET
     """Layers before these, whose output the network reads in place of features. Absent: it reads features."""
 

@@ -283,6 +283,7 @@ def _place_of(relation: RelationNames | None, schema: GraphSchema) -> int:
 def layers_manifest(
     schema: GraphSchema, columns: int, outputs: int, before: Sequence[TypeProductsSpec], layers: Sequence[LayerSpec],
     jumping_knowledge: JumpingKnowledge, head: Sequence[ProductSpec], *, head_reads_input: bool,
+    head_by_type: bool = False,
 ) -> LayersManifest:  # fmt: skip
     """Layers as a revision keeps them, of the fields of `spec.model`. `columns`: of the features, of the first type.
     `outputs`: columns of the scores. InputError: the graph has no such type or relation."""
@@ -298,7 +299,7 @@ def layers_manifest(
         read = made[-1].convs[0].width
     return LayersManifest(
         tuple(made), tuple(made_before), jumping_knowledge, tuple(one.product(outputs) for one in head),
-        head_reads_input,
+        head_reads_input, head_by_type,
     )  # fmt: skip
 
 

@@ -277,6 +277,8 @@ class Model(ApiModel):
     """Products behind the last of `layers`, first to last. Empty: the last layer gives the scores."""
     head_reads_input: bool = False
     """Whether `head` reads the features beside, before what `layers` give."""
+    head_by_type: bool = False
+    """Whether each type of nodes has matrices of its own in `head`, as the two towers of links have."""
     expected: ExpectedScores | None = None
     """Scores that the given model gave, compared before anything is published. Absent: what a file of weights does not
     tell is assumed. A program must have them."""
@@ -322,8 +324,8 @@ class Model(ApiModel):
 
     _products_are_of_layers = rule(
         "has(self.layers) || ((!has(self.before) || size(self.before) == 0) && (!has(self.head) || "
-        "size(self.head) == 0) && !self.headReadsInput && self.jumpingKnowledge == 'Last')",
-        "before, head, headReadsInput and jumpingKnowledge may be given with layers only: architectures have none",
+        "size(self.head) == 0) && !self.headReadsInput && !self.headByType && self.jumpingKnowledge == 'Last')",
+        "before, head, headReadsInput, headByType and jumpingKnowledge may be given with layers only",
     )
 
     _layers_end_in_scores = rule(

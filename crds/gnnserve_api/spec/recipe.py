@@ -65,6 +65,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "model.jumping_knowledge": "Last",
         "model.head": [],
         "model.head_reads_input": False,
+        "model.head_by_type": False,
         "model.expected.scores": "Logits",
         "model.expected.tolerance_permille": 1.0,
         "variants": {},

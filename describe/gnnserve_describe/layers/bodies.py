@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from gnnserve_api.files.layers import Combination, Convolution, ConvolutionManifest, Residual, ResidualPlace
+from gnnserve_describe.layers.joined import convolutions_joined
 from gnnserve_describe.layers.products import Step, Steps, steps_of, why_not
 from gnnserve_describe.layers.values import (
     Activated,
@@ -229,7 +230,7 @@ class Bodies:
         if isinstance(value, Extreme | Beside):
             parts = tuple(self._one_convolution(each, level) for each in value.values)
             if isinstance(value, Beside):
-                joined = _heads_joined(parts)
+                joined = convolutions_joined(parts)
                 return Body(joined, Combination.CAT if len(joined) > 1 else None, Steps(), None, None)
             return Body(parts, Combination.MAX if value.is_largest else Combination.MIN, Steps(), None, None)
         if isinstance(value, Features | Activated | Normed):
@@ -349,27 +350,6 @@ def with_row(convolved: Convolved, row: torch.Tensor) -> Convolved:
     return replace(convolved, manifest=msgspec.structs.replace(convolved.manifest, bias=True), tensors=tensors)
 
 
-def _heads_joined(parts: Sequence[Convolved]) -> tuple[Convolved, ...]:
-    """Attentions over the same edges and rows, as the heads of one; others as they are."""
-    first, *others = parts
-    manifest = first.manifest
-    is_alike = manifest.conv is Convolution.GAT and not manifest.averages_heads and not manifest.edge_columns
-    for each in others:
-        is_same = (each.relation, each.rows, each.own, each.manifest) == (
-            first.relation, first.rows, first.own, manifest,
-        )  # fmt: skip
-        is_alike = is_alike and is_same and each.own_weight is None is first.own_weight
-    if not is_alike or not others:
-        return tuple(parts)
-    tensors = {
-        name: torch.cat([each.tensors[name] for each in parts], dim=1 if name.startswith("att_") else 0)
-        for name in first.tensors
-    }
-    count = len(parts)
-    wide = msgspec.structs.replace(manifest, heads=count * manifest.heads, width=count * manifest.width)
-    return (replace(first, manifest=wide, tensors=tensors),)
-
-
 def _with_residuals_of(
     convolutions: Sequence[Convolved], own: tuple[Value, torch.Tensor, torch.Tensor | None] | None
 ) -> tuple[Value, torch.Tensor, torch.Tensor | None] | None:
@@ -392,10 +372,23 @@ def _place(steps: Sequence[Step], before: int) -> ResidualPlace:
 
 def _behind_steps(value: Value) -> tuple[list[Step], Value]:
     steps: list[Step] = []
+    value = _activated_together(value)
     while isinstance(value, Normed | Activated):
         steps.append(value)
         value = value.rows
     return steps, value
+
+
+def _activated_together(value: Value) -> Value:
+    """Rows beside each other with one activation, as the activation of these rows."""
+    if not isinstance(value, Beside) or not all(isinstance(each, Activated) for each in value.values):
+        return value
+    branches = [each for each in value.values if isinstance(each, Activated)]
+    if len({(each.activation, each.slope) for each in branches}) > 1 or any(
+        each.weight is not None for each in branches
+    ):
+        return value
+    return replace(branches[0], rows=Beside(tuple(each.rows for each in branches)))
 
 
 def _plus(one: torch.Tensor | None, two: torch.Tensor | None) -> torch.Tensor | None:

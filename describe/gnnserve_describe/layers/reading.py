@@ -10,6 +10,7 @@ import torch
 
 from gnnserve_api.files.layers import (
     Combination,
+    DenseManifest,
     JumpingKnowledge,
     LayerManifest,
     LayersManifest,
@@ -18,6 +19,7 @@ from gnnserve_api.files.layers import (
     TypeProductsManifest,
 )
 from gnnserve_api.files.programs import RelationKey
+from gnnserve_describe.layers.beside import with_rows_beside
 from gnnserve_describe.layers.bodies import Added, Bodies, Body, LinearMap
 from gnnserve_describe.layers.convolutions import of_layer
 from gnnserve_describe.layers.products import (
@@ -76,6 +78,10 @@ class _Head:
     tensors: Mapping[str, torch.Tensor] | None = None
     """Those of jumping knowledge."""
 
+    @property
+    def manifests(self) -> tuple[DenseManifest, ...]:
+        return tuple(each.manifest for each in self.products)
+
 
 def read_layers(
     outputs: Mapping[str, Value], columns: Mapping[str, int], relations: Sequence[RelationKey], *, adds_class: bool
@@ -89,11 +95,15 @@ def read_layers(
     reader = _Reader(Bodies(*outputs.values()), columns, relations)
     heads = {kind: reader.head(kind, output) for kind, output in outputs.items()}
     (head, *others) = heads.values()
-    if others and any(each.products or each.kind is not JumpingKnowledge.LAST for each in heads.values()):
-        raise NotLayersError("rows of two types have products of their own behind the layers")
+    if others and any(each.reads_input or each.kind is not JumpingKnowledge.LAST for each in heads.values()):
+        raise NotLayersError("rows of two types are computed of several layers, or of features beside")
+    if any(each.manifests != head.manifests for each in others):
+        raise NotLayersError("rows of two types have products of other widths, norms or activations behind the layers")
     if adds_class:
         head = replace(head, products=[*head.products, Dense(torch.tensor([[0.0], [1.0]]), None)])
-    return reader.network(head, {kind: each.states[-1] for kind, each in heads.items() if each.states})
+    states = {kind: each.states[-1] for kind, each in heads.items() if each.states}
+    by_type = {kind: each.products for kind, each in heads.items()} if others and head.products else {}
+    return reader.network(head, states, by_type)
 
 
 class _Reader:
@@ -188,9 +198,10 @@ class _Reader:
 
     # Layers
 
-    def network(self, head: _Head, states: Mapping[str, Value]) -> LayersRead:
-        """`states`: what the last layer gives, of each type that is scored."""
-        tensors = dict(tensors_of("head", head.products))
+    def network(self, head: _Head, states: Mapping[str, Value], by_type: Mapping[str, Sequence[Dense]]) -> LayersRead:
+        """`states`: what the last layer gives, of each type that is scored. `by_type`: products of the head of each;
+        empty: there is one head."""
+        tensors = dict(tensors_of("head", head.products)) if not by_type else {}
         tensors |= {f"jumping.{name}": each for name, each in (head.tensors or {}).items()}
         layers: list[LayerManifest] = []
         inputs = _Claims()
@@ -212,17 +223,24 @@ class _Reader:
             if products:
                 before.append(TypeProductsManifest(place, tuple(each.manifest for each in products)))
                 tensors |= tensors_of(f"before.{place}", products)
-        self._complete(layers, tensors, before)
+        written = self._complete(layers, tensors, before)
+        for place, width in written.items() if by_type else ():
+            # Of a type that is not scored the first one's, as wide as its rows.
+            first, *more = by_type.get(self._types[place], head.products)
+            fits = first.weight.shape[1] == width
+            of_type = [first if fits else replace(first, weight=torch.zeros(len(first.weight), width)), *more]
+            tensors |= tensors_of(f"heads.{place}", of_type)
         described = LayersManifest(
-            tuple(layers), tuple(before), head.kind, tuple(each.manifest for each in head.products), head.reads_input
+            tuple(layers), tuple(before), head.kind, head.manifests, head.reads_input, bool(by_type)
         )
         plain = {name: each.detach().float().contiguous() for name, each in tensors.items()}
         return LayersRead(described, plain, head.states)
 
     def _complete(
         self, layers: Sequence[LayerManifest], tensors: dict[str, torch.Tensor], before: Sequence[TypeProductsManifest]
-    ) -> None:
-        """Tensors of types that a layer writes though nothing reads them: with rows of their own, all that are read."""
+    ) -> Mapping[int, int]:
+        """Tensors of types that a layer writes though nothing reads them: with rows of their own, all that are read.
+        What is returned are the widths of what the last layer writes."""
         widths = {place: self._columns[kind] for place, kind in enumerate(self._types) if self._columns.get(kind)}
         widths |= {each.type: each.products[-1].width for each in before}
         for number, layer in enumerate(layers):
@@ -245,6 +263,7 @@ class _Reader:
                         }
                         tensors |= {f"{key}.{part}.{place}.{name}": each for name, each in of_some.items()}
             widths = written
+        return widths
 
     def _layer(
         self, number: int, states: Mapping[str, Value], claims: _Claims, inputs: _Claims
@@ -252,7 +271,7 @@ class _Reader:
         """The layer that gives these values, and its tensors. What it reads is claimed."""
         tensors: dict[str, torch.Tensor] = {}
         layers: list[LayerManifest] = []
-        bodies = {kind: self._bodies.body(value) for kind, value in states.items()}
+        bodies = with_rows_beside({kind: self._bodies.body(value) for kind, value in states.items()})
         for kind, value in states.items():
             if self._bodies.level(value) != number:
                 raise NotLayersError(f"layer {number} has no convolution for nodes of type {kind!r}")

@@ -25,6 +25,7 @@ from gnnserve_describe.layers.module import GraphPlaces, layers_of
 from gnnserve_describe.layers.reading import LayersRead
 from gnnserve_describe.layout import layout_of
 from gnnserve_describe.probe import make_probe, shape_of
+from gnnserve_describe.scored import Choose
 from gnnserve_describe.scoring import Scorer, outputs_of
 from gnnserve_worker.generation.layer_modules import GraphTensors, LayersModule, load_canonical
 from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
@@ -33,18 +34,22 @@ from gnnserve_worker.layers.shapes import problems_of, tensor_shapes
 class Read:
     """A module read into layers, beside itself."""
 
-    def __init__(self, module: nn.Module, graph: Any) -> None:
+    def __init__(self, module: nn.Module, graph: Any, scored: Choose | None = None) -> None:
+        """`scored`: None: classes of nodes."""
         torch.manual_seed(5)
         for each in module.modules():
             if isinstance(each, nn.BatchNorm1d) and each.running_mean is not None and each.running_var is not None:
                 each.running_mean.normal_()
                 each.running_var.uniform_(0.5, 2)
-        self.example: Example = example_of(module.eval(), graph, nodes_of(None))
+        self.example: Example = example_of(module.eval(), graph, scored or nodes_of(None))
         probe = make_probe(self.example.graph, shape_of(self.example.graph), 0)
-        call, target = self.example.call, self.example.target
-        outputs = outputs_of(module, call, probe.graph, target, self.example.labels)
-        self.scorer = Scorer(module, call, outputs, target)
-        self.found: LayersRead = layers_of([self.scorer], probe.graph, self.example, layout_of(self.example.graph))
+        call, labels = self.example.call, self.example.labels
+        gives_rows = self.example.scored.gives_rows
+        self.scorers = [
+            Scorer(module, call, outputs_of(module, call, probe.graph, kind, labels, gives_rows=gives_rows), kind)
+            for kind in self.example.scored.types
+        ]
+        self.found: LayersRead = layers_of(self.scorers, probe.graph, self.example, layout_of(self.example.graph))
 
     @property
     def layers(self) -> LayersManifest:
@@ -77,16 +82,17 @@ class Read:
         tensors = {name: each.numpy() for name, each in self.found.tensors.items()}
         shapes = tensor_shapes(self.layers, schema, columns)
         assert {name: each.shape for name, each in tensors.items()} == shapes
-        network = LayersModule(self.layers, schema, columns).eval()
-        load_canonical(network, tensors)
         graph = GraphTensors(
             [features[kind] for kind in places.types], [edges[key] for key in places.relations],
             [_columns(payload[key]) if key in payload else {} for key in places.relations],
         )  # fmt: skip
-        wanted = self.scorer.scores(self.example.graph)
-        with torch.no_grad():
-            scores = network(graph)
-        np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+        for scorer in self.scorers:
+            network = LayersModule(self.layers, schema, columns, places.types.index(scorer.target)).eval()
+            load_canonical(network, tensors)
+            wanted = scorer.scores(self.example.graph)
+            with torch.no_grad():
+                scores = network(graph)
+            np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
         return self.layers
 
 

@@ -115,6 +115,27 @@ def test_convolutions(conv: ConvolutionManifest) -> None:
     check(LayersManifest((layer, layer), BEFORE, head=(DenseManifest(3),)))
 
 
+@pytest.mark.parametrize("knowledge", [JumpingKnowledge.LAST, JumpingKnowledge.CAT])
+def test_each_type_has_matrices_of_its_own_in_the_head(knowledge: JumpingKnowledge) -> None:
+    layer = LayerManifest(
+        tuple(msgspec.structs.replace(SAGE, relation=relation) for relation in range(len(SEVERAL.data.relations))),
+        own=True, activation=Activation.RELU,
+    )  # fmt: skip
+    head = (DenseManifest(5, activation=Activation.TANH), DenseManifest(3))
+    layers = LayersManifest((layer, layer), (), knowledge, head, head_reads_input=True, head_by_type=True)
+    check(layers, SEVERAL)
+    case, schema, items = case_of(np.random.default_rng(3), SEVERAL, layers), SEVERAL.data.schema, 1
+    of_items = LayersModule(layers, schema, SEVERAL.columns, scored=items).eval()
+    load_canonical(of_items, case.tensors)
+    program = program_of(layers, schema, SEVERAL.columns, (items,))
+    runner = LayersRunner(case.tensors, program, schema)
+    nodes = np.arange(schema.types[items].nodes)
+    found = ProgramScores(program, SEVERAL.as_programs_read, runner).scores(nodes + schema.first_nodes[items])
+    with torch.no_grad():
+        wanted = of_items(SEVERAL.tensors(torch.float32)).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_kinds_of_edges_have_convolutions_of_their_own() -> None:
     """RGCN: a mean and a matrix for each kind, beside the node's own row."""
     of_kinds = [

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from gnnserve_api.errors import InputError
-from gnnserve_worker.readers.files import read_tensor_file
+from gnnserve_worker.readers.files import read_tensor_file, read_weights_file
 
 
 class _Model(nn.Module):
@@ -56,6 +56,19 @@ def test_what_torch_saves_is_read(tmp_path: Path, name: str, protocol: int) -> N
     read = read_tensor_file(path)
 
     assert {key: one.tolist() for key, one in read.items()} == {key: one.tolist() for key, one in STATE.items()}
+
+
+def test_a_whole_module_says_of_its_modules_what_tensors_do_not(tmp_path: Path) -> None:
+    torch.save(MODEL, tmp_path / "module.pt")
+    torch.save(MODEL.state_dict(), tmp_path / "state.pt")
+
+    facts = read_weights_file(tmp_path / "module.pt").facts
+
+    assert {path: one.name for path, one in facts.items()} == {
+        "": "_Model", "conv": "Linear", "norm": "BatchNorm1d",
+    }  # fmt: skip
+    assert facts["norm"].attributes["eps"] == 1e-5
+    assert not read_weights_file(tmp_path / "state.pt").facts
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -74,7 +74,7 @@ def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningPr
 def _manifest(model: Model, schema: GraphSchema, columns: int, outputs: int) -> LayersManifest:
     return layers_manifest(
         schema, columns, outputs, model.before, model.layers or (), model.jumping_knowledge, model.head,
-        head_reads_input=model.head_reads_input,
+        head_reads_input=model.head_reads_input, head_by_type=model.head_by_type,
     )  # fmt: skip
 
 

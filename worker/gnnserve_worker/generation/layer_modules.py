@@ -518,8 +518,15 @@ class LayersModule(nn.Module):
         )
         written = [one[scored] for one in widths.written if scored in one]
         self.jumping = _JUMPING[layers.jumping_knowledge](written)
-        read = sum(written) if layers.jumping_knowledge is JumpingKnowledge.CAT else written[-1]
-        self.head = products_of(read + (columns[scored] if layers.head_reads_input else 0), layers.head)
+        is_cat = layers.jumping_knowledge is JumpingKnowledge.CAT
+        heads = nn.ModuleDict()
+        for kind in widths.written[-1] if layers.head_by_type else [scored]:
+            read = sum(one[kind] for one in widths.written if kind in one) if is_cat else widths.written[-1][kind]
+            heads[str(kind)] = products_of(read + (columns[kind] if layers.head_reads_input else 0), layers.head)
+        if layers.head_by_type:
+            self.heads = heads
+        else:
+            self.head = heads[str(scored)]
 
     def forward(self, graph: GraphTensors) -> torch.Tensor:
         """float [nodes of the type that is scored, outputs]"""
@@ -539,7 +546,8 @@ class LayersModule(nn.Module):
         rows = self.jumping(found or [states[self.scored]])
         if self.described.head_reads_input:
             rows = torch.cat([graph.features[self.scored], rows], dim=-1)
-        scores: torch.Tensor = self.head(rows)
+        head = self.heads[str(self.scored)] if self.described.head_by_type else self.head
+        scores: torch.Tensor = head(rows)
         return scores
 
     def _dropped(self, rows: torch.Tensor) -> torch.Tensor:

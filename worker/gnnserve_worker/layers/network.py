@@ -19,7 +19,7 @@ from gnnserve_worker.layers.dense import Product, Tensors, below, build_products
 from gnnserve_worker.layers.jumping import Jump, build_jump
 from gnnserve_worker.layers.lists import RelationLists
 from gnnserve_worker.layers.memory import RunMemory
-from gnnserve_worker.layers.shapes import needed_rows, stored_layers, widths_of
+from gnnserve_worker.layers.shapes import head_key, needed_rows, stored_layers, widths_of
 from gnnserve_worker.layers.stored import parts_of
 
 
@@ -70,7 +70,8 @@ class LayersNetwork:
     jump: Jump
     jumped: int
     """Outputs that it reads, those of the last layers."""
-    head: tuple[Product, ...]
+    heads: Mapping[int, tuple[Product, ...]]
+    """Of each type that the last layer writes."""
     head_reads_input: bool
     needed: Callable[[tuple[int, ...]], tuple[frozenset[int], ...]]
     """Types whose rows are needed before and behind each layer, for those that are wanted."""
@@ -98,7 +99,10 @@ class LayersNetwork:
             ),
             build_jump(layers.jumping_knowledge, below(tensors, "jumping")),
             1 if layers.jumping_knowledge is JumpingKnowledge.LAST else max(1, all_layers),
-            build_products(layers.head, below(tensors, "head")),
+            {
+                type_: build_products(layers.head, below(tensors, head_key(layers, type_)))
+                for type_ in widths.written[-1]
+            },
             layers.head_reads_input,
             needed,
             None if stored is UNSET else {row.type: row for row in stored.rows},
@@ -141,11 +145,12 @@ class LayersNetwork:
     ) -> NodeOutputs:
         rows = [_in_order(each[type_][:seeds], memory) for each in written if type_ in each]
         given = self.jump(rows[-self.jumped :], memory)
-        if not self.head:
+        head = self.heads[type_]
+        if not head:
             return NodeOutputs(given, rows[-2] if len(rows) > 1 else given)
         read = given
         if self.head_reads_input:
             features = of_sample[type_][:seeds]
             read = memory.rows(seeds, features.shape[1] + given.shape[1])
             np.concatenate([features, given], axis=1, out=read)
-        return NodeOutputs(run_products(self.head, read, memory), given)
+        return NodeOutputs(run_products(head, read, memory), given)

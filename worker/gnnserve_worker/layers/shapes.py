@@ -121,12 +121,18 @@ def tensor_shapes(
     for place, (layer, of_layer) in enumerate(zip(layers.layers, widths.layers, strict=True)):
         shapes |= _shapes_of_layer(f"layers.{place}", layer, of_layer, widths.inputs, schema)
     # Types that the head is of are as wide as each other.
-    last = widths.written[-1]
-    read = _columns_jumped(layers, widths, next(iter(last)))
+    first, *_ = last = widths.written[-1]
     if layers.jumping_knowledge is JumpingKnowledge.LSTM:
-        shapes |= _shapes_of_lstm(len(widths.written), read)
-    beside = widths.features[next(iter(last))] if layers.head_reads_input else 0
-    return {**shapes, **products_shapes("head", layers.head, beside + read)}
+        shapes |= _shapes_of_lstm(len(widths.written), _columns_jumped(layers, widths, first))
+    for type_ in last if layers.head_by_type else [first]:
+        beside = widths.features[type_] if layers.head_reads_input else 0
+        shapes |= products_shapes(head_key(layers, type_), layers.head, beside + _columns_jumped(layers, widths, type_))
+    return shapes
+
+
+def head_key(layers: LayersManifest, type_: int) -> str:
+    """Beginning of the keys of the head's tensors for rows of a type."""
+    return f"heads.{type_}" if layers.head_by_type else "head"
 
 
 def output_columns(
@@ -354,6 +360,8 @@ def _problems_behind(layers: LayersManifest, widths: NetworkWidths, schema: Grap
         if layers.jumping_knowledge is not JumpingKnowledge.CAT and len(wide) > 1:
             listed = ", ".join(str(each[classified]) for each in written)
             yield f"jumpingKnowledge: {layers.jumping_knowledge} is of layers of one width, and theirs are {listed}"
+    if layers.head_by_type and not layers.head:
+        yield "head: it is empty, and headByType is of a head; give its products"
     if layers.head_reads_input and not layers.head:
         yield "head: it is empty, and headReadsInput is of a head; give its products"
     if layers.head_reads_input and classified not in widths.features:

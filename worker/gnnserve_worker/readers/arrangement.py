@@ -23,6 +23,7 @@ from gnnserve_api.files.layers import (
 from gnnserve_worker.models.layer_kind import LINEAR
 from gnnserve_worker.readers.convolutions import FoundConvolution, convolution_of
 from gnnserve_worker.readers.description import CheckpointDescription, CheckpointLayer
+from gnnserve_worker.readers.facts import CLASSES, with_facts
 from gnnserve_worker.readers.kinds import JUMPING, KINDS
 from gnnserve_worker.readers.names import (
     EVERYWHERE,
@@ -237,8 +238,11 @@ def _put_layers(found: Arrangement, groups: Sequence[ModuleGroup], stated: State
 
 
 def _convolution(module: CheckpointLayer, kinds: Sequence[Convolution]) -> FoundConvolution | None:
-    """As the kind that is stated where the module may be several."""
-    return next((one for kind in kinds if (one := convolution_of(module, kind)) is not None), convolution_of(module))
+    """As the kind that is stated, or that its class is, where the module may be several."""
+    named = CLASSES.get(module.facts.name)
+    wanted = [*kinds, *([] if named is None else [named])]
+    found = next((one for kind in wanted if (one := convolution_of(module, kind)) is not None), convolution_of(module))
+    return found if found is None or not module.facts.attributes else with_facts(found, module.facts)
 
 
 def _follows(places: Sequence[LayerPlace]) -> bool:

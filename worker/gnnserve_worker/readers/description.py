@@ -6,8 +6,9 @@ Nothing is computed, and nothing of torch_geometric is imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from gnnserve_worker.models.layer_kind import LINEAR, LayerKind, Shapes
 from gnnserve_worker.readers.kinds import KINDS
@@ -19,6 +20,16 @@ _RELATION = re.compile(r"<?(?P<source>.+?)_{2,3}(?P<name>.+?)_{2,3}(?P<target>[^
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """What a file says of a module beside its tensors."""
+
+    name: str = ""
+    """Name of its class."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Those that are numbers, texts, or lists of these."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointLayer:
     """A layer of a file."""
 
@@ -27,6 +38,7 @@ class CheckpointLayer:
     kind: LayerKind
     shapes: Shapes
     """By the names within the layer."""
+    facts: ModuleFacts = ModuleFacts()
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -103,8 +115,8 @@ def _widths(layer: CheckpointLayer) -> tuple[int, int] | None:
     return (matrices[0][1], matrices[-1][0]) if matrices else None
 
 
-def describe(shapes: Shapes) -> CheckpointDescription:
-    """The layers of a file, in the order of the numbers in their names."""
+def describe(shapes: Shapes, facts: Mapping[str, ModuleFacts] = {}) -> CheckpointDescription:
+    """The layers of a file, in the order of the numbers in their names. `facts`: by the paths of modules."""
     layers: list[CheckpointLayer] = []
     left = dict(shapes)
     for prefix in _prefixes(shapes):
@@ -113,7 +125,7 @@ def describe(shapes: Shapes) -> CheckpointDescription:
         kind = next((one for one in KINDS if one.matches(within)), None)
         if kind is None:
             continue
-        layers.append(CheckpointLayer(prefix, kind, within))
+        layers.append(CheckpointLayer(prefix, kind, within, facts.get(prefix, ModuleFacts())))
         for name in within:
             del left[start + name]
     layers.sort(key=lambda one: _by_numbers(one.name))

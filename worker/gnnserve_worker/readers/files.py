@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import safetensors
 
 from gnnserve_api.errors import InputError
+from gnnserve_worker.readers.description import ModuleFacts
 from gnnserve_worker.readers.misfit import MisfitError
-from gnnserve_worker.readers.torch_files import RefusedArchiveError, read_torch_archive, widen_bfloat16
+from gnnserve_worker.readers.torch_files import RefusedArchiveError, read_torch_modules, widen_bfloat16
 
 _HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
 _ARCHIVE = b"PK\x03\x04"
@@ -21,22 +23,37 @@ _COUNTERS = ("num_batches_tracked", "n_averaged")
 _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
+@dataclass(frozen=True, slots=True)
+class WeightsFile:
+    tensors: Mapping[str, np.ndarray]
+    """float32"""
+    facts: Mapping[str, ModuleFacts]
+    """By the paths of modules; empty: the file has tensors alone."""
+
+
 def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a safetensors file, or of an archive of torch.save, which is read as data. InputError: it is
     neither, or has other than finite numbers."""
+    return dict(read_weights_file(path).tensors)
+
+
+def read_weights_file(path: Path) -> WeightsFile:
+    """The same, with what an archive of a whole module says of its modules. InputError as above."""
     try:
         data = path.read_bytes()
-        return parse_torch_archive(data) if data.startswith(_ARCHIVE) else parse_safetensors(data)
+        return parse_torch_archive(data) if data.startswith(_ARCHIVE) else WeightsFile(parse_safetensors(data), {})
     except OSError as error:
         raise InputError("FILE", f"{path} cannot be read: {error.strerror}", "give a file of weights") from error
     except MisfitError as error:
         raise InputError("FILE", f"{path}: {error.problem}", error.remedy) from error.__cause__
 
 
-def parse_torch_archive(data: bytes) -> dict[str, np.ndarray]:
+def parse_torch_archive(data: bytes) -> WeightsFile:
     """MisfitError: it is no archive of tensors, or they are not of finite numbers."""
     try:
-        return _checked({key: _as_float32(tensor) for key, tensor in read_torch_archive(data).items()})
+        tensors, modules = read_torch_modules(data)
+        facts = {path: ModuleFacts(name, attributes) for path, (name, attributes) in modules.items()}
+        return WeightsFile(_checked({key: _as_float32(tensor) for key, tensor in tensors.items()}), facts)
     except RefusedArchiveError as error:
         raise MisfitError(f"looks like a file of torch.save, and {error}", _HOW_TO_WRITE) from error
 

@@ -25,7 +25,7 @@ from gnnserve_api.files.layers import (
 from gnnserve_api.files.programs import RelationKey
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.readers.arrangement import Arrangement, LayerPlace, ProductPlace, Stated, arrange, scoped
-from gnnserve_worker.readers.description import CheckpointDescription, describe
+from gnnserve_worker.readers.description import CheckpointDescription, ModuleFacts, describe
 from gnnserve_worker.readers.names import EVERYWHERE
 from gnnserve_worker.readers.parts import Assumption, Taken, TakenTensors, shapes_of, spread, taken, zeros
 
@@ -88,14 +88,20 @@ class ReadLayers:
         return {key: one.of(of_file) for key, one in self.taken.items()}
 
 
-def read_layers(tensors: Mapping[str, np.ndarray], schema: GraphSchema | None = None) -> ReadLayers:
-    """What a file looks like. `schema`: of the graph that it is for; None: it is not known."""
-    return read_shapes(shapes_of(tensors), schema)
+def read_layers(
+    tensors: Mapping[str, np.ndarray], schema: GraphSchema | None = None, facts: Mapping[str, ModuleFacts] = {}
+) -> ReadLayers:
+    """What a file looks like. `schema`: of the graph that it is for; None: it is not known. `facts`: what the file says
+    of its modules, by their paths."""
+    return read_shapes(shapes_of(tensors), schema, facts=facts)
 
 
-def read_shapes(shapes: Shapes, schema: GraphSchema | None = None, stated: Stated = Stated()) -> ReadLayers:  # noqa: B008
+def read_shapes(
+    shapes: Shapes, schema: GraphSchema | None = None, stated: Stated = Stated(),  # noqa: B008
+    facts: Mapping[str, ModuleFacts] = {},
+) -> ReadLayers:  # fmt: skip
     """The same by the shapes of its tensors. `stated`: what is known of the network."""
-    description = describe(without_copies(shapes))
+    description = describe(without_copies(shapes), facts)
     found = arrange(description, () if schema is None else [kind.name for kind in schema.types], stated)
     names = _names_in(found) if schema is None else GraphNames.of(schema)
     writer = _Writer(found, names)

@@ -60,6 +60,8 @@ class _Tensor:
 class _Object:
     """An object of some class, with the state that the file gives it."""
 
+    name: str = ""
+    """Module and name of its class."""
     state: Any = None
 
 
@@ -70,15 +72,18 @@ class _Mark:
 _MARK = _Mark()
 
 
-def read_torch_archive(data: bytes) -> dict[str, np.ndarray]:
+def read_torch_modules(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, dict[str, Any]]]]:
     """The tensors of the state dict in an archive, in the order of the file: of its own, of one under a key such as
-    `state_dict`, or of a whole module. bfloat16 comes as float32, others with the file's dtype. RefusedArchiveError: it
-    has none, or is damaged."""
+    `state_dict`, or of a whole module. bfloat16 comes as float32, others with the file's dtype. Beside them, of a whole
+    module, the class of each module in it by its path, with the attributes that are numbers, texts or lists of these.
+    RefusedArchiveError: it has no tensors, or is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             root = _checked_root(archive)
-            found = _state_dict(_Interpreter(archive.read(f"{root}data.pkl")).run())
-            return {key: _numbers(tensor, archive, root) for key, tensor in found.items()}
+            found, module = _state_dict(_Interpreter(archive.read(f"{root}data.pkl")).run())
+            return {key: _numbers(tensor, archive, root) for key, tensor in found.items()}, dict(
+                _modules(module, "", 0)
+            )
     except RefusedArchiveError:
         raise
     # The file is cut off, no archive, or malicious.
@@ -126,20 +131,23 @@ def _numbers(tensor: _Tensor, archive: zipfile.ZipFile, root: str) -> np.ndarray
 # --- which of what a file has is the state dict
 
 
-def _state_dict(found: Any) -> dict[str, _Tensor]:
+def _state_dict(found: Any) -> tuple[dict[str, _Tensor], Any]:
+    """And the module that it is of, where it is of one."""
     candidates = list(_candidates(found, "", 0))
     if not candidates:
         raise RefusedArchiveError("it has no tensors under names, as a state dict has them")
-    _, best = max(candidates, key=lambda one: (not any(word in one[0].lower() for word in _AVERAGES), len(one[1])))
-    return best
+    _, best, module = max(
+        candidates, key=lambda one: (not any(word in one[0].lower() for word in _AVERAGES), len(one[1]))
+    )
+    return best, module
 
 
-def _candidates(found: Any, path: str, depth: int) -> Iterator[tuple[str, dict[str, _Tensor]]]:
-    """State dicts, each with the keys that lead to it."""
+def _candidates(found: Any, path: str, depth: int) -> Iterator[tuple[str, dict[str, _Tensor], Any]]:
+    """State dicts, each with the keys that lead to it, and the module that it is of."""
     if isinstance(found, _Object):
         tensors = dict(_of_module(found, "", 0))
         if tensors:
-            yield path, tensors
+            yield path, tensors, found
         elif isinstance(found.state, dict):
             yield from _candidates(found.state, path, depth)
         return
@@ -147,7 +155,7 @@ def _candidates(found: Any, path: str, depth: int) -> Iterator[tuple[str, dict[s
         return
     tensors = {key: value for key, value in found.items() if isinstance(key, str) and isinstance(value, _Tensor)}
     if tensors:
-        yield path, tensors
+        yield path, tensors, None
     for key, value in found.items():
         yield from _candidates(value, f"{path}.{key}", depth + 1)
 
@@ -163,6 +171,22 @@ def _of_module(found: Any, start: str, depth: int) -> Iterator[tuple[str, _Tenso
                 yield f"{start}{name}", tensor
     for name, module in (state.get("_modules") or {}).items():
         yield from _of_module(module, f"{start}{name}.", depth + 1)
+
+
+def _modules(found: Any, path: str, depth: int) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    """Class and plain attributes of a module and of those in it."""
+    state = found.state if isinstance(found, _Object) else None
+    if not isinstance(state, dict) or depth > 32:
+        return
+    plain = {key: value for key, value in state.items() if isinstance(key, str) and _is_plain(value)}
+    yield path, (found.name.rpartition(" ")[2], plain)
+    for name, module in (state.get("_modules") or {}).items():
+        yield from _modules(module, f"{path}.{name}" if path else str(name), depth + 1)
+
+
+def _is_plain(value: Any) -> bool:
+    items = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(one, bool | int | float | str) for one in items)
 
 
 # --- the pickle
@@ -239,7 +263,7 @@ def _call(name: Any, arguments: Any, *_: Any) -> Any:
         return arguments[0]
     if text == "torch Size":
         return tuple(arguments[0])
-    return _Object()
+    return _Object(text)
 
 
 def _storage(described: Any) -> _Storage:
