@@ -201,13 +201,13 @@ class SoftmaxStep(Enum):
     """How far the softmax over the edges that each node reads has come."""
 
     LARGEST = auto()
-    """Of each node."""
+    """Number of each node."""
     LARGEST_OF_EDGES = auto()
     SHIFTED = auto()
     """Scores less the largest, which gives the same shares."""
     EXPONENTIAL = auto()
     TOTAL = auto()
-    """Of each node."""
+    """Number of each node."""
     TOTAL_OF_EDGES = auto()
     SHARES = auto()
 

@@ -71,7 +71,7 @@ class LayersNetwork:
     jumped: int
     """Outputs that it reads, those of the last layers."""
     heads: Mapping[int, tuple[Product, ...]]
-    """Of each type that the last layer writes."""
+    """Products of the head, by each type that the last layer writes."""
     head_reads_input: bool
     needed: Callable[[tuple[int, ...]], tuple[frozenset[int], ...]]
     """Types whose rows are needed before and behind each layer, for those that are wanted."""

@@ -21,7 +21,7 @@ _RELATION = re.compile(r"<?(?P<source>.+?)_{2,3}(?P<name>.+?)_{2,3}(?P<target>[^
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """What a file says of a module beside its tensors."""
+    """Class and attributes that a file tells of a module, beside its tensors."""
 
     name: str = ""
     """Name of its class."""

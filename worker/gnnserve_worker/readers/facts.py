@@ -39,7 +39,7 @@ class _Fact:
     """Meaning of an attribute."""
 
     field: str
-    """Of a `ConvolutionManifest`."""
+    """Name of a field of `ConvolutionManifest`."""
     read: Callable[[Any], Any]
     """The field's value; ValueError, TypeError or KeyError: the attribute has another one than its kind does."""
 
