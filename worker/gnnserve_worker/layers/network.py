@@ -89,6 +89,8 @@ class LayersNetwork:
         def needed(wanted: tuple[int, ...]) -> tuple[frozenset[int], ...]:
             return needed_rows(layers, schema, wanted)
 
+        keys = {type_: head_key(layers, type_) for type_ in widths.written[-1]}
+        heads = {key: build_products(layers.head, below(tensors, key)) for key in set(keys.values())}
         stored = layers.stored
         all_layers = len(layers.layers) + stored_layers(layers)
         return LayersNetwork(
@@ -99,10 +101,7 @@ class LayersNetwork:
             ),
             build_jump(layers.jumping_knowledge, below(tensors, "jumping")),
             1 if layers.jumping_knowledge is JumpingKnowledge.LAST else max(1, all_layers),
-            {
-                type_: build_products(layers.head, below(tensors, head_key(layers, type_)))
-                for type_ in widths.written[-1]
-            },
+            {type_: heads[key] for type_, key in keys.items()},
             layers.head_reads_input,
             needed,
             None if stored is UNSET else {row.type: row for row in stored.rows},

@@ -68,8 +68,9 @@ def one_layer(
     over_features = msgspec.structs.replace(layers, layers=())
     read = stored(layers, schema, columns, number - 1, wanted) if number else over_features
     return msgspec.structs.replace(
-        read, layers=read.layers[:1], jumping_knowledge=JumpingKnowledge.LAST, head=(), head_reads_input=False
-    )
+        read, layers=read.layers[:1], jumping_knowledge=JumpingKnowledge.LAST, head=(), head_reads_input=False,
+        head_by_type=False,
+    )  # fmt: skip
 
 
 def tensors_behind(
