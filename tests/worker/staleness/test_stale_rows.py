@@ -44,6 +44,14 @@ def test_the_worst_are_found_first_and_as_many_as_are_wanted() -> None:
     assert rows.worst(10).tolist() == [4, 1, 3]
 
 
+def test_of_rows_that_are_read_the_stale_ones_are_found_once_each() -> None:
+    rows, read = StaleRows(10), np.array([4, 9, 12, 4, 2])
+    marked(rows, {1: 0.1, 2: 0.9, 4: 0.3})
+    for _ in range(2):
+        assert rows.among(read, read.astype(np.int32), np.array([1])).tolist() == [4, 2, 1]
+    assert rows.among(np.array([3])).tolist() == []
+
+
 def test_errors_are_1_at_most() -> None:
     rows = StaleRows(4)
     for _ in range(3):

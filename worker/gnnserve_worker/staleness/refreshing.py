@@ -18,7 +18,6 @@ from enum import StrEnum
 import numpy as np
 
 from gnnserve_api.limits import RefreshBudget
-from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.models.stored_layers import MakesLayer, parts_of
 from gnnserve_worker.parallel import map_parallel
@@ -30,8 +29,8 @@ from gnnserve_worker.tables.table import Table
 TURN_US = 500.0
 """Time of a turn in which the worst rows are refreshed, unless one row takes longer."""
 _MOST_IN_TURN = 256
-_FEW = 16
-"""Rows that are made at a time where time is limited: it is looked at between them."""
+_FEW, _LOOKS = 32, 4
+"""Rows that are made at a time, at least; and how often the time is looked at, about, where it is limited."""
 _ROW_ENTRIES = 64
 """Entries of a list that take as long as the rest of a row."""
 _FIRST_NS = 20.0
@@ -114,13 +113,15 @@ class Refreshing:
         if self.is_any_stale:
             self.on_marked()
 
-    def refresh_read(self, layer: StaleLayer, nodes: np.ndarray) -> int:
-        """Refresh the rows of these nodes (int64, in any order) that pay most, before they are read; how many."""
-        nodes = nodes[nodes < len(layer.rows.errors)]
-        stale = distinct((nodes[layer.rows.errors[nodes] > 0],))
+    def would_refresh(self, layer: StaleLayer) -> bool:
+        """Whether a batch that reads the layer may have rows of it refreshed before."""
+        return layer.rows.count > 0 and (self.budget is None or self.budget.rows > 0)
+
+    def refresh_read(self, layer: StaleLayer, *read: np.ndarray) -> int:
+        """Refresh the rows that pay most of those that are read (nodes, int32 or int64, in any order); how many."""
+        stale, budget = layer.rows.among(*read), self.budget
         if not len(stale):
             return 0
-        budget = self.budget
         if budget is None:
             return self._refresh(layer, stale, None, RefreshedBy.REQUEST)
         chosen = stale[choose(layer.rows.errors[stale], budget.rows)]
@@ -144,8 +145,10 @@ class Refreshing:
         return np.asarray((_ROW_ENTRIES + self._entries_of(nodes)) * (self._entry_ns / 1000))
 
     def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
-        """Entries of all lists of each node: float64 [nodes]."""
+        """Entries of all lists of each node: a number each [nodes]."""
         places = self._graph.places
+        if places.has_one_list_each:
+            return self._graph.lists.lengths(nodes)
         of_lists = np.repeat(np.arange(len(nodes)), places.slots[places.kinds_of(nodes)])
         return np.bincount(of_lists, self._graph.lists.lengths(places.lists_of(nodes)), len(nodes))
 
@@ -154,15 +157,15 @@ class Refreshing:
         further ones are begun; None: all are made, on all threads."""
         began_s = time.perf_counter()
         made = 0
-        step = len(nodes) if most_us is None else _FEW
-        for start in range(0, len(nodes), max(1, step)):
+        step = max(_FEW, len(nodes) if most_us is None else len(nodes) // _LOOKS)
+        for start in range(0, len(nodes), step):
             part = nodes[start : start + step]
             self._make(layer, part)
             made += len(part)
             if most_us is not None and (time.perf_counter() - began_s) * 1e6 >= most_us:
                 break
         took_s = time.perf_counter() - began_s
-        if made:
+        if made >= 2 * _FEW:  # what a call takes says little of a row
             self._learn(nodes[:made], took_s)
         count = self.counts[by]
         count.rows += made
@@ -179,9 +182,8 @@ class Refreshing:
         """Make rows of a layer, once those are right that they are made of."""
         if layer.number > 2:
             below = self.layers[layer.number - 3]
-            read = distinct((nodes, self._graph.lists.of(self._graph.places.lists_of(nodes))))
-            stale = read[below.rows.errors[read] > 0]
-            if len(stale):
+            read = self._graph.lists.of(self._graph.places.lists_of(nodes))
+            if len(stale := below.rows.among(nodes, read)):
                 self._make(below, stale)
         parts = parts_of(nodes)
         map_parallel(lambda place: _make_part(layer, parts[place]), len(parts))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.kernels.primitives import scratch_for
 from gnnserve_worker.tables.growing import empty_growing
 
 _LISTS = 24
@@ -33,9 +34,13 @@ class StaleRows:
         """The next one and the one before in its list, as their number + 1; 0: none."""
         self._heads = np.zeros(_LISTS, np.int32)
         self._count, self._sum = np.zeros(1, np.int64), np.zeros(1, np.float64)
+        self._is_found = empty_growing((rows,), np.bool_)
+        """As of `_find_among`; False between its calls."""
+        self._found = np.empty(0, np.int64)
         self._lock = threading.Lock()
         self._is_held = False
         # No request is to wait until these are compiled.
+        self.among(np.zeros(0, np.int64), np.zeros(0, np.int32))
         self.clear(np.zeros(0, np.int64))
         self.worst(0)
 
@@ -77,6 +82,17 @@ class StaleRows:
         with self._lock:
             if not self._is_held:
                 _clear(self.errors, self._next, self._before, self._heads, self._count, self._sum, nodes)
+
+    def among(self, *parts: np.ndarray) -> np.ndarray:
+        """The stale ones of these rows (int32 or int64, in any order), each once: int64. Numbers of other rows than
+        there may be are passed over. For one thread at a time."""
+        self._found = scratch_for(self._found, sum(map(len, parts)))
+        count = 0
+        for nodes in parts:
+            count = _find_among(self.errors, nodes, self._is_found, self._found, count)
+        found = self._found[:count].copy()
+        self._is_found[found] = False
+        return found
 
     def worst(self, most: int) -> np.ndarray:
         """Rows whose errors are the largest, to a power of two: int64, at most `most`. None while marks are held, since
@@ -147,6 +163,20 @@ def _clear(
             errors[node] = 0
             count[0] -= 1
             total[0] -= error
+
+
+@kernel
+def _find_among(
+    errors: np.ndarray, nodes: np.ndarray, is_found: np.ndarray, found: np.ndarray, count: int
+) -> int:  # fmt: skip
+    """Returns how many are found then."""
+    for i in range(len(nodes)):
+        node = nodes[i]
+        if node < len(errors) and errors[node] > 0 and not is_found[node]:
+            is_found[node] = True
+            found[count] = node
+            count += 1
+    return count
 
 
 @kernel
