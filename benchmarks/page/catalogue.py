@@ -41,6 +41,7 @@ MODULES: Mapping[str, str] = {
     "shared_worker": "benchmarks.load.shared_worker",
     "simulation": "benchmarks.load.simulation",
     "soak": "benchmarks.load.soak",
+    "staleness": "benchmarks.staleness.staleness",
     "startup": "benchmarks.starts.startup",
     "sweep": "benchmarks.answers.sweep",
     "tracing": "benchmarks.answers.tracing",

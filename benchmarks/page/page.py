@@ -42,7 +42,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Accuracy": (
         "generation", "ranking", "frontier", "channels", "cascade", "links", "live_accuracy",
     ),
-    "Graphs that change": ("unseen", "updates", "updates_faults", "recommend"),
+    "Graphs that change": ("unseen", "updates", "staleness", "updates_faults", "recommend"),
     "Data and starts": ("import", "startup"),
     "Clusters": ("cluster", "fleet", "faults", "chaos"),
 }  # fmt: skip

@@ -39,9 +39,57 @@ def _applied(found: Mapping[str, Any]) -> str:
 
 
 def _kept(rate: Mapping[str, Any]) -> str:
-    exact = " and ".join(f"stored{layer}" for layer in range(1, rate.get("layers", 1) + 1))
-    kept = f"{exact} exact" if rate["stored"] else "without stored1"
+    stored = [f"stored{layer}" for layer in range(1, rate.get("layers", 1) + 1)]
+    exact, stale = (stored[:1], stored[1:]) if rate.get("stale") else (stored, [])
+    kept = f"{' and '.join(exact)} exact" if rate["stored"] else "without stored1"
+    kept += f", {' and '.join(stale)} marked as stale" if stale else ""
     return f"{kept}, nodes by degree" if rate["by_degree"] else kept
+
+
+@figures("staleness")
+def staleness(found: Any) -> str:
+    """Differing answers by rule, times of requests, changes per second."""
+    return paragraphs(_differing(found), _times(found), *([_applied(found)] if "shapes" in found else []))
+
+
+def _differing(found: Mapping[str, Any]) -> str:
+    measured = found.get("differences", [])
+    rules = [*dict.fromkeys(rule for one in measured for rule in one["by_rule"])]
+    return table(
+        (
+            "differing answers, %", "changes", "scores stored", "none made anew",
+            *(f"{rule}, 5 / 20 %" for rule in rules), "rank correlation",
+        ),
+        (
+            (
+                f"{one['graph']}, {one['layers']} layers, {one['aggregation']}",
+                one["scene"],
+                "" if one["scores_stored"] is None else f"{one['scores_stored']:.2f}",
+                f"{one['by_rule'][rules[0]][0]:.2f}",
+                *(f"{one['by_rule'][rule][1]:.2f} / {one['by_rule'][rule][2]:.2f}" for rule in rules),
+                f"{one['rank_correlation']:.2f}",
+            )
+            for one in measured
+        ),
+    )  # fmt: skip
+
+
+def _times(found: Mapping[str, Any]) -> str:
+    return table(
+        ("requests, three layers", "nodes", "stale rows made anew, %", "rows", "p50, µs", "differing answers, %"),
+        (
+            (
+                f"{costs['graph']}, {one['variant']}",
+                f"{one['seeds']:,}",
+                "none is stale" if one["share"] is None else f"{100 * one['share']:g}",
+                f"{one['rows_made']:,.0f}",
+                f"{one['p50_us']:,.0f}",
+                f"{one['differing']:.2f}",
+            )
+            for costs in found.get("costs", [])
+            for one in costs["costs"]
+        ),
+    )
 
 
 def _durable(found: Mapping[str, Any]) -> str:

@@ -13,15 +13,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 from tests.support.changes.fake_updates import FakeUpdates
+from tests.support.changes.stale_layers import Scene
 from tests.support.pages.browser import Browser, browser
 from tests.support.pages.contrasts import CONTRASTS
 from tests.support.serving.secured_worker import started
-from tests.support.serving.serving import CLASSES, FakeWorker, running
+from tests.support.serving.serving import CLASSES, FakeWorker, running, service
 from tests.support.serving.slow_worker import PROFILE, SlowWorker, slow_worker
 
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 
@@ -286,6 +289,19 @@ def test_the_page_tells_offset_and_staleness_where_the_graph_changes(tab: Browse
         updates.append(changes=1200)
         behind = "offset 1 of 2, 1,200 changes and 0.250 s behind. The log cannot be followed or written now."
         tab.wait_for(f"{told}.includes('{behind}')")
+
+
+def test_the_page_tells_how_stale_stored_layers_are(tab: Browser, tmp_path: Path) -> None:
+    never = RefreshBudget(rows=0, background_permille=0)
+    scene = Scene(tmp_path, never)
+    scene.change(4)
+    (layer,) = scene.living.refreshing.layers
+    table = service().spec.routing_table(scene.served.manifest.revision)
+    with started(NO_CREDENTIALS) as running:
+        running.served.switch(scene.served, msgspec.structs.replace(table, refresh=never), 0.0)
+        tab.open(f"http://127.0.0.1:{running.port}/")
+        told = f" Stored layers: {layer.rows.count} rows are stale; their estimated errors add up to "
+        tab.wait_for(f"document.querySelector('#why').textContent.includes('{told}')")
 
 
 def test_the_page_tells_how_edges_of_changes_count(tab: Browser) -> None:
