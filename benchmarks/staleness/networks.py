@@ -67,7 +67,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a network is trained on."""
+    """Inputs, labels and splits that a network is trained on."""
 
     inputs: tuple[torch.Tensor | None, ...]
     """float32 [nodes, columns] of each type; None: its nodes have embeddings that are learnt."""

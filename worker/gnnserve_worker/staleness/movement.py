@@ -1,10 +1,9 @@
 """Movement of rows of stored layers by a group of changes: an estimate of how far each row is from what it would be.
 
 A row moves by the share of its neighbours that came or left, and by what the rows that it reads have moved, each as
-the layer weighs it: a neighbour's part of a mean, or GCN's weight of it. OMEGA ("OMEGA: A Low-Latency GNN Serving
-System for Large Graphs", section 4) ranks rows by how many of their neighbours are new; the share of changed
-in-neighbours picks nearly the rows that the true error would. All of it takes time in proportion to the entries of
-lists that the changes reach.
+the layer weighs it: a neighbour's part of a mean, or GCN's weight of it. OMEGA, section 4, ranks rows by how many of
+their neighbours are new; the share of changed in-neighbours picks nearly the rows that the true error would. All of it
+takes time in proportion to the entries of lists that the changes reach.
 """
 
 from __future__ import annotations

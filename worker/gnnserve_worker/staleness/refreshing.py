@@ -3,8 +3,7 @@ while nothing else is computed.
 
 A layer behind the first has a mark for each row that a change has moved (`movement.py`). A row is made anew from all
 neighbours of its node as generation made it, once the rows of the layer below that it reads are right themselves, so
-that a row without a mark is exact. Whoever refreshes keeps predictions and changes from the revision's arrays
-meanwhile.
+that a row without a mark is exact. Predictions and changes are kept from the revision's arrays meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _LEARNT = 0.2
 
 
 class RefreshedBy(StrEnum):
-    """What rows were refreshed for."""
+    """Reason for which rows were refreshed."""
 
     REQUEST = "request"
     """A batch that read them."""
