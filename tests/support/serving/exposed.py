@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.profiles import revision_manifest
@@ -24,6 +27,10 @@ from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.metrics import metrics as serving
 from gnnserve_worker.serving.metrics.canary_metrics import CanarySample
+from gnnserve_worker.staleness.refreshing import Refreshing
+
+if TYPE_CHECKING:
+    from gnnserve_worker.graph.living_graph import LivingGraph
 
 ON_GPU = DeviceStats(
     "NVIDIA H200", memory_bytes={"graph": 4, "tables": 3, "cache": 2, "weights": 1}, memory_budget_bytes=16, hits=9,
@@ -35,6 +42,10 @@ OF_PROGRAM = ProgramStats(
     answered=5, failed=4, run_s=0.5, restarts=dict.fromkeys(ProgramFailure, 1), problem="ended its process"
 )
 """What a worker whose model is a program tells of it."""
+
+
+STALE = Refreshing(cast("LivingGraph", SimpleNamespace(is_gone=np.zeros(3, np.bool_))), [()])
+"""Stored layers that may be stale: the second alone."""
 
 
 def watched() -> AccuracyWatch:
@@ -72,6 +83,7 @@ def worker_metrics() -> bytes:
     metrics.watch_programs(lambda: OF_PROGRAM)
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
+    metrics.watch_stale(lambda: STALE)
     sample = canary_sample(metrics)
     metrics.watch_canary(lambda: sample)
     return metrics.render()
