@@ -83,11 +83,10 @@ def _variants_of_products(spec: _Spec) -> Variants:
 
 
 def _space_of_program(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
-    """Storages of what it reads, fewer neighbours than it reads, layers that are listed over one type, and perceptrons
-    that learn its scores."""
+    """Storages of what it reads, fewer neighbours than it reads, layers that are listed, and perceptrons that learn its
+    scores."""
     program, model = spec.model.program, spec.model
-    is_stored = spec.graph.source.typed is None and not model.reads_one_row
-    layers = tuple(range(1, len(model.layers or ()) + 1)) if is_stored else ()
+    layers = tuple(range(1, len(model.layers or ()) + 1))
     fanouts = smaller_fanouts(model.fanouts) if program is None else fewer_neighbours(program)
     return SearchSpace(spec.variants, factors=(1,), layers=layers, fanouts=fanouts, hops=_one_row_hops(spec))
 

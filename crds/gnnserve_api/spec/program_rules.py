@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gnnserve_api.spec.rules import Rule, all_empty, rule, rule_of_each
-from gnnserve_api.spec.source_kinds import SEVERAL_TYPES
 
 _PROGRAM = "has(self.model.program)"
 
@@ -69,13 +68,6 @@ layers_are_stored_as_generated = rule(
     "!has(self.model.layers) || !has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges",
     "variants.storedFollowChanges must be left out with model.layers, whose stored layers hold for the graph as it was "
     "generated",
-)
-
-
-layers_are_stored_over_one_type = SEVERAL_TYPES.rule(
-    f"!has(self.model.layers) || {all_empty('self.variants.stored')}",
-    "variants.stored must be left out with model.layers and graph.source.typed: layers are stored where nodes are of "
-    "one type",
 )
 
 

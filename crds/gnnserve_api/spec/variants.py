@@ -146,7 +146,7 @@ class Variants(ApiModel):
     network, with the second layer's product stored, and samples the first of model.fanouts alone. The last layer's
     output is the scores: a row for each seed. Computed over all neighbours, so that answers differ from those of x1,
     which samples them. Only stored1 answers requests with an overlay, and none gives embeddings. Those of
-    model.layers, over one type, answer about the graph as it was generated alone. Empty: none."""
+    model.layers answer about the graph as it was generated alone. Empty: none."""
 
     stored_follow_changes: bool = False
     """Whether layers of `stored` behind the first follow changes of the graph (`spec.updates`), as stored1 always does.

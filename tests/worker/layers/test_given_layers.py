@@ -22,6 +22,8 @@ from tests.support.programs.generated_programs import (
     NODES,
     ProgramWorker,
 )
+from tests.support.programs.program_types import USERS
+from tests.support.programs.program_types_generated import hetero_data
 from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import InputError
@@ -241,3 +243,29 @@ def test_weights_of_a_revision_are_checked_as_those_of_any(given: Given) -> None
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, path)
     with pytest.raises(Exception, match=r"weights\.safetensors"):
         load_revision(given.repository, revision.revision)
+
+
+def test_layers_over_several_types_are_stored(tmp_path: Path) -> None:
+    """Types are of different widths, of features and between the layers; weights are trained here."""
+    learnt: dict[str, Any] = {
+        "before": [{"type": "item", "products": [{"width": 6, "activation": "Relu"}]}],
+        "layers": [
+            {"conv": "GraphSAGE", "width": HIDDEN, "norm": "Batch", "activation": "Elu", "residual": "Projected"},
+            {"conv": "GATv2", "width": 2 * HIDDEN, "heads": 2, "selfLoops": False, "activation": "Gelu"},
+        ],
+        "jumpingKnowledge": "Cat", "head": [{}], "headReadsInput": True, "fanouts": [-1, -1],
+        "training": {"epochs": 2},
+    }  # fmt: skip
+    variants = {"storage": ["float32", "int8"], "stored": [1, 2]}
+    service = service_of("file:///none.npz", model=learnt, variants=variants)
+    spec = service.model_dump(by_alias=True, exclude_none=True)
+    spec["spec"]["graph"]["source"] = {"typed": {**hetero_data(tmp_path), "target": "user", "reverse": "Disabled"}}
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    revision = generate(type(service).model_validate(spec), repository)
+    loaded = load_revision(repository, revision.revision)
+    found = {name: infer_batch(loaded, name, np.arange(USERS), 1).scores for name in loaded.variants}
+    assert sorted(found) == ["stored1", "stored1-int8", "stored2", "stored2-int8", "x1", "x1-int8"]
+    for name in ("stored1", "stored2"):
+        assert_close(found[name], found["x1"])
+        rounded = np.abs(found[f"{name}-int8"] - found["x1"]).max()
+        assert 0 < rounded < 0.1 * np.abs(found["x1"]).max()

@@ -19,7 +19,7 @@ from gnnserve_worker.layers.dense import Product, Tensors, below, build_products
 from gnnserve_worker.layers.jumping import Jump, build_jump
 from gnnserve_worker.layers.lists import RelationLists
 from gnnserve_worker.layers.memory import RunMemory
-from gnnserve_worker.layers.shapes import head_key, needed_rows, stored_layers, widths_of
+from gnnserve_worker.layers.shapes import head_key, headed_types, needed_rows, stored_layers, widths_of
 from gnnserve_worker.layers.stored import parts_of
 
 
@@ -89,7 +89,7 @@ class LayersNetwork:
         def needed(wanted: tuple[int, ...]) -> tuple[frozenset[int], ...]:
             return needed_rows(layers, schema, wanted)
 
-        keys = {type_: head_key(layers, type_) for type_ in widths.written[-1]}
+        keys = {type_: head_key(layers, type_) for type_ in headed_types(layers, widths)}
         heads = {key: build_products(layers.head, below(tensors, key)) for key in set(keys.values())}
         stored = layers.stored
         all_layers = len(layers.layers) + stored_layers(layers)

@@ -20,7 +20,7 @@ from gnnserve_api.files.layers import (
     StoredLayersManifest,
     StoredRowsManifest,
 )
-from gnnserve_worker.layers.shapes import CLASSIFIED, needed_by_layers, needed_rows, tensor_shapes, widths_of
+from gnnserve_worker.layers.shapes import CLASSIFIED, needed_by_layers, tensor_shapes, widths_of
 
 
 def why_not_stored(layers: LayersManifest, count: int) -> str:
@@ -39,7 +39,7 @@ def stored(
     ValueError: `why_not_stored`."""
     if problem := why_not_stored(layers, count):
         raise ValueError(problem)
-    widths, needed = widths_of(layers, schema, columns), needed_rows(layers, schema, wanted)[count]
+    widths = widths_of(layers, schema, columns)
     output = widths.layers[count - 1].outputs if count else widths.inputs
     rest = msgspec.structs.replace(layers, layers=layers.layers[count:], before=())
     _, of_input = needed_by_layers(rest, schema, wanted)
@@ -47,11 +47,12 @@ def stored(
     rows = (
         StoredRowsManifest(
             type_,
-            output=output.get(type_, 0) if type_ in needed else 0,
+            # Of types that are not read, too: layers have weights for all that they write.
+            output=output.get(type_, 0),
             written=tuple(each.outputs[type_] for each in widths.layers[: max(0, count - 1)])
             if jumps and type_ in wanted
             else (),
-            network_input=widths.inputs[type_] if count and type_ in of_input else 0,
+            network_input=widths.inputs.get(type_, 0) if count and of_input else 0,
             features=widths.features[type_] if layers.head_reads_input and type_ in wanted else 0,
         )
         for type_ in range(len(schema.types))

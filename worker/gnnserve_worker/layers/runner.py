@@ -25,7 +25,8 @@ class LayersRunner:
         if program.layers is UNSET:
             raise ValueError("the program has no layers")
         columns = columns_of(schema)
-        if problems := problems_of(program.layers, schema, columns):
+        scored = schema.place_of(program.scored_type(schema))
+        if problems := problems_of(program.layers, schema, columns, scored):
             raise ValueError("; ".join(problems))
         self._network = LayersNetwork.build(
             program.layers, schema, columns, checked_tensors(tensors, tensor_shapes(program.layers, schema, columns))

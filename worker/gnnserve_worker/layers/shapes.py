@@ -121,13 +121,22 @@ def tensor_shapes(
     for place, (layer, of_layer) in enumerate(zip(layers.layers, widths.layers, strict=True)):
         shapes |= _shapes_of_layer(f"layers.{place}", layer, of_layer, widths.inputs, schema)
     # Types that the head is of are as wide as each other.
-    first, *_ = last = widths.written[-1]
+    headed = headed_types(layers, widths)
     if layers.jumping_knowledge is JumpingKnowledge.LSTM:
-        shapes |= _shapes_of_lstm(len(widths.written), _columns_jumped(layers, widths, first))
-    for type_ in last if layers.head_by_type else [first]:
+        shapes |= _shapes_of_lstm(len(widths.written), _columns_jumped(layers, widths, headed[0]))
+    for type_ in headed if layers.head_by_type else headed[:1]:
         beside = widths.features[type_] if layers.head_reads_input else 0
         shapes |= products_shapes(head_key(layers, type_), layers.head, beside + _columns_jumped(layers, widths, type_))
     return shapes
+
+
+def headed_types(layers: LayersManifest, widths: NetworkWidths) -> Sequence[int]:
+    """Types that the last layer writes and the head may be of: behind stored layers others lack what it reads beside.
+    Not empty."""
+    read = widths.written if layers.jumping_knowledge is not JumpingKnowledge.LAST else widths.written[-1:]
+    read = (*read, widths.features) if layers.head_reads_input else read
+    last = tuple(widths.written[-1])
+    return [type_ for type_ in last if all(type_ in each for each in read)] or last[:1]
 
 
 def head_key(layers: LayersManifest, type_: int) -> str:
@@ -242,8 +251,11 @@ def kept_layers(layers: LayersManifest) -> range:
     return range(max(1, count if layers.head else count - 1), count + 1)
 
 
-def problems_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int]) -> list[str]:
-    """What is wrong with the description over such a graph, a sentence each that begins with its place."""
+def problems_of(
+    layers: LayersManifest, schema: GraphSchema, columns_of_types: Sequence[int], scored: int = CLASSIFIED[0]
+) -> list[str]:
+    """What is wrong with the description over such a graph, a sentence each that begins with its place. `scored`: the
+    type that scores are of."""
     places = [*_problems_of_places(layers, schema)]
     if places:
         return places
@@ -254,7 +266,7 @@ def problems_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: S
             found.append(f"before: {_named(schema, each.type)} have no features that products could read")
     for number, (layer, of_layer) in enumerate(zip(layers.layers, widths.layers, strict=True)):
         found += _problems_of_layer(f"layers[{number}]", layer, of_layer, widths.inputs, schema)
-    return [*found, *_problems_behind(layers, widths, schema)]
+    return [*found, *_problems_behind(layers, widths, schema, scored)]
 
 
 def _problems_of_places(layers: LayersManifest, schema: GraphSchema) -> Iterator[str]:
@@ -345,8 +357,10 @@ def _problems_of_residual(
             )
 
 
-def _problems_behind(layers: LayersManifest, widths: NetworkWidths, schema: GraphSchema) -> Iterator[str]:
-    classified, named = CLASSIFIED[0], _named(schema, CLASSIFIED[0])
+def _problems_behind(
+    layers: LayersManifest, widths: NetworkWidths, schema: GraphSchema, classified: int
+) -> Iterator[str]:
+    named = _named(schema, classified)
     written = widths.written
     if classified not in written[-1]:
         yield f"layers: the last one writes no rows of {named}, which scores are of"

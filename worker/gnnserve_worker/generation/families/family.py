@@ -47,13 +47,13 @@ class OneRowNetwork:
 
 
 class ComputeAll(Protocol):
-    """Runs a program over whole lists, for all nodes of a graph of one type."""
+    """Runs a program over whole lists, for all nodes of the type that its scores are of."""
 
     def __call__(
-        self, runner: Runner, program: ProgramManifest, lists: Graph, rows: Features
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Numbers of nodes, and what it gives of them, float32 [nodes, columns], part after part. `rows`: those that it
-        reads of each node."""
+        self, runner: Runner, program: ProgramManifest, lists: Graph, rows: Sequence[Features]
+    ) -> Iterator[np.ndarray]:
+        """What it gives of the nodes, float32 blocks that add up to [nodes, columns]. `rows`: those that it reads of
+        the nodes of each type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,8 @@ class DerivedTable:
     rows: BlocksOf
     own: BlocksOf | None = None
     """What is read of a node itself; None: the same rows."""
+    types: int | UnsetType = UNSET
+    """As in its manifest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ that is left (`layers/passes.py`). Rows behind each layer, up to the last one th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.families import STORED_LISTED
 from gnnserve_api.files.graph_schema import GraphSchema
@@ -21,6 +21,7 @@ from gnnserve_api.files.repository import StoredManifest, VariantManifest, progr
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, stored_layer_name
 from gnnserve_worker.generation.families.family import (
+    BlocksOf,
     ComputeAll,
     DerivedTable,
     FamilyPlan,
@@ -28,11 +29,12 @@ from gnnserve_worker.generation.families.family import (
     Outline,
     PlannedTable,
     PlannedVariant,
+    Written,
     storages_of,
 )
 from gnnserve_worker.generation.listed_layers import GivenLayers
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.layers.contract import FILE
+from gnnserve_worker.layers.contract import FILE, program_of
 from gnnserve_worker.layers.passes import one_layer, stored, tensors_behind
 from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.layers.stored import RowParts, parts_of, stored_rows
@@ -71,18 +73,31 @@ class StoredLayersPlanner:
         return FamilyPlan(tables, variants, over=lambda graph: self.plan(replace(made_from, graph=graph), earlier))
 
 
-def columns_behind(layers: LayersManifest, schema: GraphSchema) -> tuple[int, ...]:
-    """Columns of a row behind each layer of a network over one type: before the first one, behind it, …"""
-    counts = range(len(layers.layers) + 1)
-    return tuple(_rows_of(stored(layers, schema, columns_of(schema), count)).columns for count in counts)
+def columns_behind(contract: ProgramManifest, layers: LayersManifest, schema: GraphSchema) -> tuple[int, ...]:
+    """Columns of a row behind each layer of a network, of the widest type: before the first one, behind it, …"""
+    answered = _answered(contract, schema)
+    rests = (stored(layers, schema, columns_of(schema), count, answered) for count in range(len(layers.layers) + 1))
+    return tuple(_widest(_rows_of(rest)) for rest in rests)
 
 
-def _rows_of(rest: LayersManifest) -> StoredRowsManifest:
-    """The rows that it reads."""
-    if rest.stored is UNSET:
-        raise ValueError("no layer is stored")
-    (rows,) = rest.stored.rows
-    return rows
+def _answered(contract: ProgramManifest, schema: GraphSchema) -> tuple[int, ...]:
+    """Places of the types that are asked about."""
+    return tuple(schema.place_of(each.type) for each in (contract.scores, *contract.other_scores))
+
+
+def _rows_of(rest: LayersManifest) -> dict[int, StoredRowsManifest]:
+    """The rows that it reads, by type."""
+    return {} if rest.stored is UNSET else {row.type: row for row in rest.stored.rows}
+
+
+def _widest(rows: Mapping[int, StoredRowsManifest]) -> int:
+    return max(row.columns for row in rows.values())
+
+
+PartsOf = Callable[[int, slice], RowParts]
+"""Parts of the rows that a layer reads, of a type and some of its nodes."""
+_NO_COLUMNS = np.zeros((0, 0), np.float32)
+_NOTHING = RowParts(_NO_COLUMNS, (), _NO_COLUMNS, _NO_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +111,8 @@ class _Listed:
     fanouts: tuple[int, ...] | None
     """Neighbours that the whole network samples per hop; None: all of them."""
     lists: Graph
-    features: Features
+    features: Sequence[Features]
+    """Those of each type."""
     compute: ComputeAll
 
     @staticmethod
@@ -106,28 +122,23 @@ class _Listed:
             raise ValueError("variants of listed layers are made of a program that has none")
         fanouts = network.fanouts if min(network.fanouts) > 0 else None
         return _Listed(
-            program.layers, program.given, program.given.layers, fanouts, made_from.graph, made_from.features,
+            program.layers, program.given, program.given.layers, fanouts, made_from.graph, program.features,
             program.compute,
         )  # fmt: skip
 
     def first_table(self) -> PlannedTable:
         """Rows before the first layer."""
-        row = self._row(0)
-        return PlannedTable(_table_name(0), "projected", Storage.FLOAT32, row.columns, partial(self._first_rows, row))
+        rows = partial(self._made_rows, 0, self.features, self._features_of)
+        columns, types = _widest(self._rows(0)), self._types
+        return PlannedTable(_table_name(0), "projected", Storage.FLOAT32, columns, rows, types=types)
 
     def table(self, layer: int) -> DerivedTable:
         """Rows behind a layer, made of those before it."""
-        before, row = _table_name(layer - 1), self._row(layer)
-        return DerivedTable(
-            _table_name(layer), "projected", Storage.FLOAT32, row.columns,
-            rows=lambda written: self._rows_behind(layer, row, written(before)),
-        )  # fmt: skip
+        return self._derived(layer, Storage.FLOAT32, lambda written: self._behind(layer, written))
 
     def copy(self, layer: int, storage: Storage) -> DerivedTable:
         """The same rows in another storage."""
-        name, of = _table_name(layer, storage), _table_name(layer)
-        columns = self._row(layer).columns
-        return DerivedTable(name, "projected", storage, columns, rows=lambda written: _blocks_of(written(of)))
+        return self._derived(layer, storage, lambda written: _blocks_of(written(_table_name(layer))))
 
     def variant(self, layer: int, storage: Storage, first: Storage) -> PlannedVariant:
         """`first`: of the storages, whose variant brings the weights that all of them share."""
@@ -142,7 +153,7 @@ class _Listed:
             name=name,
             family=STORED_LISTED.family,
             table=_table_name(layer, storage),
-            columns=_rows_of(rest).columns,
+            columns=_widest(_rows_of(rest)),
             fanouts=network.fanouts,
             network=network,
             compute="float32",
@@ -151,31 +162,71 @@ class _Listed:
         )
         return PlannedVariant(manifest, factor=1, tensors=given.tensors if storage is first else None)
 
-    def _row(self, layer: int) -> StoredRowsManifest:
-        return _rows_of(self._rest(layer))
+    @property
+    def _schema(self) -> GraphSchema:
+        return self.lists.schema
+
+    @property
+    def _types(self) -> int | UnsetType:
+        """As in the manifests of the tables."""
+        return UNSET if len(self._schema.types) == 1 else len(self._schema.types)
+
+    def _derived(self, layer: int, storage: Storage, rows: BlocksOf) -> DerivedTable:
+        name, columns = _table_name(layer, storage), _widest(self._rows(layer))
+        return DerivedTable(name, "projected", storage, columns, rows, types=self._types)
 
     def _rest(self, layer: int) -> LayersManifest:
-        return stored(self.layers, self.lists.schema, columns_of(self.lists.schema), layer)
+        return stored(
+            self.layers, self._schema, columns_of(self._schema), layer, _answered(self.contract, self._schema)
+        )
+
+    def _rows(self, layer: int) -> dict[int, StoredRowsManifest]:
+        return _rows_of(self._rest(layer))
 
     def _with_weights(self, part: LayersManifest) -> GivenLayers:
-        schema = self.lists.schema
-        return self.given.learnt(tensors_behind(self.given.tensors or {}, part, schema, columns_of(schema)))
+        return self.given.learnt(tensors_behind(self.given.tensors or {}, part, self._schema, columns_of(self._schema)))
 
-    def _first_rows(self, row: StoredRowsManifest) -> Iterator[np.ndarray]:
-        for nodes, output in self._outputs(0, self.features):
-            (features,) = feature_blocks(self.features[nodes], range(self.features.shape[1]))
-            yield stored_rows(row, output, RowParts(output, (), features[:, :0], features))
+    def _features_of(self, type_: int, nodes: slice) -> RowParts:
+        features = self.features[type_]
+        (dense,) = feature_blocks(features[nodes], range(features.shape[1]))
+        return _NOTHING._replace(features=dense)
 
-    def _rows_behind(self, layer: int, row: StoredRowsManifest, table: Table) -> Iterator[np.ndarray]:
-        before, read = self._row(layer - 1), table.rows.values[:, : table.columns]
-        for nodes, output in self._outputs(layer, read):
-            yield stored_rows(row, output, parts_of(before, read[nodes]))
+    def _behind(self, layer: int, written: Written) -> Iterator[np.ndarray]:
+        table, before, schema = written(_table_name(layer - 1)), self._rows(layer - 1), self._schema
+        own = [
+            table.rows.values[first : first + kind.nodes, : before[place].columns if place in before else 0]
+            for place, (first, kind) in enumerate(zip(schema.first_nodes, schema.types, strict=False))
+        ]
 
-    def _outputs(self, number: int, rows: Features) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """What the layer of this number gives of all nodes, part after part. `rows`: those that it reads."""
-        alone = one_layer(self.layers, self.lists.schema, columns_of(self.lists.schema), number)
-        given = self._with_weights(alone)
-        return self.compute(given.runner(program := given.like(self.contract, alone)), program, self.lists, rows)
+        def parts(type_: int, nodes: slice) -> RowParts:
+            return parts_of(before[type_], own[type_][nodes]) if type_ in before else _NOTHING
+
+        return self._made_rows(layer, own, parts)
+
+    def _made_rows(self, layer: int, features: Sequence[Features], parts: PartsOf) -> Iterator[np.ndarray]:
+        """Rows behind a layer of all nodes, type after type, some at a time. `features`, `parts`: of what it reads."""
+        rows = self._rows(layer)
+        columns = _widest(rows)
+        for place, kind in enumerate(self._schema.types):
+            done, row = 0, rows.get(place)
+            for output in self._outputs(layer, place, row, features):
+                nodes = slice(done, done + len(output))
+                made = output if row is None else stored_rows(row, output, parts(place, nodes))
+                yield np.pad(made, ((0, 0), (0, columns - made.shape[1])))
+                done += len(output)
+            assert done == kind.nodes  # noqa: S101
+
+    def _outputs(
+        self, layer: int, type_: int, row: StoredRowsManifest | None, features: Sequence[Features]
+    ) -> Iterator[np.ndarray]:
+        """What the layer gives of all nodes of a type, part after part; without columns, where it is not read."""
+        if row is None or not row.output:
+            left = self._schema.types[type_].nodes
+            return (np.zeros((min(_COPIED_NODES, left - at), 0), np.float32) for at in range(0, left, _COPIED_NODES))
+        columns = columns_of(self._schema)
+        alone = one_layer(self.layers, self._schema, columns, layer, _answered(self.contract, self._schema))
+        program = program_of(alone, self._schema, columns, (type_,))
+        return self.compute(self._with_weights(alone).runner(program), program, self.lists, features)
 
 
 def _blocks_of(table: Table) -> Iterator[np.ndarray]:

@@ -123,7 +123,7 @@ def _write(table: PlannedTable | DerivedTable, staged: StagedRevision, prefix: s
             return staged.open_table(f"{prefix}{of}")
 
         rows, own = table.rows(written), None if table.own is None else table.own(written)
-        staged.write_table(name, table.kind, table.storage, table.columns, rows, own)
+        staged.write_table(name, table.kind, table.storage, table.columns, rows, own, types=table.types)
         return
     staged.write_table(
         name, table.kind, table.storage, table.columns, table.rows(), None if table.own is None else table.own(),

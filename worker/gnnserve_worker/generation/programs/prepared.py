@@ -153,7 +153,7 @@ def _stored_columns(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSche
     """As `Outline.stored_columns`. InputError: a layer that is to be stored is none of the network's, or
     spec.variants.fanouts do not say what is left of them behind it."""
     layers = given.contract.layers
-    if layers is UNSET or len(schema.types) > 1:
+    if layers is UNSET:
         return ()
     # Imported here: few programs are layers.
     from gnnserve_worker.generation.families.listed import columns_behind  # noqa: PLC0415
@@ -165,7 +165,7 @@ def _stored_columns(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSche
     if asked and spec.variants.fanouts and layers.hops > len(layers.layers):
         problem = "layers of several hops are stored, of which spec.variants.fanouts have several numbers"
         raise InputError("spec.variants.stored", problem, "leave out one of the two")
-    return columns_behind(layers, schema)
+    return columns_behind(given.contract, layers, schema)
 
 
 def _check_reads(

@@ -245,17 +245,19 @@ def _bounds_of_nodes(graph: Graph) -> np.ndarray:
 
 
 def compute_all(
-    payloads: Sequence[EdgePayload | None], runner: Runner, program: ProgramManifest, lists: Graph, rows: Features
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    payloads: Sequence[EdgePayload | None], runner: Runner, program: ProgramManifest, lists: Graph,
+    rows: Sequence[Features],
+) -> Iterator[np.ndarray]:  # fmt: skip
     """A `families.family.ComputeAll`, once edges have their payloads: on all processors, so that nothing but some parts
     is in memory."""
-    threads, graph = thread_count(), ProgramGraph(lists, [rows], payloads)
+    threads, graph, schema = thread_count(), ProgramGraph(lists, rows, payloads), lists.schema
     runs = [ProgramScores(program, graph, runner) for _ in range(threads)]
-    parts = np.array_split(np.arange(lists.nodes), -(-lists.nodes // _PART_NODES))
+    place = schema.place_of(program.scored_type(schema))
+    nodes = schema.first_nodes[place] + np.arange(schema.types[place].nodes)
+    parts = np.array_split(nodes, -(-len(nodes) // _PART_NODES)) if len(nodes) else []
     for first in range(0, len(parts), threads):
         now = parts[first : first + threads]
-        found = map_parallel(lambda place, now=now: runs[place].scores(now[place]), len(now))  # type: ignore[misc]
-        yield from zip(now, found, strict=True)
+        yield from map_parallel(lambda place, now=now: runs[place].scores(now[place]), len(now))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
