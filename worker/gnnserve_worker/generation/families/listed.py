@@ -106,7 +106,7 @@ class _Listed:
 
     given: GivenLayers
     contract: ProgramManifest
-    """Of the whole network."""
+    """Contract of the whole network."""
     layers: LayersManifest
     fanouts: tuple[int, ...] | None
     """Neighbours that the whole network samples per hop; None: all of them."""
