@@ -106,7 +106,7 @@ def test_convolutions_that_keep_their_width_need_none() -> None:
         ([{"conv": "GraphSAGE"}, SAGE], {}, "width must be given for each of layers"),
         ([{**SAGE, "heads": 2}], {}, "heads may be given with conv GAT, GATv2 and Transformer only"),
         ([{"conv": "GAT", "width": 9, "heads": 2}], {}, r"width 9 must be a multiple of heads 2.*use width 10"),
-        ([{"conv": "GIN"}], {}, "mlp must be given with conv GIN and GINE"),
+        ([{"conv": "GIN"}], {}, "mlp must be given with conv GIN, GINE and GEN"),
         ([{"conv": "PNA", "width": 4}], {}, "aggregations must be given with conv PNA"),
         ([{**SAGE, "slope": 0.1}], {}, "slope may be given with activation LeakyRelu and Elu only"),
         ([{"width": 4}], {}, "either conv or relations must be given"),

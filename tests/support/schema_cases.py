@@ -50,24 +50,24 @@ _OPTIONS = {
         "conv": "APPNP", "bias": False,
     },
     "divideInput may be given with conv PNA only": {"divideInput": True},
-    "edgeColumns may be given with conv GAT, GATv2, Transformer, GINE and PNA only": {"edgeColumns": ["amount"]},
+    "edgeColumns may be given with conv GAT, GATv2, Transformer, GINE, PNA and GEN only": {"edgeColumns": ["amount"]},
     "edgeWeight may be given with conv GraphConv, GCN, TAG, SGC, APPNP, GCNII and Chebyshev only": {"edgeWeight": "w"},
     "heads may be given with conv GAT, GATv2 and Transformer only": {"heads": 2},
     "hops may be given with conv TAG, Chebyshev, SGC and APPNP only": {"hops": 2},
     "improved may be given with conv GCN only": {"improved": True},
-    "mlp may be given with conv GIN and GINE only": {"mlp": [{"width": 4}]},
-    "mlp must be given with conv GIN and GINE: the products over the sum, each with its width and activation": {
+    "mlp may be given with conv GIN, GINE and GEN only": {"mlp": [{"width": 4}]},
+    "mlp must be given with conv GIN, GINE and GEN: the products over the sum, each with its width and activation": {
         "conv": "GIN",
     },
     "aggregations must be given with conv PNA, as in [Mean, Min, Max, Std]": {"conv": "PNA"},
-    "negativeSlope may be given with conv GAT and GATv2 only": {"negativeSlope": 0.1},
+    "negativeSlope may be given with conv GAT, GATv2 and FiLM only": {"negativeSlope": 0.1},
     "normalize may be given with conv GCN, TAG, APPNP and GCNII only": {"normalize": False},
     "postLayers may be given with conv PNA only": {"postLayers": 2},
     "preLayers may be given with conv PNA only": {"preLayers": 2},
     "project may be given with conv GraphSAGE only": {"conv": "GCN", "project": True},
     "root may be given with conv GraphSAGE, GraphConv and Transformer only": {"conv": "GCN", "root": False},
     "scalers may be given with conv PNA only": {"scalers": ["Identity"]},
-    "selfLoops may be given with conv GCN, TAG, SGC, APPNP, GCNII, GAT and GATv2 only": {"selfLoops": False},
+    "selfLoops may be given with conv GCN, TAG, SGC, APPNP, GCNII, GAT, GATv2 and AGNN only": {"selfLoops": False},
     "shareWeights may be given with conv GATv2 and GCNII only": {"shareWeights": True},
     "slope may be given with activation LeakyRelu and Elu only": {"slope": 0.1},
     "theta may be given with conv GCNII only": {"theta": 0.5},
@@ -94,7 +94,9 @@ BREAKS_RULE = {
     },
     "layers must not be empty without a head: something has to give the scores": _of_layers(),
     "width must be given for each of layers, but for the last one of a network without a head, which has one column "
-    "for each class, and for APPNP, GCNII, GIN and GINE, whose width follows": _of_layers({"conv": "GCN"}, _SAGE),
+    "for each class, and for APPNP, GCNII, AGNN, GIN, GINE and GEN, whose width follows": _of_layers(
+        {"conv": "GCN"}, _SAGE
+    ),
     "variants.given must be left out with model.layers: a service of layers has one network, with other storage, "
     "fanouts, oneRow and cascades beside; programs may stand beside each other, and gnnserve-describe writes them": {
         **_of_layers(_SAGE),

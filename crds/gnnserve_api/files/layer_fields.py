@@ -19,7 +19,9 @@ from gnnserve_api.files.layers import (
 )
 from gnnserve_api.files.programs import RelationKey
 
-_WITHOUT_WIDTH = frozenset({Convolution.APPNP, Convolution.GCNII, Convolution.GIN, Convolution.GINE})
+_WITHOUT_WIDTH = frozenset({
+    Convolution.APPNP, Convolution.GCNII, Convolution.AGNN, Convolution.GIN, Convolution.GINE, Convolution.GEN,
+})  # fmt: skip
 
 
 def layer_fields(layers: LayersManifest, types: Sequence[str], relations: Sequence[RelationKey]) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def _convolution(convolution: ConvolutionManifest, *, is_of_one_type: bool) -> d
     if conv in _WITHOUT_WIDTH:
         told.pop("width", None)
     # Defaults that are not those of a manifest's text. Aggregations are always told: most readers have to assume them.
-    for name in ("selfLoops", "shareWeights", "aggregations"):
+    for name in ("selfLoops", "shareWeights", "aggregations", "negativeSlope"):
         told.pop(name, None)
     defaults = DEFAULTS.get(conv, {})
     has_loops = is_of_one_type and defaults.get("self_loops", True)
@@ -64,6 +66,8 @@ def _convolution(convolution: ConvolutionManifest, *, is_of_one_type: bool) -> d
         told["selfLoops"] = convolution.self_loops
     if convolution.shares_weights is not defaults.get("shares_weights", False):
         told["shareWeights"] = convolution.shares_weights
+    if conv in READ_BY["negative_slope"] and convolution.negative_slope != defaults.get("negative_slope", 0.2):
+        told["negativeSlope"] = convolution.negative_slope
     if conv in READ_BY["aggregations"]:
         told["aggregations"] = [each.value for each in convolution.aggregations]
     return told

@@ -58,6 +58,12 @@ class Convolution(StrEnum):
     """Propagation over several hops, each of which keeps a share of the input; no weights (APPNP)."""
     GCNII = "GCNII"
     """Propagation with a share of the network's input, and a product that is near the identity (GCN2Conv)."""
+    AGNN = "AGNN"
+    """Attention by the cosine of both ends, times a number; no other weights (AGNNConv)."""
+    GEN = "GEN"
+    """Softmax of ReLU(neighbour + columns of the edge), and products over its sum with the node itself (GENConv)."""
+    FILM = "FiLM"
+    """Mean of neighbours, each scaled and shifted by what the node makes of itself, beside its own row (FiLMConv)."""
 
 
 class Aggregation(StrEnum):
@@ -185,7 +191,7 @@ class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_un
     averages_heads: bool = False
     """Whether heads are averaged, in place of standing beside each other (`concat=False`)."""
     negative_slope: float = 0.2
-    """Slope of the leaky ReLU over scores of GAT and GATv2."""
+    """Slope of the leaky ReLU over scores of GAT and GATv2, and over rows of FiLM: 0 is ReLU, 1 none."""
     shares_weights: bool = False
     """GATv2's share_weights."""
     self_loops: bool = True
@@ -218,7 +224,7 @@ class ConvolutionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_un
     theta: float | None = None
     """GCNII's, with the number of the layer from 1: β = log(θ / layer + 1); None: β is 1."""
     mlp: tuple[DenseManifest, ...] = ()
-    """GIN's and GINE's products, whose tensors are `nn.<number>.…`."""
+    """Products of GIN and GINE, whose tensors are `nn.<number>.…`, and of GEN, `mlp.<number>.…`."""
     edge_columns: tuple[str, ...] = ()
     """Columns of the edges that it reads as features."""
     edge_weight: str = ""
@@ -348,11 +354,11 @@ _PNA = (Convolution.PNA,)
 READ_BY: Mapping[str, Sequence[Convolution]] = {
     "heads": _ATTENTION,
     "averages_heads": _ATTENTION,
-    "negative_slope": (Convolution.GAT, Convolution.GATV2),
+    "negative_slope": (Convolution.GAT, Convolution.GATV2, Convolution.FILM),
     "shares_weights": (Convolution.GATV2, Convolution.GCNII),
     "self_loops": (
         Convolution.GCN, Convolution.TAG, Convolution.SGC, Convolution.APPNP, Convolution.GCNII, Convolution.GAT,
-        Convolution.GATV2,
+        Convolution.GATV2, Convolution.AGNN,
     ),
     "improved": (Convolution.GCN,),
     "is_normalised": (Convolution.GCN, Convolution.TAG, Convolution.APPNP, Convolution.GCNII),
@@ -373,8 +379,8 @@ READ_BY: Mapping[str, Sequence[Convolution]] = {
     "hops": (Convolution.TAG, Convolution.CHEBYSHEV, Convolution.SGC, Convolution.APPNP),
     "alpha": (Convolution.APPNP, Convolution.GCNII),
     "theta": (Convolution.GCNII,),
-    "mlp": (Convolution.GIN, Convolution.GINE),
-    "edge_columns": (*_ATTENTION, Convolution.GINE, Convolution.PNA),
+    "mlp": (Convolution.GIN, Convolution.GINE, Convolution.GEN),
+    "edge_columns": (*_ATTENTION, Convolution.GINE, Convolution.PNA, Convolution.GEN),
     "edge_weight": (
         Convolution.GRAPH_CONV, Convolution.GCN, Convolution.TAG, Convolution.SGC, Convolution.APPNP,
         Convolution.GCNII, Convolution.CHEBYSHEV,
@@ -386,6 +392,7 @@ DEFAULTS: Mapping[Convolution, Mapping[str, Any]] = {
     Convolution.PNA: {"scalers": (DegreeScaler.IDENTITY,)},
     Convolution.GCNII: {"shares_weights": True},
     Convolution.TAG: {"self_loops": False},
+    Convolution.FILM: {"negative_slope": 0.0},
 }
 """Defaults in `spec.model.layers` that differ from those of a `ConvolutionManifest`."""
 

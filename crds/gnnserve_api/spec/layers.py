@@ -91,13 +91,14 @@ class ConvolutionSpec(ApiModel):
     """Kind of convolution, by the name in torch_geometric.nn. Absent: each of `relations` has a kind of its own."""
     width: Annotated[int, _WIDTH] | None = None
     """Width of the convolution's output, in channels: of all heads together where heads are not averaged. Absent: the
-    number of classes, for the last layer of a network without a head; the width of the input for APPNP and GCNII."""
+    number of classes, for the last layer of a network without a head; the input's width for APPNP, GCNII and AGNN."""
     heads: Annotated[int, Field(ge=1, le=64)] | None = None
     """Number of attention heads, for GAT, GATv2 and Transformer. Absent: 1."""
     average_heads: bool | None = None
     """Whether attention heads are averaged (`concat=False`), in place of standing beside each other. Absent: false."""
     negative_slope: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Slope of the leaky ReLU over attention scores below 0, for GAT and GATv2. Absent: 0.2."""
+    """Slope of the leaky ReLU below 0: over attention scores for GAT and GATv2, over rows for FiLM. Absent: 0.2; 0 for
+    FiLM."""
     share_weights: bool | None = None
     """Whether GATv2 multiplies both ends, and GCNII the inputs of layer and network, by one matrix (`share_weights`).
     Absent: false for GATv2, true for GCNII."""
@@ -139,7 +140,7 @@ class ConvolutionSpec(ApiModel):
     theta: Annotated[float, Field(gt=0, le=10)] | None = None
     """Factor of GCNII's product, which is smaller in later layers (`theta`). Absent: the product is whole."""
     mlp: Products | None = None
-    """Products of GIN and GINE over the sum, first to last. Absent: none; GIN and GINE must have some."""
+    """Products of GIN, GINE and GEN over the sum, first to last. Absent: none; these must have some."""
     edge_columns: (
         Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], Field(max_length=256)] | None
     ) = None
@@ -150,8 +151,8 @@ class ConvolutionSpec(ApiModel):
     _options = RuleTable(tuple(_rule_of_option(name_in_text(one), read_by) for one, read_by in READ_BY.items()))
 
     _products_of_gin = rule(
-        "!has(self.conv) || !(self.conv in ['GIN', 'GINE']) || (has(self.mlp) && size(self.mlp) > 0)",
-        "mlp must be given with conv GIN and GINE: the products over the sum, each with its width and activation",
+        "!has(self.conv) || !(self.conv in ['GIN', 'GINE', 'GEN']) || (has(self.mlp) && size(self.mlp) > 0)",
+        "mlp must be given with conv GIN, GINE and GEN: the products over the sum, each with its width and activation",
     )
 
     _aggregations_of_pna = rule(
@@ -175,7 +176,7 @@ class ConvolutionSpec(ApiModel):
         }
         if self.mlp is not None:
             stated["mlp"] = tuple(one.product(self.width or width) for one in self.mlp)
-        keeps_width = self.conv in (Convolution.APPNP, Convolution.GCNII)
+        keeps_width = self.conv in (Convolution.APPNP, Convolution.GCNII, Convolution.AGNN)
         own = read if keeps_width else width
         if self.mlp:
             own = stated["mlp"][-1].width

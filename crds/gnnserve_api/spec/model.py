@@ -335,10 +335,10 @@ class Model(ApiModel):
 
     _layers_have_widths = rule(
         "!has(self.layers) || [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(self.layers) || has(self.layers[i].width) || "
-        "!has(self.layers[i].conv) || self.layers[i].conv in ['APPNP', 'GCNII', 'GIN', 'GINE'] || "
+        "!has(self.layers[i].conv) || self.layers[i].conv in ['APPNP', 'GCNII', 'AGNN', 'GIN', 'GINE', 'GEN'] || "
         "(i == size(self.layers) - 1 && (!has(self.head) || size(self.head) == 0)))",
         "width must be given for each of layers, but for the last one of a network without a head, which has one "
-        "column for each class, and for APPNP, GCNII, GIN and GINE, whose width follows",
+        "column for each class, and for APPNP, GCNII, AGNN, GIN, GINE and GEN, whose width follows",
     )
 
     _layers_are_read_over_hops = rule(

@@ -20,6 +20,7 @@ from gnnserve_describe.layers.values import (
     EdgeEnds,
     EdgeMask,
     Edges,
+    EncodedColumns,
     Extreme,
     Features,
     Normed,
@@ -118,7 +119,12 @@ def _product(call: FunctionCall, weight: Any, bias: Any) -> Read:
     if isinstance(of_edges, RowsOfEdges) and of_edges.weight is None and bias is None and _is_constant(call, weight):
         made = call.making.made(Product, of_edges.rows, weight, None)
         return call.making.made(RowsOfEdges, made, of_edges.relation, None, of_edges.where)
-    if rows is None or not torch.is_tensor(weight) or weight.dim() != 2 or not _is_constant(call, weight, bias):
+    if not torch.is_tensor(weight) or weight.dim() != 2 or not _is_constant(call, weight, bias):
+        return None
+    if isinstance(of_edges, EdgeColumns) and call.first.dim() == 2:
+        row = torch.zeros(len(weight)) if bias is None else bias
+        return call.making.made(EncodedColumns, of_edges, weight, row)
+    if rows is None:
         return None
     return call.making.made(Product, rows, weight, bias)
 

@@ -111,6 +111,15 @@ class EdgeColumns(_OfEdges):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EncodedColumns(_OfEdges):
+    """columns · weightᵀ + bias"""
+
+    columns: EdgeColumns
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RowsOfEdges(_OfEdges):
     """Rows of the nodes that are read, one for each edge, times a column of the edges or not."""
 

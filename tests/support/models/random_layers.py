@@ -286,6 +286,19 @@ def _gcnii(place: Place) -> ConvolutionManifest | None:
     )  # fmt: skip
 
 
+def _agnn(place: Place) -> ConvolutionManifest | None:
+    is_fit = place.is_within and place.source == place.width
+    return is_fit and place.made(Convolution.AGNN, self_loops=place.flip())
+
+
+def _gen(place: Place) -> ConvolutionManifest:
+    return place.made(Convolution.GEN, mlp=_mlp(place), edge_columns=place.edge_columns())
+
+
+def _film(place: Place) -> ConvolutionManifest:
+    return place.made(Convolution.FILM, negative_slope=float(place.draw.choice([0.0, 0.3, 1.0])))
+
+
 CONVOLUTIONS: Mapping[Convolution, Callable[[Place], ConvolutionManifest | None]] = {
     Convolution.GRAPH_SAGE: _sage,
     Convolution.GCN: _gcn,
@@ -301,6 +314,9 @@ CONVOLUTIONS: Mapping[Convolution, Callable[[Place], ConvolutionManifest | None]
     Convolution.SGC: _sgc,
     Convolution.APPNP: _appnp,
     Convolution.GCNII: _gcnii,
+    Convolution.AGNN: _agnn,
+    Convolution.GEN: _gen,
+    Convolution.FILM: _film,
 }
 """How each kind is drawn; nothing where it does not fit the place."""
 

@@ -105,6 +105,12 @@ CONVOLUTIONS = {
     "APPNP": ConvolutionManifest(Convolution.APPNP, hops=3, alpha=0.2, width=WIDTH),
     "GCNII": convolution(Convolution.GCNII, alpha=0.2, theta=0.5, shares_weights=True),
     "GCNII, of two matrices": convolution(Convolution.GCNII, alpha=0.2),
+    "AGNN": convolution(Convolution.AGNN),
+    "AGNN without self-loops": convolution(Convolution.AGNN, self_loops=False),
+    "GEN": convolution(Convolution.GEN, mlp=MLP),
+    "GEN, with edges": convolution(Convolution.GEN, mlp=MLP, edge_columns=("rate", "weight")),
+    "FiLM": convolution(Convolution.FILM, negative_slope=0.0),
+    "FiLM without an activation": convolution(Convolution.FILM, negative_slope=1.0),
 }  # fmt: skip
 BEFORE = (TypeProductsManifest(0, (DenseManifest(WIDTH, activation=Activation.RELU),)),)
 

@@ -335,6 +335,23 @@ def _gcnii(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     )  # fmt: skip
 
 
+def _agnn(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
+    return pyg.AGNNConv(add_self_loops=conv.self_loops)
+
+
+def _gen(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
+    aggregation = pyg.SoftmaxAggregation(learn=True, channels=conv.width)
+    made = pyg.GENConv((ends.source, ends.target), conv.width, aggr=aggregation)
+    made.mlp = products_of(conv.width, conv.mlp)
+    if conv.edge_columns:
+        made.lin_edge = nn.Linear(len(conv.edge_columns), conv.width)
+    return made
+
+
+def _film(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
+    return pyg.FiLMConv((ends.source, ends.target), conv.width, act=nn.LeakyReLU(conv.negative_slope))
+
+
 def _by_edges(module: Any, read: Reading) -> torch.Tensor:
     found: torch.Tensor = module(read.rows, read.edges)
     return found
@@ -392,6 +409,9 @@ CONVOLUTIONS: Mapping[Convolution, TorchConvolution] = {
     ),
     Convolution.APPNP: TorchConvolution(_appnp, _by_weights),
     Convolution.GCNII: TorchConvolution(_gcnii, _by_inputs),
+    Convolution.AGNN: TorchConvolution(_agnn, _by_edges),
+    Convolution.GEN: TorchConvolution(_gen, _by_features),
+    Convolution.FILM: TorchConvolution(_film, _by_edges),
 }  # fmt: skip
 """The torch side of each kind, beside `worker/gnnserve_worker/layers/convolutions/`, which is free of torch."""
 

@@ -69,6 +69,9 @@ def _networks() -> list[LayersManifest]:
         _layer(Convolution.GATV2, **heads),
         _layer(Convolution.TRANSFORMER, has_beta=True, **heads),
         _layer(Convolution.GINE, mlp=mlp, edge_columns=_OF_EDGES),
+        _layer(Convolution.GEN, mlp=mlp, edge_columns=_OF_EDGES),
+        _layer(Convolution.AGNN),
+        _layer(Convolution.FILM),
         _layer(
             Convolution.PNA, aggregations=(Aggregation.MEAN,), scalers=(DegreeScaler.IDENTITY,),
             edge_columns=_OF_EDGES,

@@ -82,7 +82,7 @@ class AdditiveAttention(BuiltConvolution):
             lists.columns(self.edge_columns), self.edge_vectors, lists.sources, lists.bounds, self.slope, scores, own,
         )  # fmt: skip
         summed = memory.rows(count, self.heads * products.shape[1])
-        _sum_attended(scores, own, products, lists.sources, lists.bounds, 0, products.shape[1], summed)
+        sum_attended(scores, own, products, lists.sources, lists.bounds, 0, products.shape[1], summed)
         return summed
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
@@ -122,7 +122,7 @@ class JointAttention(BuiltConvolution):
             self.edge_matrix, lists.sources, lists.bounds, self.slope, scores, own, NO_SCALES,
         )  # fmt: skip
         summed, columns = memory.rows(count, products.shape[1]), products.shape[1] // self.heads
-        _sum_attended(scores, own, products, lists.sources, lists.bounds, columns, columns, summed)
+        sum_attended(scores, own, products, lists.sources, lists.bounds, columns, columns, summed)
         return summed
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
@@ -286,7 +286,7 @@ def _soften(scores: np.ndarray, begin: int, end: int, head: int, itself: Any) ->
 
 
 @kernel
-def _sum_attended(
+def sum_attended(
     scores: np.ndarray, own: np.ndarray, rows: np.ndarray, sources: np.ndarray, bounds: np.ndarray, step: int,
     columns: int, out: np.ndarray,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""Products over the sum of the neighbours and (1 + eps) times the node itself: GIN and GINE."""
+"""Products over an aggregate of the neighbours and the node itself: GIN, GINE and GEN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.files.layers import ConvolutionManifest
-from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.layers.aggregates import NO_WEIGHTS, sum_lists
 from gnnserve_worker.layers.convolutions.kind import (
     BuiltConvolution,
@@ -20,6 +20,8 @@ from gnnserve_worker.layers.convolutions.kind import (
 )
 from gnnserve_worker.layers.dense import Product, below, build_products, products_shapes, run_products
 from gnnserve_worker.layers.lists import Columns
+from gnnserve_worker.layers.memory import RunMemory
+from gnnserve_worker.tables.attention import exponential
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +127,118 @@ class Gine(Gin):
         if not conv.edge_columns:
             found.append("edgeColumns is empty; name columns of the edges, or take GIN")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxWithEdges(BuiltConvolution):
+    """GEN: the softmax of each column over what neighbours and edges give, and the node's own row."""
+
+    of_source: Product | None
+    """None: rows are as wide as what is summed."""
+    of_target: Product | None
+    edge_columns: Columns
+    edge_matrix: np.ndarray
+    """float32 [columns of the edges that are read, columns of a row]"""
+    edge_bias: np.ndarray
+    temperature: np.ndarray
+    products: tuple[Product, ...]
+
+    def of_sources(self, sources: np.ndarray, memory: RunMemory) -> np.ndarray:
+        return sources if self.of_source is None else self.of_source(sources, memory)
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, targets = step.lists, step.targets[: step.count]
+        own = targets if self.of_target is None else self.of_target(targets, step.memory)
+        out = step.memory.rows(step.count, products.shape[1])
+        _soften_with_edges(
+            products, lists.columns(self.edge_columns), self.edge_matrix, self.edge_bias, lists.sources, lists.bounds,
+            self.temperature, own, out,
+        )  # fmt: skip
+        return out
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        return run_products(self.products, aggregated, step.memory)
+
+
+_LEAST_MESSAGE = np.float32(1e-7)
+"""torch_geometric's eps of GENConv, which is added to each message."""
+
+
+@inlined
+def _messages(
+    rows: np.ndarray, source: int, edge_rows: np.ndarray, edge_matrix: np.ndarray, edge_bias: np.ndarray, edge: int,
+    joint: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in what an edge gives."""
+    columns = rows.shape[1]
+    for column in range(columns):
+        joint[column] = rows[source, column] + edge_bias[column]
+    for place in range(edge_matrix.shape[0]):
+        number = edge_rows[edge, place]
+        for column in range(columns):
+            joint[column] += number * edge_matrix[place, column]
+    for column in range(columns):
+        joint[column] = (np.float32(0.0) if joint[column] < 0 else joint[column]) + _LEAST_MESSAGE
+
+
+@kernel
+def _soften_with_edges(
+    rows: np.ndarray, edge_rows: np.ndarray, edge_matrix: np.ndarray, edge_bias: np.ndarray, sources: np.ndarray,
+    bounds: np.ndarray, temperature: np.ndarray, own: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
+    columns = rows.shape[1]
+    joint, largest, total = np.empty(columns, np.float32), np.empty(columns, np.float32), np.empty(columns, np.float32)
+    for target in range(len(out)):
+        line = out[target]
+        begin, end = bounds[target], bounds[target + 1]
+        for column in range(columns):
+            largest[column], total[column], line[column] = -np.inf, 0.0, 0.0
+        for edge in range(begin, end):
+            _messages(rows, sources[edge], edge_rows, edge_matrix, edge_bias, edge, joint)
+            for column in range(columns):
+                largest[column] = max(largest[column], temperature[column] * joint[column])
+        for edge in range(begin, end):
+            _messages(rows, sources[edge], edge_rows, edge_matrix, edge_bias, edge, joint)
+            for column in range(columns):
+                share = exponential(temperature[column] * joint[column] - largest[column])
+                total[column] += share
+                line[column] += share * joint[column]
+        for column in range(columns):
+            line[column] = own[target, column] + (line[column] / total[column] if end > begin else np.float32(0.0))
+
+
+class Gen(ConvolutionKind):
+    """Rows that are not as wide as its outputs have a product before, without a bias."""
+
+    reads = frozenset({"mlp", "edge_columns"})
+
+    def tensors(self, conv: ConvolutionManifest, ends: Ends) -> Shapes:
+        width = conv.width
+        shapes: dict[str, tuple[int, ...]] = {"aggr_module.t": (width,)}
+        for name, columns in (("lin_src", ends.source), ("lin_dst", ends.target)):
+            shapes |= {} if columns == width else dense_shapes(name, width, columns, bias=False)
+        shapes |= dense_shapes("lin_edge", width, len(conv.edge_columns), bias=True) if conv.edge_columns else {}
+        return {**shapes, **products_shapes("mlp", conv.mlp, width)}
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
+        def product(name: str) -> Product | None:
+            return Product.build(tensors[f"{name}.weight"]) if f"{name}.weight" in tensors else None
+
+        edges = tensors.get("lin_edge.weight", np.empty((conv.width, 0), np.float32))
+        return SoftmaxWithEdges(
+            product("lin_src"),
+            product("lin_dst"),
+            ends.columns_of(conv.edge_columns),
+            np.ascontiguousarray(edges.T),
+            tensors.get("lin_edge.bias", np.zeros(conv.width, np.float32)),
+            tensors["aggr_module.t"],
+            build_products(conv.mlp, below(tensors, "mlp")),
+        )
+
+    def problems(self, conv: ConvolutionManifest, ends: Ends) -> list[str]:
+        del ends
+        if not conv.mlp:
+            return ["mlp is empty; give its products"]
+        if conv.mlp[-1].width != conv.width:
+            return [f"width is {conv.width}, and the last product of mlp gives {conv.mlp[-1].width}"]
+        return []

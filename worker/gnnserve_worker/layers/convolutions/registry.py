@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from gnnserve_api.files.layers import Convolution
 from gnnserve_worker.layers.convolutions.attention import Gat, Gatv2, Transformer
-from gnnserve_worker.layers.convolutions.isomorphism import Gin, Gine
+from gnnserve_worker.layers.convolutions.cosine import Agnn
+from gnnserve_worker.layers.convolutions.film import Film
+from gnnserve_worker.layers.convolutions.isomorphism import Gen, Gin, Gine
 from gnnserve_worker.layers.convolutions.kind import ConvolutionKind
 from gnnserve_worker.layers.convolutions.means import GraphConv, GraphSage
 from gnnserve_worker.layers.convolutions.pna import Pna
@@ -27,4 +29,7 @@ KINDS: Mapping[Convolution, ConvolutionKind] = {
     Convolution.SGC: Sgc(),
     Convolution.APPNP: Appnp(),
     Convolution.GCNII: Gcnii(),
+    Convolution.AGNN: Agnn(),
+    Convolution.GEN: Gen(),
+    Convolution.FILM: Film(),
 }
