@@ -25,11 +25,11 @@ from gnnserve_worker.tables.attention import leaky
 @dataclass(frozen=True, slots=True)
 class Modulated(BuiltConvolution):
     product: Product
-    """Rows of neighbours."""
+    """Product of the rows of neighbours."""
     modulation: Product
-    """Of a node, what is added to a neighbour's row, and behind it what that is multiplied by."""
+    """Product of a node's row: what is added to a neighbour's, and behind it what that is multiplied by."""
     own: Product
-    """The node's own row."""
+    """Product of the node's own row."""
     own_modulation: Product
     slope: float
 
