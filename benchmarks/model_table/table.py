@@ -144,7 +144,7 @@ TABLE_VERDICTS = (
         "table: models as programs only",
         that(f"at most {_MOST_PROGRAMS:.0%} of those that are served"),
         _programs_only,
-        "layers have no convolutions by kinds of edges, by heads of several types, or of rarer papers",
+        "layers have no convolutions of rarer papers, no rows of known labels, and read 8 hops at most",
     ),
     Verdict("table: models of public repositories", that("every one right, or refused in principle"), _all_hold),
 )

@@ -63,6 +63,9 @@ _OPTIONS: Mapping[Convolution, Mapping[str, Any]] = {
     Convolution.SGC: {"hops": HOPS},
     Convolution.APPNP: {"hops": HOPS, "alpha": 0.1},
     Convolution.GCNII: {"alpha": 0.1, "theta": 0.5, "shares_weights": True},
+    Convolution.AGNN: {},
+    Convolution.GEN: {"mlp": True, "edge_columns": _EDGE_COLUMNS},
+    Convolution.FILM: {"negative_slope": 0.0},
 }
 _QUICK = (Convolution.GRAPH_SAGE, Convolution.GATV2, Convolution.GINE, Convolution.TAG)
 

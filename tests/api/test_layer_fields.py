@@ -59,6 +59,8 @@ def test_what_a_text_assumes_otherwise_than_a_revision_is_left_out_or_stated() -
         ConvolutionManifest(Convolution.GCNII, width=4, self_loops=False, is_normalised=False),
         ConvolutionManifest(Convolution.APPNP, width=4, alpha=0.1),
         ConvolutionManifest(Convolution.PNA, width=4, aggregations=mean),
+        ConvolutionManifest(Convolution.FILM, width=4, negative_slope=0.0),
+        ConvolutionManifest(Convolution.FILM, width=4),
     ) == [
         {"conv": "GraphConv", "width": 4, "aggregations": ["Sum"]},
         {"conv": "GraphConv", "width": 4, "aggregations": ["Mean"]},
@@ -68,6 +70,8 @@ def test_what_a_text_assumes_otherwise_than_a_revision_is_left_out_or_stated() -
         {"conv": "GCNII", "selfLoops": False, "normalize": False, "shareWeights": False},
         {"conv": "APPNP", "alpha": 0.1},
         {"conv": "PNA", "width": 4, "aggregations": ["Mean"]},
+        {"conv": "FiLM", "width": 4},
+        {"conv": "FiLM", "width": 4, "negativeSlope": 0.2},
     ]
 
 
