@@ -33,7 +33,7 @@ from gnnserve_api.files.layers import (
     Residual,
     ResidualPlace,
 )
-from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, RelationKey
+from gnnserve_api.files.programs import InputRole, ProgramManifest, RelationKey
 from gnnserve_worker.layers.convolutions.kind import Ends
 from gnnserve_worker.layers.shapes import Columns, LayerWidths, widths_of
 from gnnserve_worker.models.registry import Tensors
@@ -75,16 +75,12 @@ def tensors_of(program: ProgramManifest, schema: GraphSchema, arrays: Mapping[st
     edges, columns = [], []
     for one in schema.relations:
         key = RelationKey(one.source, one.name, one.target)
-        read = {each.role: arrays[each.name] for each in program.inputs if each.relation == key and _is_of_edges(each)}
+        read = {each.role: arrays[each.name] for each in program.inputs if each.relation == key}
         edges.append(torch.from_numpy(read.get(InputRole.EDGES, np.zeros((2, 0), np.int64))))
         rows = read.get(InputRole.EDGE_FEATURES)
         names = () if rows is None or one.payload is UNSET else one.payload.columns
         columns.append({} if rows is None else dict(zip(names, torch.from_numpy(rows).unbind(1), strict=True)))
     return GraphTensors([torch.from_numpy(rows) for rows in features], edges, columns)
-
-
-def _is_of_edges(each: ProgramInput) -> bool:
-    return each.role in (InputRole.EDGES, InputRole.EDGE_FEATURES)
 
 
 # --- rows
@@ -279,11 +275,6 @@ def _graph_conv(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> An
     return made
 
 
-def _gat(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
-    """Both ends have a matrix each, even within a type."""
-    return pyg.GATConv((ends.source, ends.target), **_of_attention(conv, learning))
-
-
 def _transformer(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     made = pyg.TransformerConv(
         columns_of(ends), beta=conv.has_beta, root_weight=conv.root, dropout=learning.dropout, **_of_heads(conv)
@@ -291,10 +282,6 @@ def _transformer(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> A
     if not conv.root:
         made.lin_skip = Zero()
     return made
-
-
-def _gine(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
-    return pyg.GINEConv(products_of(ends.source, conv.mlp), train_eps=True, edge_dim=len(conv.edge_columns))
 
 
 def _pna(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
@@ -335,10 +322,6 @@ def _gcnii(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     )  # fmt: skip
 
 
-def _agnn(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
-    return pyg.AGNNConv(add_self_loops=conv.self_loops)
-
-
 def _gen(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     aggregation = pyg.SoftmaxAggregation(learn=True, channels=conv.width)
     made = pyg.GENConv((ends.source, ends.target), conv.width, aggr=aggregation)
@@ -348,28 +331,18 @@ def _gen(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
     return made
 
 
-def _film(conv: ConvolutionManifest, ends: Ends, learning: Learning) -> Any:
-    return pyg.FiLMConv((ends.source, ends.target), conv.width, act=nn.LeakyReLU(conv.negative_slope))
+def _given(*names: str) -> Callable[[Any, Reading], torch.Tensor]:
+    """Call of a module with these parts of a graph."""
+
+    def call(module: Any, read: Reading) -> torch.Tensor:
+        found: torch.Tensor = module(*(getattr(read, name) for name in names))
+        return found
+
+    return call
 
 
-def _by_edges(module: Any, read: Reading) -> torch.Tensor:
-    found: torch.Tensor = module(read.rows, read.edges)
-    return found
-
-
-def _by_weights(module: Any, read: Reading) -> torch.Tensor:
-    found: torch.Tensor = module(read.rows, read.edges, read.weights)
-    return found
-
-
-def _by_features(module: Any, read: Reading) -> torch.Tensor:
-    found: torch.Tensor = module(read.rows, read.edges, read.features)
-    return found
-
-
-def _by_inputs(module: Any, read: Reading) -> torch.Tensor:
-    found: torch.Tensor = module(read.rows, read.inputs, read.edges, read.weights)
-    return found
+_by_edges, _by_weights = _given("rows", "edges"), _given("rows", "edges", "weights")
+_by_features, _by_inputs = _given("rows", "edges", "features"), _given("rows", "inputs", "edges", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +359,11 @@ CONVOLUTIONS: Mapping[Convolution, TorchConvolution] = {
     Convolution.GRAPH_SAGE: TorchConvolution(_sage, _by_edges),
     Convolution.GCN: TorchConvolution(_gcn, _by_weights),
     Convolution.GRAPH_CONV: TorchConvolution(_graph_conv, _by_weights),
-    Convolution.GAT: TorchConvolution(_gat, _by_features),
+    # Both ends have a matrix each, even within a type.
+    Convolution.GAT: TorchConvolution(
+        lambda conv, ends, learning: pyg.GATConv((ends.source, ends.target), **_of_attention(conv, learning)),
+        _by_features,
+    ),
     Convolution.GATV2: TorchConvolution(
         lambda conv, ends, learning: pyg.GATv2Conv(
             columns_of(ends), share_weights=conv.shares_weights, **_of_attention(conv, learning)
@@ -396,7 +373,11 @@ CONVOLUTIONS: Mapping[Convolution, TorchConvolution] = {
     Convolution.GIN: TorchConvolution(
         lambda conv, ends, learning: pyg.GINConv(products_of(ends.source, conv.mlp), train_eps=True), _by_edges
     ),
-    Convolution.GINE: TorchConvolution(_gine, _by_features),
+    Convolution.GINE: TorchConvolution(
+        lambda conv, ends, learning: pyg.GINEConv(
+            products_of(ends.source, conv.mlp), train_eps=True, edge_dim=len(conv.edge_columns)
+        ), _by_features,
+    ),
     Convolution.PNA: TorchConvolution(_pna, _by_features),
     Convolution.TAG: TorchConvolution(_tag, _by_weights),
     Convolution.CHEBYSHEV: TorchConvolution(
@@ -409,9 +390,13 @@ CONVOLUTIONS: Mapping[Convolution, TorchConvolution] = {
     ),
     Convolution.APPNP: TorchConvolution(_appnp, _by_weights),
     Convolution.GCNII: TorchConvolution(_gcnii, _by_inputs),
-    Convolution.AGNN: TorchConvolution(_agnn, _by_edges),
+    Convolution.AGNN: TorchConvolution(lambda conv, *_: pyg.AGNNConv(add_self_loops=conv.self_loops), _by_edges),
     Convolution.GEN: TorchConvolution(_gen, _by_features),
-    Convolution.FILM: TorchConvolution(_film, _by_edges),
+    Convolution.FILM: TorchConvolution(
+        lambda conv, ends, learning: pyg.FiLMConv(
+            (ends.source, ends.target), conv.width, act=nn.LeakyReLU(conv.negative_slope)
+        ), _by_edges,
+    ),
 }  # fmt: skip
 """The torch side of each kind, beside `worker/gnnserve_worker/layers/convolutions/`, which is free of torch."""
 
