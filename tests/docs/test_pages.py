@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.pages.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
 from tests.support.profiles import revision_manifest
-from tests.support.serving.exposed import ON_GPU, canary_sample, watched
+from tests.support.serving.exposed import ON_GPU, STALE, canary_sample, watched
 from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.families import POINTS
@@ -239,6 +239,7 @@ def all_metrics() -> ServingMetrics:
     metrics.watch_programs(lambda: ProgramStats(1, 0, 0.1, {}, ""))
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
+    metrics.watch_stale(lambda: STALE)
     metrics.watch_index(lambda: (an_index(),), lambda: RenewalFigures(1, 1, 1.0))
     canary = canary_sample(metrics)
     metrics.watch_canary(lambda: canary)
