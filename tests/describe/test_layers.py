@@ -161,6 +161,15 @@ def test_residuals_are_told_apart_by_where_they_are_added() -> None:
     assert [each.is_norm_behind for each in layers.layers] == [False] * 4 + [True]
 
 
+@pytest.mark.parametrize(("power", "norm"), [(1, Norm.L1), (2, Norm.L2)])
+def test_rows_are_divided_by_sums_or_lengths(power: int, norm: Norm) -> None:
+    def forward(parts: Any, x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
+        return parts["out"](functional.normalize(parts["conv0"](x, edges), p=power, dim=-1).relu())
+
+    layers = read(Forward(forward, out=nn.Linear(WIDTH, CLASSES), **_convs(COLUMNS, WIDTH)))
+    assert layers.layers[0].norm is norm
+
+
 def test_norms_and_activations_may_stand_before_convolutions() -> None:
     convs = {
         f"layer{place}": pyg.DeepGCNLayer(pyg.SAGEConv(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())

@@ -100,6 +100,8 @@ class Norm(StrEnum):
     """GraphNorm by its running statistics."""
     L2 = "L2"
     """Division by the row's Euclidean length."""
+    L1 = "L1"
+    """Division by the sum of the row's magnitudes."""
 
 
 class Activation(StrEnum):

@@ -203,10 +203,13 @@ def _normed(call: FunctionCall, norm: Norm, tensors: Mapping[str, Any], epsilon:
     return call.making.made(Normed, call.rows, norm, whole, float(epsilon))
 
 
+_BY_POWER = {2.0: Norm.L2, 1.0: Norm.L1}
+
+
 def _normalize(call: FunctionCall) -> Read:
-    power, axis = call.argument(1, "p", 2.0), call.argument(2, "dim", 1)
-    is_length = call.rows is not None and power == 2 and axis in (1, -1) and call.argument(3, "eps", 1e-12) == 1e-12
-    return call.making.made(Normed, call.rows, Norm.L2, {}, 1e-5) if is_length else None
+    norm, axis = _BY_POWER.get(call.argument(1, "p", 2.0)), call.argument(2, "dim", 1)
+    is_read = norm is not None and axis in (1, -1) and call.argument(3, "eps", 1e-12) == 1e-12
+    return call.making.made(Normed, call.rows, norm, {}, 1e-5) if is_read and call.rows is not None else None
 
 
 # Sums

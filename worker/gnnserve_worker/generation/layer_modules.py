@@ -121,8 +121,12 @@ class GraphNorm(nn.Module):
 
 
 class UnitRows(nn.Module):
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power = power
+
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return nn.functional.normalize(rows, dim=-1)
+        return nn.functional.normalize(rows, p=self.power, dim=-1)
 
 
 class Zero(nn.Module):
@@ -137,7 +141,8 @@ NORMS: Mapping[Norm, Callable[[int, float], nn.Module]] = {
     Norm.BATCH: BatchNorm,
     Norm.LAYER: nn.LayerNorm,
     Norm.GRAPH: GraphNorm,
-    Norm.L2: lambda columns, eps: UnitRows(),
+    Norm.L2: lambda columns, eps: UnitRows(2.0),
+    Norm.L1: lambda columns, eps: UnitRows(1.0),
 }
 """From columns and epsilon."""
 

@@ -27,6 +27,7 @@ _TENSORS_OF_NORM: Mapping[Norm, tuple[str, ...]] = {
     Norm.LAYER: ("weight", "bias"),
     Norm.GRAPH: ("weight", "bias", "mean_scale", "running_mean", "running_var"),
     Norm.L2: (),
+    Norm.L1: (),
 }
 """GraphNorm's running statistics are the mean of all rows, and the variance of what is left once that is taken off."""
 
@@ -199,6 +200,19 @@ def unit_rows(rows: np.ndarray) -> None:
 
 
 @kernel
+def _unit_sums(rows: np.ndarray) -> None:
+    """Divide each row by the sum of its magnitudes."""
+    for row in range(len(rows)):
+        line = rows[row]
+        total = 0.0
+        for column in range(len(line)):
+            total += abs(line[column])
+        length = max(np.float32(total), _LEAST_LENGTH)
+        for column in range(len(line)):
+            line[column] /= length
+
+
+@kernel
 def _prelu(slopes: np.ndarray, rows: np.ndarray) -> None:
     for row in range(len(rows)):
         line = rows[row]
@@ -244,6 +258,7 @@ _NORMS_OF_ROWS: Mapping[Norm, Callable[[Tensors, float], tuple[Change, ...]]] = 
         partial(_norm_rows, tensors["weight"], tensors["bias"], np.float32(epsilon)),
     ),
     Norm.L2: lambda _tensors, _epsilon: (unit_rows,),
+    Norm.L1: lambda _tensors, _epsilon: (_unit_sums,),
 }
 
 

@@ -70,7 +70,7 @@ def _networks() -> list[LayersManifest]:
         _layer(Convolution.TRANSFORMER, has_beta=True, **heads),
         _layer(Convolution.GINE, mlp=mlp, edge_columns=_OF_EDGES),
         _layer(Convolution.GEN, mlp=mlp, edge_columns=_OF_EDGES),
-        _layer(Convolution.AGNN),
+        _layer(Convolution.AGNN, Norm.L1),
         _layer(Convolution.FILM),
         _layer(
             Convolution.PNA, aggregations=(Aggregation.MEAN,), scalers=(DegreeScaler.IDENTITY,),
