@@ -65,8 +65,8 @@ def _differing(found: Mapping[str, Any]) -> str:
                 f"{one['graph']}, {one['layers']} layers, {one['aggregation']}",
                 one["scene"],
                 "" if one["scores_stored"] is None else f"{one['scores_stored']:.2f}",
-                f"{one['by_rule'][rules[0]][0]:.2f}",
-                *(f"{one['by_rule'][rule][1]:.2f} / {one['by_rule'][rule][2]:.2f}" for rule in rules),
+                f"{one['none']:.2f}",
+                *(f"{one['by_rule'][rule][0]:.2f} / {one['by_rule'][rule][1]:.2f}" for rule in rules),
                 f"{one['rank_correlation']:.2f}",
             )
             for one in measured

@@ -58,17 +58,14 @@ class Differences:
     """Rows of the stored layer that are others after the changes, without those of new nodes."""
     scores_stored: float | None
     """Where scores are stored and none are recomputed; None: the nodes are new."""
+    none: float
+    """Where no changed row is recomputed."""
     by_rule: Mapping[str, tuple[float, ...]]
-    """For each of `SHARES`."""
+    """For each of `SHARES` behind the first."""
     accuracy: tuple[float, ...]
     """Percent of right answers with rows chosen by the estimate, for each of `SHARES`."""
     rank_correlation: float
     """Spearman's, of the estimate with the true error, over the changed rows."""
-
-    @property
-    def none(self) -> float:
-        """Differing answers where no changed row is made anew, in percent."""
-        return self.by_rule[ESTIMATE][0]
 
 
 def scenes(edges: Edges, subject: Subject, test: np.ndarray) -> Iterator[Scene]:
@@ -134,9 +131,8 @@ def differences(
         ORACLE: [errors],
     }
     by_rule, right = dict[str, tuple[float, ...]](), list[float]()
-    none = differing(answers(changed[:0]))
     for rule, orderings in orders.items():
-        found = [none]
+        found = list[float]()
         for share in SHARES[1:-1]:
             given = [answers(first(worth.astype(np.float32), share)) for worth in orderings]
             found.append(round(float(np.mean([differing(one) for one in given])), 4))
@@ -147,7 +143,8 @@ def differences(
     is_new = bool(scene.is_new_node.any())
     return Differences(
         graph, network.layers, aggregation, scene.name, len(scene.asked), len(changed),
-        None if is_new else differing(before[last].argmax(1).numpy()), by_rule, tuple(right),
+        None if is_new else differing(before[last].argmax(1).numpy()), differing(answers(changed[:0])), by_rule,
+        tuple(right),
         round(_rank_correlation(estimate[changed], errors[changed]), 4),
     )  # fmt: skip
 

@@ -160,7 +160,8 @@ def _times_of_whole(found: Any, *, seeds: int) -> float:
 
 
 def _beside_none(chosen: Sequence[Differences], _: Any) -> Worded:
-    none, estimate, random = (_total(chosen, rule, at) for rule, at in ((ESTIMATE, 0), (ESTIMATE, AT), ("random", AT)))
+    none = statistics.fmean(one.none for one in chosen)
+    estimate, random = (_mean(chosen, rule) for rule in (ESTIMATE, "random"))
     ratio = estimate / none if none else 0.0
     return Worded(
         ratio <= WANTED_OF_NONE, f"{ratio:.2f} ({none:.2f} % to {estimate:.2f} % on average; at random {random:.2f} %)"
@@ -168,13 +169,13 @@ def _beside_none(chosen: Sequence[Differences], _: Any) -> Worded:
 
 
 def _beside_oracle(chosen: Sequence[Differences], _: Any) -> Worded:
-    estimate, oracle = _total(chosen, ESTIMATE, AT), _total(chosen, ORACLE, AT)
+    estimate, oracle = _mean(chosen, ESTIMATE), _mean(chosen, ORACLE)
     words = f"{estimate / oracle:.2f}" if oracle else f"{estimate:.2f} % and none"
     return Worded(estimate <= WANTED_OF_ORACLE * oracle, f"{words} ({estimate:.2f} % and {oracle:.2f} % on average)")
 
 
-def _total(chosen: Sequence[Differences], rule: str, at: int) -> float:
-    return statistics.fmean(one.by_rule[rule][at] for one in chosen)
+def _mean(chosen: Sequence[Differences], rule: str) -> float:
+    return statistics.fmean(one.by_rule[rule][AT - 1] for one in chosen)
 
 
 def show(found: Mapping[str, Any]) -> None:
@@ -183,7 +184,7 @@ def show(found: Mapping[str, Any]) -> None:
     for heading in ("graph", "layers", "", "changes: none made anew", *(f"{rule}, 5 / 20 %" for rule in rules)):
         table.add_column(heading)
     for one in measured:
-        cells = (f"{shares[1]:.2f} / {shares[2]:.2f}" for shares in one.by_rule.values())
+        cells = (f"{shares[0]:.2f} / {shares[1]:.2f}" for shares in one.by_rule.values())
         table.add_row(one.graph, str(one.layers), one.aggregation, f"{one.scene}: {one.none:.2f}", *cells)
     Console(width=140).print(table)
     for costs in found.get("costs", ()):

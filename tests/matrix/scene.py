@@ -308,11 +308,30 @@ async def ask_after_changes(scene: Scene, client: Client, opened: Opened) -> Non
     more = [_joined(opened, node, column.between) for node in (column.first, column.new)]
     scene.change(opened, {"nodes": [opened.new_node(column)], "edges": edges + more})
     assert opened.living is not None
+    _refresh(opened.living)
     asked = scene.body(column.first, column.new, seed=1, minOffset=opened.living.offset)
     for name in opened.answering:
         stored, new = await scores_of(client, {**asked, "variant": name})
         if opened.reads_all(name):
             assert_close(new, stored, f"{name} of an added node like a stored one")
+
+
+async def ask_while_stale(scene: Scene, client: Client, opened: Opened) -> None:
+    """One more edge, which leaves rows stale: all variants answer with some of them and without."""
+    column, living = scene.column, opened.living
+    assert living is not None and living.refreshing.budget is not None
+    scene.change(opened, {"edges": [_joined(opened, column.first, column.between)]})
+    asked = scene.body(column.first, seed=1, minOffset=living.offset)
+    for name in opened.answering:
+        assert np.isfinite(await scores_of(client, {**asked, "variant": name})).all(), name
+    _refresh(living)
+    told = (await client.http.get("/v1/variants")).json()["stale"]
+    assert [one["rows"] for one in told] == [0] * len(living.refreshing.layers)
+
+
+def _refresh(living: LivingRevision) -> None:
+    while living.refreshing.is_any_stale:
+        living.refresh_worst()
 
 
 def _joined(opened: Opened, node: int | str, other: int | str) -> list[Any]:
@@ -382,6 +401,7 @@ async def ask_for_recommendations(scene: Scene, client: Client, opened: Opened) 
 
 _ADDED: Mapping[str, Added] = {
     "updates.log.sqlite": ask_after_changes,
+    "updates.refresh": ask_while_stale,
     "updates.compaction.retrain": ask_once_retrained,
     "routing.canary.revision": ask_canary,
     "routing.shadowPermille": ask_shadows,
