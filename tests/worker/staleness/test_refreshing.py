@@ -136,7 +136,7 @@ def test_a_hub_that_no_turn_has_time_for_has_one_of_its_own(tmp_path: Path) -> N
     scene.plain.lists[ids[0]] += ids[1:]
     scene.apply([batch_of(NO_FEATURES, edges=[(other, ids[0]) for other in ids[1:]])])
     refreshing = scene.living.refreshing
-    refreshing._entry_ns = 1e9  # every row is too dear for any budget
+    refreshing.entry_ns = 1e9  # every row is too dear for any budget
     scene.answers()
     assert refreshing.counts[RefreshedBy.REQUEST].rows == 0
     before = refreshing.layers[0].rows.count

@@ -90,7 +90,8 @@ class Refreshing:
         self.counts = {by: RefreshCount() for by in RefreshedBy}
         self.on_marked: Callable[[], None] = lambda: None
         """Called where rows were marked, by who applies changes."""
-        self._entry_ns = _FIRST_NS
+        self.entry_ns = _FIRST_NS
+        """Expected time for each entry of the lists that a row is made of, in ns; learnt as rows are made."""
 
     @property
     def is_any_stale(self) -> bool:
@@ -141,7 +142,7 @@ class Refreshing:
 
     def _costs_us(self, nodes: np.ndarray) -> np.ndarray:
         """Expected time of making the row of each of these nodes (int64)."""
-        return np.asarray((_ROW_ENTRIES + self._entries_of(nodes)) * (self._entry_ns / 1000))
+        return np.asarray((_ROW_ENTRIES + self._entries_of(nodes)) * (self.entry_ns / 1000))
 
     def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
         """Entries of all lists of each node: a number each [nodes]."""
@@ -174,8 +175,8 @@ class Refreshing:
     def _learn(self, nodes: np.ndarray, took_s: float) -> None:
         entries = float((_ROW_ENTRIES + self._entries_of(nodes)).sum())
         # A turn that was held up by another process says little of the next.
-        measured = min(took_s * 1e9 / entries, 4 * self._entry_ns)
-        self._entry_ns += _LEARNT * (measured - self._entry_ns)
+        measured = min(took_s * 1e9 / entries, 4 * self.entry_ns)
+        self.entry_ns += _LEARNT * (measured - self.entry_ns)
 
     def _make(self, layer: StaleLayer, nodes: np.ndarray) -> None:
         """Make rows of a layer, once those are right that they are made of."""
