@@ -103,7 +103,7 @@ def is_served_today(model: Mapping[str, Any]) -> bool:
 
 
 def is_right_by(model: Mapping[str, Any], way: str) -> bool:
-    return not model[way].get("words")
+    return not model[way].get("words") and float(model[way]["difference"]) <= TOLERANCE
 
 
 def in_words(models: Sequence[Mapping[str, Any]]) -> str:
