@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from gnnserve_api.files.layers import Aggregation, ConvolutionManifest
+from gnnserve_api.files.layers import Aggregation
 from gnnserve_api.files.programs import RelationKey
 from gnnserve_describe.layers.products import products_of, tensors_of
 from gnnserve_describe.layers.values import (
+    Convolved,
     EdgeColumns,
     Edges,
     EncodedColumns,
@@ -27,22 +28,10 @@ Nested: TypeAlias = Callable[[torch.nn.Module, int, Value], Value]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadConvolution:
-    manifest: ConvolutionManifest
-    tensors: Tensors
-    relation: RelationKey
-    rows: Value
-    own: Value | None
-    first: Value | None = None
-    scales: tuple[str, ...] = ()
-    own_weight: torch.Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ReadConvolutions:
     """Convolutions whose sum a module gives."""
 
-    convolutions: tuple[ReadConvolution, ...]
+    convolutions: tuple[Convolved, ...]
     own: tuple[Value, torch.Tensor] | None = None
     """Rows of the nodes themselves, and the matrix that they are multiplied by; None: they are not added."""
     bias: torch.Tensor | None = None
@@ -161,7 +150,7 @@ class ConvolutionCall:
                 raise self.refused(f"has {name}={found!r}, which no layer has")
 
 
-Reader: TypeAlias = Callable[[ConvolutionCall], ReadConvolution | ReadConvolutions]
+Reader: TypeAlias = Callable[[ConvolutionCall], Convolved | ReadConvolutions]
 
 
 # What several kinds have

@@ -14,7 +14,6 @@ from gnnserve_api.files.layers import Aggregation, Convolution, ConvolutionManif
 from gnnserve_describe.layers.calls import (
     ConvolutionCall,
     Nested,
-    ReadConvolution,
     ReadConvolutions,
     Reader,
     aggregations_of,
@@ -24,6 +23,7 @@ from gnnserve_describe.layers.calls import (
 )
 from gnnserve_describe.layers.rarer import read_agnn, read_film, read_gen, read_rgcn
 from gnnserve_describe.layers.values import (
+    Convolved,
     Edges,
     Features,
     NotLayersError,
@@ -47,7 +47,7 @@ def convolution_of(
     return replace(found, convolutions=tuple(_of_edges(each, call.edges) for each in found.convolutions))
 
 
-def _of_edges(found: ReadConvolution, edges: Edges) -> ReadConvolution:
+def _of_edges(found: Convolved, edges: Edges) -> Convolved:
     """The convolution over those edges alone that it is given."""
     if edges.where is None:
         return found
@@ -63,7 +63,7 @@ def jumping_tensors(module: torch.nn.Module) -> Tensors:
 # Tensors and options
 
 
-def _sage(call: ConvolutionCall) -> ReadConvolution:
+def _sage(call: ConvolutionCall) -> Convolved:
     module, (rows, own) = call.module, call.ends
     aggregations, tensors = aggregations_of(call, module.aggr_module, rows.width)
     root = bool(module.root_weight) and own is not None
@@ -75,10 +75,10 @@ def _sage(call: ConvolutionCall) -> ReadConvolution:
         projects=project, has_unit_rows=bool(module.normalize), aggregations=aggregations,
     )  # fmt: skip
     tensors |= dense_tensors(module, "lin") if project else {}
-    return ReadConvolution(manifest, tensors, call.relation, rows, own if root else None, scales=scales)
+    return Convolved(manifest, tensors, call.relation, rows, own if root else None, scales=scales)
 
 
-def _graph_conv(call: ConvolutionCall) -> ReadConvolution:
+def _graph_conv(call: ConvolutionCall) -> Convolved:
     module, (rows, own) = call.module, call.ends
     aggregations, tensors = aggregations_of(call, module.aggr_module, rows.width)
     # An aggregation that was named behind its making counts where edges are summed up.
@@ -94,10 +94,10 @@ def _graph_conv(call: ConvolutionCall) -> ReadConvolution:
         aggregations=aggregations, edge_weight=call.edge_weight,
     )  # fmt: skip
     scales = ("lin_rel.weight", "lin_rel.bias", "lin_root.weight")
-    return ReadConvolution(manifest, tensors, call.relation, rows, own, scales=scales)
+    return Convolved(manifest, tensors, call.relation, rows, own, scales=scales)
 
 
-def _gcn(call: ConvolutionCall) -> ReadConvolution:
+def _gcn(call: ConvolutionCall) -> Convolved:
     module = call.module
     call.sums_up()
     manifest = ConvolutionManifest(
@@ -106,7 +106,7 @@ def _gcn(call: ConvolutionCall) -> ReadConvolution:
         edge_weight=call.edge_weight,
     )  # fmt: skip
     tensors = {**dense_tensors(module, "lin"), **bias_tensors(module)}
-    return ReadConvolution(manifest, tensors, call.relation, call.rows, call.rows, scales=("lin.weight", "bias"))
+    return Convolved(manifest, tensors, call.relation, call.rows, call.rows, scales=("lin.weight", "bias"))
 
 
 def _heads(call: ConvolutionCall) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _residual_of(call: ConvolutionCall) -> torch.Tensor | None:
     return None if residual is None else residual.weight
 
 
-def _gat(call: ConvolutionCall) -> ReadConvolution:
+def _gat(call: ConvolutionCall) -> Convolved:
     module, (rows, own) = call.module, call.ends
     source, target = ("lin", "lin") if module.lin is not None else ("lin_src", "lin_dst")
     manifest = ConvolutionManifest(Convolution.GAT, **_of_attention(call))
@@ -150,10 +150,10 @@ def _gat(call: ConvolutionCall) -> ReadConvolution:
     }  # fmt: skip
     if manifest.edge_columns:
         tensors |= {"lin_edge.weight": module.lin_edge.weight, "att_edge": module.att_edge}
-    return ReadConvolution(manifest, tensors, call.relation, rows, own, own_weight=_residual_of(call))
+    return Convolved(manifest, tensors, call.relation, rows, own, own_weight=_residual_of(call))
 
 
-def _gatv2(call: ConvolutionCall) -> ReadConvolution:
+def _gatv2(call: ConvolutionCall) -> Convolved:
     module, (rows, own) = call.module, call.ends
     shares = module.lin_r is module.lin_l
     manifest = ConvolutionManifest(Convolution.GATV2, shares_weights=shares, **_of_attention(call))
@@ -167,10 +167,10 @@ def _gatv2(call: ConvolutionCall) -> ReadConvolution:
     tensors |= bias_tensors(module)
     if manifest.edge_columns:
         tensors["lin_edge.weight"] = module.lin_edge.weight
-    return ReadConvolution(manifest, tensors, call.relation, rows, own, own_weight=_residual_of(call))
+    return Convolved(manifest, tensors, call.relation, rows, own, own_weight=_residual_of(call))
 
 
-def _transformer(call: ConvolutionCall) -> ReadConvolution:
+def _transformer(call: ConvolutionCall) -> Convolved:
     module, (rows, own) = call.module, call.ends
     if own is None:
         raise call.refused("reads no rows of the nodes that read others")
@@ -181,20 +181,20 @@ def _transformer(call: ConvolutionCall) -> ReadConvolution:
     names = ["lin_key", "lin_query", "lin_value", *(["lin_skip"] if root else []), *(["lin_beta"] if beta else [])]
     names += ["lin_edge"] if manifest.edge_columns else []
     tensors = {name: tensor for each in names for name, tensor in dense_tensors(module, each).items()}
-    return ReadConvolution(manifest, tensors, call.relation, rows, own)
+    return Convolved(manifest, tensors, call.relation, rows, own)
 
 
-def _gin(call: ConvolutionCall) -> ReadConvolution:
+def _gin(call: ConvolutionCall) -> Convolved:
     call.sums_up()
     rows, own = call.ends
     if own is None:
         raise call.refused("reads no rows of the nodes that read others")
     fields, tensors = mlp_of(call, rows, "nn")
     tensors = {"eps": call.module.eps.reshape(1), **tensors}
-    return ReadConvolution(ConvolutionManifest(Convolution.GIN, **fields), tensors, call.relation, rows, own)
+    return Convolved(ConvolutionManifest(Convolution.GIN, **fields), tensors, call.relation, rows, own)
 
 
-def _gine(call: ConvolutionCall) -> ReadConvolution:
+def _gine(call: ConvolutionCall) -> Convolved:
     call.sums_up()
     rows, own = call.ends
     if own is None:
@@ -206,7 +206,7 @@ def _gine(call: ConvolutionCall) -> ReadConvolution:
         lin: Tensors = {"lin.weight": torch.eye(rows.width), "lin.bias": torch.zeros(rows.width)}
     else:
         lin = {"lin.bias": torch.zeros(rows.width), **dense_tensors(call.module, "lin")}
-    return ReadConvolution(manifest, {**tensors, **lin}, call.relation, rows, own)
+    return Convolved(manifest, {**tensors, **lin}, call.relation, rows, own)
 
 
 _SCALERS = {
@@ -218,7 +218,7 @@ _SCALERS = {
 }
 
 
-def _pna(call: ConvolutionCall) -> ReadConvolution:
+def _pna(call: ConvolutionCall) -> Convolved:
     module, rows = call.module, call.rows
     scaled = module.aggr_module
     aggregations, _ = aggregations_of(call, scaled.aggr, rows.width)
@@ -238,14 +238,14 @@ def _pna(call: ConvolutionCall) -> ReadConvolution:
         for name, each in module.state_dict().items()
         if name.startswith(("aggr_module.avg_deg_", "edge_encoder.", "pre_nns.", "post_nns.", "lin."))
     }
-    return ReadConvolution(manifest, tensors, call.relation, rows, rows)
+    return Convolved(manifest, tensors, call.relation, rows, rows)
 
 
 def _count(products: Sequence[Any]) -> int:
     return sum(hasattr(each, "weight") for each in products)
 
 
-def _tag(call: ConvolutionCall) -> ReadConvolution:
+def _tag(call: ConvolutionCall) -> Convolved:
     module = call.module
     call.sums_up()
     manifest = ConvolutionManifest(
@@ -253,10 +253,10 @@ def _tag(call: ConvolutionCall) -> ReadConvolution:
         self_loops=False, bias=module.bias is not None, edge_weight=call.edge_weight,
     )  # fmt: skip
     tensors = {f"lins.{hop}.weight": each.weight for hop, each in enumerate(module.lins)} | dict(bias_tensors(module))
-    return ReadConvolution(manifest, tensors, call.relation, call.rows, call.rows, scales=tuple(tensors))
+    return Convolved(manifest, tensors, call.relation, call.rows, call.rows, scales=tuple(tensors))
 
 
-def _mix_hop(call: ConvolutionCall) -> ReadConvolution:
+def _mix_hop(call: ConvolutionCall) -> Convolved:
     """Products of each power beside each other: TAG's, whose matrices have zeros where others write."""
     module, rows = call.module, call.rows
     call.sums_up()
@@ -270,10 +270,10 @@ def _mix_hop(call: ConvolutionCall) -> ReadConvolution:
         bias=module.bias is not None, edge_weight=call.edge_weight,
     )  # fmt: skip
     tensors = {f"lins.{hop}.weight": weight for hop, weight in enumerate(weights)} | dict(bias_tensors(module))
-    return ReadConvolution(manifest, tensors, call.relation, rows, rows)
+    return Convolved(manifest, tensors, call.relation, rows, rows)
 
 
-def _chebyshev(call: ConvolutionCall) -> ReadConvolution:
+def _chebyshev(call: ConvolutionCall) -> Convolved:
     module = call.module
     call.sums_up()
     call.needs(normalization="sym")
@@ -283,10 +283,10 @@ def _chebyshev(call: ConvolutionCall) -> ReadConvolution:
         Convolution.CHEBYSHEV, width=module.out_channels, hops=len(module.lins) - 1, bias=module.bias is not None
     )
     tensors = {f"lins.{hop}.weight": each.weight for hop, each in enumerate(module.lins)} | dict(bias_tensors(module))
-    return ReadConvolution(manifest, tensors, call.relation, call.rows, call.rows, scales=tuple(tensors))
+    return Convolved(manifest, tensors, call.relation, call.rows, call.rows, scales=tuple(tensors))
 
 
-def _sgc(call: ConvolutionCall) -> ReadConvolution:
+def _sgc(call: ConvolutionCall) -> Convolved:
     module = call.module
     call.sums_up()
     manifest = ConvolutionManifest(
@@ -294,20 +294,20 @@ def _sgc(call: ConvolutionCall) -> ReadConvolution:
         bias=module.lin.bias is not None, edge_weight=call.edge_weight,
     )  # fmt: skip
     tensors = dense_tensors(module, "lin")
-    return ReadConvolution(manifest, tensors, call.relation, call.rows, call.rows, scales=tuple(tensors))
+    return Convolved(manifest, tensors, call.relation, call.rows, call.rows, scales=tuple(tensors))
 
 
-def _appnp(call: ConvolutionCall) -> ReadConvolution:
+def _appnp(call: ConvolutionCall) -> Convolved:
     module, rows = call.module, call.rows
     call.sums_up()
     manifest = ConvolutionManifest(
         Convolution.APPNP, width=rows.width, hops=module.K, alpha=float(module.alpha),
         self_loops=bool(module.add_self_loops), is_normalised=bool(module.normalize), edge_weight=call.edge_weight,
     )  # fmt: skip
-    return ReadConvolution(manifest, {}, call.relation, rows, rows)
+    return Convolved(manifest, {}, call.relation, rows, rows)
 
 
-def _light_gcn(call: ConvolutionCall) -> ReadConvolution:
+def _light_gcn(call: ConvolutionCall) -> Convolved:
     """One hop, of which nothing is kept."""
     rows = call.rows
     call.sums_up()
@@ -315,10 +315,10 @@ def _light_gcn(call: ConvolutionCall) -> ReadConvolution:
         Convolution.APPNP, width=rows.width, hops=1, self_loops=False, is_normalised=bool(call.module.normalize),
         edge_weight=call.edge_weight,
     )  # fmt: skip
-    return ReadConvolution(manifest, {}, call.relation, rows, rows)
+    return Convolved(manifest, {}, call.relation, rows, rows)
 
 
-def _gcnii(call: ConvolutionCall) -> ReadConvolution:
+def _gcnii(call: ConvolutionCall) -> Convolved:
     module, rows = call.module, call.rows
     call.sums_up()
     first = call.node_rows(call.given["x_0"])
@@ -330,7 +330,7 @@ def _gcnii(call: ConvolutionCall) -> ReadConvolution:
         is_normalised=bool(module.normalize), edge_weight=call.edge_weight,
     )  # fmt: skip
     tensors = {"weight1": module.weight1} | ({} if module.weight2 is None else {"weight2": module.weight2})
-    return ReadConvolution(manifest, tensors, call.relation, rows, rows, first)
+    return Convolved(manifest, tensors, call.relation, rows, rows, first)
 
 
 def of_layer(manifest: ConvolutionManifest, number: int) -> ConvolutionManifest:

@@ -11,13 +11,12 @@ from gnnserve_api.files.layers import Aggregation, Convolution, ConvolutionManif
 from gnnserve_describe.layers.calls import (
     AGGREGATIONS,
     ConvolutionCall,
-    ReadConvolution,
     ReadConvolutions,
     aggregations_of,
     dense_tensors,
     mlp_of,
 )
-from gnnserve_describe.layers.values import EdgeKinds, Features, NodesBehind, Value
+from gnnserve_describe.layers.values import Convolved, EdgeKinds, Features, NodesBehind, Value
 
 _LEAST_MESSAGE = 1e-7
 
@@ -75,7 +74,7 @@ def read_rgcn(call: ConvolutionCall) -> ReadConvolutions:
         matrices = _matrices_of_kinds(module, bases)
         own = None if module.root is None or target is None else (target, module.root.t())
     convolutions = tuple(
-        ReadConvolution(
+        Convolved(
             ConvolutionManifest(
                 Convolution.GRAPH_CONV, width=outputs, bias=False, root=False, aggregations=(aggregation,),
                 where=EdgeFilter(str(kinds.column), float(kind)),
@@ -86,14 +85,14 @@ def read_rgcn(call: ConvolutionCall) -> ReadConvolutions:
     return ReadConvolutions(convolutions, own, module.bias)
 
 
-def read_agnn(call: ConvolutionCall) -> ReadConvolution:
+def read_agnn(call: ConvolutionCall) -> Convolved:
     module, rows = call.module, call.rows
     call.sums_up()
     manifest = ConvolutionManifest(Convolution.AGNN, width=rows.width, self_loops=bool(module.add_self_loops))
-    return ReadConvolution(manifest, {"beta": module.beta.reshape(1)}, call.relation, rows, rows)
+    return Convolved(manifest, {"beta": module.beta.reshape(1)}, call.relation, rows, rows)
 
 
-def read_gen(call: ConvolutionCall) -> ReadConvolution:
+def read_gen(call: ConvolutionCall) -> Convolved:
     module, (rows, own) = call.module, call.ends
     width = module.out_channels
     kinds, tensors = aggregations_of(call, module.aggr_module, width)
@@ -119,10 +118,10 @@ def read_gen(call: ConvolutionCall) -> ReadConvolution:
             bias = bias if inner.bias is None else bias + inner.bias
         tensors |= {"lin_edge.weight": weight, "lin_edge.bias": bias}
     manifest = ConvolutionManifest(Convolution.GEN, edge_columns=columns, **fields)
-    return ReadConvolution(manifest, tensors, call.relation, rows, own)
+    return Convolved(manifest, tensors, call.relation, rows, own)
 
 
-def read_film(call: ConvolutionCall) -> ReadConvolution:
+def read_film(call: ConvolutionCall) -> Convolved:
     module, (rows, own) = call.module, call.ends
     aggregated = type(module.aggr_module).__name__
     if own is None or module.num_relations > 1 or aggregated != "MeanAggregation":
@@ -137,4 +136,4 @@ def read_film(call: ConvolutionCall) -> ReadConvolution:
     manifest = ConvolutionManifest(
         Convolution.FILM, width=module.out_channels, negative_slope=float(slopes[type(module.act).__name__])
     )
-    return ReadConvolution(manifest, tensors, call.relation, rows, own)
+    return Convolved(manifest, tensors, call.relation, rows, own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import torch
@@ -236,12 +236,8 @@ def _convolved(call: _ModuleCall) -> Value:
 
     found = convolution_of(call.module, call.given, recorder.value_of, nested, whole)
     terms: list[Value] = [
-        recorder.made(
-            Convolved, each.manifest, each.tensors, each.relation, each.rows, each.own, each.first, each.scales,
-            each.own_weight,
-        )
-        for each in found.convolutions
-    ]  # fmt: skip
+        recorder.made(Convolved, *(getattr(each, part.name) for part in fields(each))) for each in found.convolutions
+    ]
     terms += [] if found.own is None else [recorder.made(Product, *found.own, None)]
     if len(terms) == 1 and found.bias is None:
         return terms[0]

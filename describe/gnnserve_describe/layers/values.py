@@ -65,6 +65,15 @@ class _OfEdges(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _OfRows(Value):
+    rows: Value
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        return (self.rows,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Edges(_OfEdges):
     """int64 [2, edges]: the nodes that are read, and those that read them."""
 
@@ -280,17 +289,12 @@ class Features(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Product(Value):
+class Product(_OfRows):
     """rows · weightᵀ + bias"""
 
-    rows: Value
     weight: torch.Tensor
     """[outputs, inputs]"""
     bias: torch.Tensor | None = None
-
-    @property
-    def parts(self) -> tuple[Value, ...]:
-        return (self.rows,)
 
     @property
     def width(self) -> int:
@@ -298,15 +302,10 @@ class Product(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ByHead(Value):
+class ByHead(_OfRows):
     """Rows as [nodes, heads, columns of a head]."""
 
-    rows: Value
     heads: int
-
-    @property
-    def parts(self) -> tuple[Value, ...]:
-        return (self.rows,)
 
     @property
     def is_rows(self) -> bool:
@@ -314,15 +313,10 @@ class ByHead(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodesBehind(Value):
+class NodesBehind(_OfRows):
     """Rows as [heads, nodes, columns of a head]: weights with an axis over nodes."""
 
-    rows: Value
     heads: int
-
-    @property
-    def parts(self) -> tuple[Value, ...]:
-        return (self.rows,)
 
     @property
     def is_rows(self) -> bool:
@@ -330,28 +324,18 @@ class NodesBehind(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Normed(Value):
-    rows: Value
+class Normed(_OfRows):
     norm: Norm
     tensors: Tensors
     epsilon: float
 
-    @property
-    def parts(self) -> tuple[Value, ...]:
-        return (self.rows,)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Activated(Value):
-    rows: Value
+class Activated(_OfRows):
     activation: Activation
     slope: float | None = None
     weight: torch.Tensor | None = None
     """Slopes of PReLU, one for each column; None: it has none."""
-
-    @property
-    def parts(self) -> tuple[Value, ...]:
-        return (self.rows,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -422,18 +406,13 @@ class Weighed(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aggregated(Value):
+class Aggregated(_OfRows):
     """Rows of the nodes that a node reads, aggregated, each times a column of the edges or not."""
 
-    rows: Value
     relation: RelationKey
     aggregation: Aggregation
     weight: EdgeColumns | None = None
     where: EdgeFilter | None = None
-
-    @property
-    def parts(self) -> tuple[Value, ...]:
-        return (self.rows,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
