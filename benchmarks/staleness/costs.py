@@ -137,8 +137,8 @@ class Served:
         return 1e6 * (time.perf_counter() - began_s), found.scores.argmax(1)
 
     def ask_within(self, share: float, seeds: np.ndarray, key: int) -> tuple[float, np.ndarray, int]:
-        """As `ask` of stored layers, with a budget for that share of the stale rows that the request reads; and how
-        many rows it made. These are marked again."""
+        """Time and answers by stored layers, with a budget for that share of the stale rows that the request reads, and
+        the number of rows that it made. These rows are marked again."""
         errors = self.rows.errors
         read = np.unique(np.concatenate((seeds, self.living.graph.lists.of(seeds))))
         stale = read[errors[read] > 0]

@@ -185,7 +185,7 @@ class Network(nn.Module):
 
 
 def _scorers(outputs: int, *, last: bool) -> nn.Parameter:
-    """What attention scores sources and targets by: float32 [2, heads, columns of a head]."""
+    """Vectors by which attention scores sources and targets: float32 [2, heads, columns of a head]."""
     heads = 1 if last else HEADS
     return nn.Parameter(torch.randn(2, heads, outputs // heads) / np.sqrt(outputs // heads))
 

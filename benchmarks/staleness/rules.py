@@ -57,9 +57,9 @@ class Differences:
     changed_rows: int
     """Rows of the stored layer that are others after the changes, without those of new nodes."""
     scores_stored: float | None
-    """Where scores are stored and none are recomputed; None: the nodes are new."""
+    """Differing answers where scores are stored and none are recomputed; None: the nodes are new."""
     none: float
-    """Where no changed row is recomputed."""
+    """Differing answers where no changed row is recomputed."""
     by_rule: Mapping[str, tuple[float, ...]]
     """For each of `SHARES` behind the first."""
     accuracy: tuple[float, ...]

@@ -134,7 +134,7 @@ def _differences_of(found: Mapping[str, Any]) -> list[Differences]:
 
 
 def _about_speed() -> Iterator[Verdict]:
-    """These are left out where their parts were not run."""
+    """Verdicts about times and rates, left out where their parts were not run."""
     for stale, wanted in ((False, WANTED_EXACT_PER_S), (True, WANTED_STALE_PER_S)):
         kept = "marked as stale" if stale else "kept exact"
         yield Verdict(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.support.changes.living import MODELS, batch_of
 from tests.support.changes.stale_layers import ALL, DIRECTED, FEW, NO_FEATURES, UNDIRECTED, Scene
+from tests.support.machine.waiting import until_holds
 from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.edges import EdgeRules
@@ -164,9 +165,7 @@ def test_a_worker_tells_how_stale_it_is_and_refreshes_between_requests(tmp_path:
             assert 0 < told["errorEstimate"] <= before
             assert f'gnnserve_stale_rows{{layer="2",service="digits"}} {before}.0' in client.metrics.render().decode()
             client.model.switch(scene.served, follow(refresh=background))
-            async with asyncio.timeout(60):
-                while layer.rows.count:
-                    await asyncio.sleep(0.005)
+            await until_holds(lambda: not layer.rows.count, "the background refreshes all rows")
             text = client.metrics.render().decode()
             assert f'gnnserve_rows_refreshed_total{{by="background",service="digits"}} {before}.0' in text
             client.model.switch(scene.served, table)

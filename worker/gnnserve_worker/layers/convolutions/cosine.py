@@ -36,10 +36,6 @@ class CosineAttention(BuiltConvolution):
         sum_attended(scores, own, products, lists.sources, lists.bounds, 0, products.shape[1], summed)
         return summed
 
-    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
-        del step
-        return aggregated
-
 
 @kernel
 def _cosines(

@@ -45,10 +45,6 @@ class Modulated(BuiltConvolution):
         )  # fmt: skip
         return out
 
-    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
-        del step
-        return aggregated
-
 
 @kernel
 def _modulate(
