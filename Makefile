@@ -49,6 +49,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files and 
 	$(BIN)/python -m gnnserve_api.generated.reference --check
 	$(BIN)/python -m gnnserve_api.generated.capabilities --check
 	$(BIN)/python -m tools.protobuf --check
+	$(BIN)/python -m tools.pages --check
 	$(BIN)/python -m benchmarks.page.figures --check
 
 test: .venv/installed chromium postgres cluster-binaries ## everything that CI runs
@@ -123,11 +124,12 @@ audit: .venv/installed ## known vulnerabilities of the environment and of what e
 capabilities: .venv/installed kernels ## what requests may ask for, in docs/capabilities.md, asked of a server of each column; two minutes
 	$(BIN)/python -m tests.matrix.requests
 
-generate: .venv/installed ## the CRD, docs/manifest.md and docs/capabilities.md from the types, descriptors from the .proto files
+generate: .venv/installed ## the CRD, docs/manifest.md, docs/capabilities.md and tables of other pages from the types, descriptors from the .proto files
 	$(BIN)/python -m gnnserve_api.generated.schema
 	$(BIN)/python -m gnnserve_api.generated.reference
 	$(BIN)/python -m gnnserve_api.generated.capabilities
 	$(BIN)/python -m tools.protobuf
+	$(BIN)/python -m tools.pages
 
 verdicts: .venv/installed ## judge the results of benchmarks/results anew, after a change of what is wanted of them
 	$(BIN)/python -m benchmarks.page.judging

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,16 +13,13 @@ import pytest
 import typer.main
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.pages.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
-from tests.support.profiles import revision_manifest
-from tests.support.serving.exposed import ON_GPU, STALE, canary_sample, watched
+from tests.support.serving.exposed import all_metrics, exposed
 from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.families import POINTS
-from gnnserve_api.files.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
 from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.files.repository import LISTED_SCHEMA_VERSION, SCHEMA_VERSION, FileEntry
+from gnnserve_api.files.repository import LISTED_SCHEMA_VERSION, SCHEMA_VERSION
 from gnnserve_api.http.changes import (
     MOST_CLIENT_CHARACTERS,
     MOST_PAGE_RECORDS,
@@ -49,7 +44,7 @@ from gnnserve_api.http.protocol import (
 from gnnserve_api.limits import Batching, OverlayLimits
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
-from gnnserve_api.pods.routing import AffineCost, CredentialState, Route, VariantRoute
+from gnnserve_api.pods.routing import AffineCost, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import ChangeKind
 from gnnserve_cli.exits import MEANINGS
@@ -60,20 +55,13 @@ from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import MOST_ITEMS, ChangeCounts, decode_batch
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.nearest.parts import IndexPart
-from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
-from gnnserve_worker.nearest.search import ExactIndex
-from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
-from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
 from gnnserve_worker.serving.metrics.counters import LATENCY_BUCKETS_S
-from gnnserve_worker.serving.metrics.metrics import ServingMetrics
-from gnnserve_worker.serving.metrics.state_metrics import RoutingSample
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 UPDATES = read_page("updates.md")
@@ -202,65 +190,10 @@ def test_every_command_has_an_example(command: str) -> None:
 # Metrics
 
 
-def an_index() -> RevisionIndex:
-    """One that is open."""
-    made = IndexManifest(
-        INDEX_SCHEMA_VERSION,
-        "a test",
-        "r1",
-        "g1",
-        "x1",
-        "",
-        None,
-        "",
-        1,
-        1,
-        IndexKind.EXACT,
-        "",
-        FileEntry(0, ""),
-        1.0,
-        0,
-    )
-    index = RevisionIndex(Path("nowhere"), "r1", IndexPart("index", "", 0, 1))
-    index._open = OpenIndex(made, ExactIndex(np.ones((1, 1), np.float32)))
-    return index
-
-
-def all_metrics() -> ServingMetrics:
-    """A worker's metrics, with a sample of each that there is."""
-    metrics = ServingMetrics("digits")
-    metrics.show_revision(revision_manifest(), load_s=0.5)
-    metrics.counters.count_error("QueueFull")
-    metrics.show_certificate(1_800_000_000)
-    metrics.show_credentials(CredentialState("tls", is_usable=True))
-    route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
-    metrics.watch_routing(lambda: RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
-    metrics.watch_device(lambda: ON_GPU)
-    metrics.watch_programs(lambda: ProgramStats(1, 0, 0.1, {}, ""))
-    metrics.watch_accuracy(watched())
-    metrics.watch_updates(FakeUpdates())
-    metrics.watch_stale(lambda: STALE)
-    metrics.watch_index(lambda: (an_index(),), lambda: RenewalFigures(1, 1, 1.0))
-    canary = canary_sample(metrics)
-    metrics.watch_canary(lambda: canary)
-    metrics.watch_spans(SimpleNamespace(exported=1, dropped=0, put=print))
-    return metrics
-
-
-def exposed() -> Iterator[tuple[str, str, set[str]]]:
-    """Name, type and labels of each metric, as Prometheus sees them."""
-    for family in text_string_to_metric_families(all_metrics().render().decode()):
-        if family.name.endswith("_created"):
-            continue
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-        yield name, family.type, labels
-
-
 def test_metrics_of_the_page_are_those_that_are_exposed() -> None:
     rows = re.findall(r"^\| `(gnnserve_\w+)` \| (\w+) \| (.+?) \|", METRICS, re.MULTILINE)
     described = {(name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    assert described == {(name, kind, frozenset(labels)) for name, kind, labels in exposed()}
+    assert described == {(each.name, each.kind, frozenset(each.labels)) for each in exposed()}
 
 
 def test_openmetrics_has_the_metrics_of_the_text_format() -> None:
@@ -275,7 +208,7 @@ def test_openmetrics_has_the_metrics_of_the_text_format() -> None:
 
 def test_the_text_and_the_queries_name_only_metrics_that_are_exposed() -> None:
     named = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\bgnnserve_\w+", METRICS)}
-    assert named <= {name for name, _, _ in exposed()}
+    assert named <= {each.name for each in exposed()}
 
 
 def test_buckets_are_listed() -> None:

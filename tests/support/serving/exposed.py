@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.profiles import revision_manifest
 from tests.support.serving.serving import FakeWorker
 
+from gnnserve_api.files.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
+from gnnserve_api.files.repository import FileEntry
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods.change_log import UpdatesState
 from gnnserve_api.pods.routing import CanaryRoute, CredentialState, Route
@@ -22,9 +27,13 @@ from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
 from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.nearest.parts import IndexPart
+from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
+from gnnserve_worker.nearest.search import ExactIndex
 from gnnserve_worker.programs.failure import ProgramFailure
 from gnnserve_worker.programs.stats import ProgramStats
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
 from gnnserve_worker.serving.metrics import metrics as serving
 from gnnserve_worker.serving.metrics.canary_metrics import CanarySample
 from gnnserve_worker.staleness.refreshing import Refreshing
@@ -65,11 +74,24 @@ def canary_sample(metrics: serving.ServingMetrics) -> CanarySample:
     return CanarySample(route, metrics.counters, 0, 1.0, OF_PROGRAM)
 
 
-def worker_metrics() -> bytes:
+def an_index() -> RevisionIndex:
+    """An index that is open."""
+    made = IndexManifest(
+        INDEX_SCHEMA_VERSION, "a test", "r1", "g1", "x1", "", None, "", 1, 1, IndexKind.EXACT, "", FileEntry(0, ""),
+        1.0, 0,
+    )  # fmt: skip
+    index = RevisionIndex(Path("nowhere"), "r1", IndexPart("index", "", 0, 1))
+    index._open = OpenIndex(made, ExactIndex(np.ones((1, 1), np.float32)))
+    return index
+
+
+def all_metrics() -> serving.ServingMetrics:
+    """A worker's metrics, with a sample of each that there is."""
     metrics = serving.ServingMetrics("digits")
     manifest = revision_manifest()
     metrics.show_revision(manifest, load_s=0.5)
     metrics.counters.count_refused("QueueFull")
+    metrics.show_certificate(1_800_000_000)
     metrics.show_credentials(CredentialState("tokens", is_usable=True))
     route = Route(
         revision=manifest.revision,
@@ -84,9 +106,34 @@ def worker_metrics() -> bytes:
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
     metrics.watch_stale(lambda: STALE)
+    metrics.watch_index(lambda: (an_index(),), lambda: RenewalFigures(1, 1, 1.0))
     sample = canary_sample(metrics)
     metrics.watch_canary(lambda: sample)
-    return metrics.render()
+    metrics.watch_spans(SimpleNamespace(exported=1, dropped=0, put=print))
+    return metrics
+
+
+def worker_metrics() -> bytes:
+    return all_metrics().render()
+
+
+class ExposedMetric(NamedTuple):
+    """A metric as Prometheus sees it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def exposed() -> Iterator[ExposedMetric]:
+    """Each metric of a worker, the `_created` series of others left out."""
+    for family in text_string_to_metric_families(worker_metrics().decode()):
+        if family.name.endswith("_created"):
+            continue
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
+        yield ExposedMetric(name, family.type, tuple(labels), family.documentation)
 
 
 def operator_metrics() -> bytes:

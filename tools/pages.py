@@ -1,0 +1,163 @@
+"""Tables of docs/ that only repeat what the code says of itself: conditions, errors, metrics, options.
+
+`python -m tools.pages` fills each block `<!-- generated: NAME -->` of a page, `make check` compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from tests.support.serving.exposed import exposed
+
+from gnnserve_api.docstrings import attribute_docstrings
+from gnnserve_api.status.pool_status import PoolConditionType
+from gnnserve_api.status.reasons import Reason
+from gnnserve_api.status.service_status import ConditionType
+from gnnserve_cli.exits import MEANINGS
+from gnnserve_cli.main import app
+from gnnserve_worker.asking.question import ErrorCode
+from gnnserve_worker.scheduling.refusal import RefusalReason
+from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
+
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCK = re.compile(r"(<!-- generated: ([^\n]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+_COMMON = 3
+"""Commands from which on an option that all of them describe alike is described once, for all."""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def members_table(head: str, meaning: str, members: type[StrEnum]) -> str:
+    """Each member of an enum with its docstring."""
+    texts = attribute_docstrings(members)
+    rows = [(f"`{member.value}`", " ".join(texts[member.name].split())) for member in members]
+    return table((head, meaning), rows)
+
+
+def commands() -> dict[str, Any]:
+    """Commands as click knows them, by name, such as `graph inspect`."""
+    return {
+        f"{name} {inner}".strip(): command
+        for name, outer in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+        for inner, command in getattr(outer, "commands", {"": outer}).items()
+    }
+
+
+def errors_table() -> str:
+    rows = []
+    for codes in (ErrorCode, RefusalReason):
+        texts = attribute_docstrings(codes)
+        for code in codes:
+            status = "none" if code is ErrorCode.CLIENT_GONE else (ERROR_STATUS | REFUSAL_STATUS).get(code, 400)
+            rows.append((f"`{code.value}`", str(status), " ".join(texts[code.name].split())))
+    return table(("code", "status", "meaning, and what to do"), rows)
+
+
+def metrics_table(prefix: str, but: str | None = None) -> str:
+    """A worker's metrics whose names begin so."""
+    found = [each for each in exposed() if each.name.startswith(prefix) and not (but and each.name.startswith(but))]
+    rows = [(f"`{each.name}`", each.kind, ", ".join(f"`{one}`" for one in each.labels), each.text) for each in found]
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+_Row = tuple[str, str, str]
+"""Option or argument, its default, and what it means."""
+
+
+def described(parameter: Any) -> _Row | None:
+    """The row of an option or argument; none of `--help`."""
+    if parameter.name == "help":
+        return None
+    metavar = f" {parameter.metavar}" if parameter.metavar else ""
+    is_option = parameter.opts[0].startswith("-")
+    names = [f"`{name}{metavar}`" for name in parameter.opts] if is_option else [f"`{parameter.metavar}`"]
+    help_text = " ".join((parameter.help or "").split())
+    return ", ".join(names), _default(parameter), help_text
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    value = parameter.default
+    if not parameter.show_default or value is None or callable(value) or isinstance(value, bool):
+        return ""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    words = (
+        each.value if isinstance(each, Enum) else f"{each:g}" if isinstance(each, float) else each for each in values
+    )
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def option_blocks() -> Iterator[tuple[str, str]]:
+    """A table for each command, and one of the options that are common to several; what an earlier command describes
+    is named with a link to it."""
+    rows = {name: [row for each in command.params if (row := described(each))] for name, command in commands().items()}
+    uses = Counter(row for listed in rows.values() for row in listed if row[0].startswith("`-"))
+    common = [row for row, count in uses.items() if count >= _COMMON]
+    head = ("option", "default", "meaning")
+    yield "common options", table(head, common)
+    told = dict[_Row, str]()
+    for name, listed in rows.items():
+        own = [row for row in listed if row not in common and row not in told]
+        elsewhere = dict[str, list[str]]()
+        for row in listed:
+            if row in common:
+                elsewhere.setdefault("[Common](#common-options).", []).append(row[0])
+            elif row in told:
+                link = f"As for [`{told[row]}`](#gnnserve-{told[row].replace(' ', '-')})."
+                elsewhere.setdefault(link, []).append(row[0])
+        told |= dict.fromkeys((row for row in own if row[0].startswith("`-")), name)
+        linked = [(", ".join(names), "", link) for link, names in elsewhere.items()]
+        yield f"options of {name}", table(head, [*own, *linked])
+
+
+def blocks() -> dict[str, str]:
+    return {
+        "conditions": members_table("condition", "true when", ConditionType),
+        "conditions of a pool": members_table("condition of a pool", "true when", PoolConditionType),
+        "reasons": members_table("reason", "what to do", Reason),
+        "errors": errors_table(),
+        "metrics": metrics_table("gnnserve_", but="gnnserve_canary_"),
+        "metrics of a second revision": metrics_table("gnnserve_canary_"),
+        "exit codes": table(("code", "meaning"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]),
+        **dict(option_blocks()),
+    }
+
+
+def filled(page: str, known: Mapping[str, str]) -> str:
+    """The page with its blocks written anew. Raises KeyError where it has one of another name."""
+    return BLOCK.sub(lambda block: f"{block[1]}{known[block[2]]}\n{block[3]}", page)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.pages", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a page differs")
+    check = parser.parse_args(arguments).check
+    known, differing = blocks(), list[str]()
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        if (fresh := filled(page, known)) != page:
+            differing.append(path.name)
+            if not check:
+                path.write_text(fresh, encoding="utf-8")
+    if check and differing:
+        print(f"{', '.join(differing)}: tables differ from what the code says; run `make generate`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
