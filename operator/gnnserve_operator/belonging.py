@@ -22,8 +22,8 @@ from gnnserve_operator.desired.metadata import (
     POOL,
     QUEUE_PREFIX,
     SERVICE,
+    fields_to_bring_back,
 )
-from gnnserve_operator.desired.volume_claim import fields_to_bring_back
 from gnnserve_operator.kinds import CLAIM, GNNSERVICE, GNNWORKERPOOL, JOB, Manifest, ObjectRef, Raw, controller_of
 
 

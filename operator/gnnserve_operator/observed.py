@@ -33,10 +33,10 @@ from gnnserve_operator.desired.metadata import (
     TEMPLATE_ANNOTATION,
     WAITS_ANNOTATION,
     Component,
+    log_uid_in,
 )
 from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
-from gnnserve_operator.desired.volume_claim import log_uid_in
 from gnnserve_operator.kinds import ObjectRef, Raw
 from gnnserve_operator.turns import NO_LIMIT, ServiceTurns
 from gnnserve_routing.decision import RoutingDecision

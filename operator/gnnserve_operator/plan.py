@@ -80,7 +80,6 @@ from gnnserve_operator.desired.job import (
 from gnnserve_operator.desired.metadata import (
     QUEUE_NAME,
     RECIPE,
-    Manifest,
     Parent,
     digest_of,
     pool_selector,
@@ -90,7 +89,7 @@ from gnnserve_operator.desired.metadata import (
 from gnnserve_operator.desired.pod import repository_claim_in
 from gnnserve_operator.desired.pool import max_delta_of
 from gnnserve_operator.desired.routing import declared_table
-from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, ServiceKey, observed_ref
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.observed import ObservedJob, ObservedPool, ObservedState, ServiceWait
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings

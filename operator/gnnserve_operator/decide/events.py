@@ -12,7 +12,7 @@ from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.workers import NOT_YET_OR_NOT_WANTED
-from gnnserve_operator.desired.volume_claim import fields_to_bring_back
+from gnnserve_operator.desired.metadata import fields_to_bring_back
 from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import ObservedJob
 

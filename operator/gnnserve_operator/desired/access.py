@@ -17,13 +17,13 @@ from gnnserve_operator.desired.endpoint import build_ingress_ports
 from gnnserve_operator.desired.log_volumes import log_secret
 from gnnserve_operator.desired.metadata import (
     Component,
-    Manifest,
     Parent,
     child_metadata,
     embeddings_name,
     generation_name,
     selector_for,
 )
+from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import Settings
 
 _RBAC = "rbac.authorization.k8s.io"

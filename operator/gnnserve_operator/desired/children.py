@@ -33,11 +33,11 @@ from gnnserve_operator.desired.deployment import (
     pool_pods,
 )
 from gnnserve_operator.desired.endpoint import PoolPlace, build_pod_monitor, build_service
-from gnnserve_operator.desired.metadata import Manifest, Parent, routing_name
+from gnnserve_operator.desired.metadata import Parent, routing_name
 from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, build_services
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing
 from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
-from gnnserve_operator.kinds import ResourceKind
+from gnnserve_operator.kinds import Manifest, ResourceKind
 from gnnserve_operator.settings import Settings
 
 

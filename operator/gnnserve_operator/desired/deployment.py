@@ -27,7 +27,6 @@ from gnnserve_operator.desired.metadata import (
     CLAIM_ANNOTATION,
     TEMPLATE_ANNOTATION,
     Component,
-    Manifest,
     Parent,
     child_metadata,
     digest_of,
@@ -45,6 +44,7 @@ from gnnserve_operator.desired.pod import (
     claim_volume,
     of_service,
 )
+from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import Settings
 
 _STARTUP_ATTEMPTS = 150

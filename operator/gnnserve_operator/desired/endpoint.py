@@ -14,9 +14,9 @@ from gnnserve_api.pods import interface as pods
 from gnnserve_api.pods.pool import grpc_port
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired.metadata import Component, Manifest, Parent, child_metadata, pool_selector, service_name
+from gnnserve_operator.desired.metadata import Component, Parent, child_metadata, pool_selector, service_name
 from gnnserve_operator.desired.pod import secret_volume
-from gnnserve_operator.kinds import POD_MONITOR
+from gnnserve_operator.kinds import POD_MONITOR, Manifest
 
 TLS_SECRET_FIELD = "spec.endpoint.tls.secretName"  # noqa: S105 - a field
 TOKENS_SECRET_FIELD = "spec.endpoint.tokens.secretName"  # noqa: S105 - a field

@@ -23,7 +23,6 @@ from gnnserve_operator.desired.metadata import (
     REPAIR_ANNOTATION,
     WAITS_ANNOTATION,
     Component,
-    Manifest,
     Parent,
     as_manifest,
     child_metadata,
@@ -47,6 +46,7 @@ from gnnserve_operator.desired.pod import (
     secret_volume,
     variable_in,
 )
+from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import Settings
 
 

@@ -12,8 +12,9 @@ from gnnserve_api.pods import interface as pods
 from gnnserve_api.pods.change_log import URI_KEY, logs_folder, sqlite_file
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
-from gnnserve_operator.desired.metadata import Manifest, Parent
+from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME, secret_volume
+from gnnserve_operator.kinds import Manifest
 
 LOG_VOLUME = "change-log"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

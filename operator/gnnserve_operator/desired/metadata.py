@@ -24,7 +24,7 @@ import msgspec
 
 from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION, KIND
-from gnnserve_operator.kinds import Raw
+from gnnserve_operator.kinds import Manifest, Raw
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
@@ -189,9 +189,6 @@ def _suffixed(service: str, suffix: str) -> str:
     return service[: MAX_NAME_LENGTH - len(suffix) - len(mark)].rstrip("-") + mark + suffix
 
 
-Manifest = dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Parent:
     """The GNNService, or the GNNWorkerPool, that a child belongs to."""
@@ -299,3 +296,17 @@ def with_queue_labels(job: Manifest, labels: Mapping[str, str]) -> Manifest:
     """The Job as one that these labels put into a queue."""
     metadata = job["metadata"]
     return {**job, "metadata": {**metadata, "labels": {**metadata["labels"], **labels}}}
+
+
+_AND_LOG = " and spec.updates.adopt: "
+
+
+def fields_to_bring_back(claim: str, log_uid: str) -> str:
+    """The fields by which a GNNService or GNNWorkerPool that is made again under its name goes on with the claim."""
+    found = f"spec.repository.claimName: {claim}"
+    return f"{found}{_AND_LOG}{log_uid}" if log_uid else found
+
+
+def log_uid_in(fields: str) -> str:
+    """The uid of a log of changes in fields that bring a claim back; empty: they name none."""
+    return fields.partition(_AND_LOG)[2]

@@ -16,7 +16,7 @@ from gnnserve_api.spec.placement import Toleration
 from gnnserve_api.spec.pods import Gpu, PodSettings, Resources
 from gnnserve_api.spec.repository import RepositoryPlace
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired.metadata import Manifest
+from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import RunAs, Settings
 
 REPOSITORY_VOLUME = "repository"

@@ -24,7 +24,6 @@ from gnnserve_operator.desired.log_volumes import log_secret, log_uid_of
 from gnnserve_operator.desired.metadata import (
     DIGEST_ANNOTATION,
     Component,
-    Manifest,
     Parent,
     child_metadata,
     digest_of,
@@ -34,6 +33,7 @@ from gnnserve_operator.desired.metadata import (
 )
 from gnnserve_operator.desired.pod import secret_volume
 from gnnserve_operator.desired.volume_claim import WantedClaim
+from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import Settings
 
 _SERVICES_VOLUME = "services"

@@ -21,12 +21,12 @@ from gnnserve_operator.desired.metadata import (
     DIGEST_ANNOTATION,
     REPAIR_ANNOTATION,
     Component,
-    Manifest,
     Parent,
     child_metadata,
     digest_of,
     routing_name,
 )
+from gnnserve_operator.kinds import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnserve_api.spec.repository import RepositoryClaim, RepositoryPlace
-from gnnserve_operator.desired.metadata import BRING_BACK_ANNOTATION, Component, Manifest, Parent, child_metadata
-
-_AND_LOG = " and spec.updates.adopt: "
+from gnnserve_operator.desired.metadata import (
+    BRING_BACK_ANNOTATION,
+    Component,
+    Parent,
+    child_metadata,
+    fields_to_bring_back,
+)
+from gnnserve_operator.kinds import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +52,3 @@ def build_volume_claim(parent: Parent, repository: RepositoryPlace, wanted: Want
         ),
         "spec": claim_spec,
     }
-
-
-def fields_to_bring_back(claim: str, log_uid: str) -> str:
-    """The fields by which a GNNService or GNNWorkerPool that is made again under its name goes on with the claim."""
-    found = f"spec.repository.claimName: {claim}"
-    return f"{found}{_AND_LOG}{log_uid}" if log_uid else found
-
-
-def log_uid_in(fields: str) -> str:
-    """The uid of a log of changes in fields that bring a claim back; empty: they name none."""
-    return fields.partition(_AND_LOG)[2]
