@@ -21,12 +21,20 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from gnnserve_operator.belonging import Conflict, belongs_to, observed_conflict, owner_of
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.reverts import RevertLog, find_reverts, may_be_reverted
 from gnnserve_operator.declared import content_of, is_declared
 from gnnserve_operator.desired.children import kinds_under
-from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, APPLIED_ANNOTATION, CLAIM_ANNOTATION, digest_of
+from gnnserve_operator.desired.metadata import (
+    ADOPT_ANNOTATION,
+    APPLIED_ANNOTATION,
+    CLAIM_ANNOTATION,
+    Conflict,
+    belongs_to,
+    digest_of,
+    observed_conflict,
+    owner_of,
+)
 from gnnserve_operator.errors import OperatorError, RefusedError
 from gnnserve_operator.kinds import CLAIM, GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.logs import about

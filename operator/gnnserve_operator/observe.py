@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gnnserve_operator import kinds
-from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.metadata import (
     CHILDREN_SELECTOR,
     SERVICE,
+    belongs_to,
+    owner_of,
     pool_name,
     routing_name,
     service_name,

@@ -11,8 +11,13 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.apply import NameOccupancy, classify_place
-from gnnserve_operator.belonging import belongs_to
-from gnnserve_operator.desired.metadata import DIGEST_ANNOTATION, digest_of, pool_services_name, routing_name
+from gnnserve_operator.desired.metadata import (
+    DIGEST_ANNOTATION,
+    belongs_to,
+    digest_of,
+    pool_services_name,
+    routing_name,
+)
 from gnnserve_operator.desired.pool import claim_of, max_delta_of
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, Manifest, Raw, ServiceKey

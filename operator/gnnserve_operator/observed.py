@@ -19,7 +19,6 @@ from gnnserve_api.pods.pool import PoolServices
 from gnnserve_api.pods.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.belonging import Conflict, Owner, bound_to, declared_queue_labels, declares_suspend, owner_of
 from gnnserve_operator.desired.job import embeddings_made_by
 from gnnserve_operator.desired.metadata import (
     BRING_BACK_ANNOTATION,
@@ -33,7 +32,13 @@ from gnnserve_operator.desired.metadata import (
     TEMPLATE_ANNOTATION,
     WAITS_ANNOTATION,
     Component,
+    Conflict,
+    Owner,
+    bound_to,
+    declared_queue_labels,
+    declares_suspend,
     log_uid_in,
+    owner_of,
 )
 from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest

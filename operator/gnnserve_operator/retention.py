@@ -16,11 +16,10 @@ from typing import Self
 
 from gnnserve_api.spec.repository import RepositoryPlace
 from gnnserve_operator.apply import Applier
-from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.events import EventNote, LeftLog, log_note, retained_note
-from gnnserve_operator.desired.metadata import BRING_BACK_ANNOTATION, Parent
+from gnnserve_operator.desired.metadata import BRING_BACK_ANNOTATION, Parent, belongs_to, owner_of
 from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index

@@ -22,9 +22,16 @@ from gnnserve_operator.apply import (
     digest_of_content,
     is_needed,
 )
-from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, APPLIED_ANNOTATION, OWNER_UID, POOL, SERVICE, digest_of
+from gnnserve_operator.desired.metadata import (
+    ADOPT_ANNOTATION,
+    APPLIED_ANNOTATION,
+    OWNER_UID,
+    POOL,
+    SERVICE,
+    Conflict,
+    digest_of,
+)
 from gnnserve_operator.errors import ConflictError, RetryLaterError
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.login import load_access

@@ -9,7 +9,7 @@ from tests.support.operator.observed import make_result
 
 from gnnserve_api.pods.generation import encode_result
 from gnnserve_api.pods.routing import RoutingTable, encode_routing
-from gnnserve_operator.belonging import observed_conflict
+from gnnserve_operator.desired.metadata import observed_conflict
 from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (

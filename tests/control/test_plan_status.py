@@ -22,10 +22,9 @@ from gnnserve_api.pods.routing import Route
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status.service_status import ConditionType, GNNServiceStatus
 from gnnserve_api.variants import MAX_VARIANT_NAME, MAX_VARIANTS
-from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
-from gnnserve_operator.desired.metadata import Parent, digest_of
+from gnnserve_operator.desired.metadata import Conflict, Parent, digest_of
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
     ContainerWaiting,

@@ -10,7 +10,7 @@ import pytest
 from tests.support.operator.observed import Namespace, make_settings
 from tests.support.operator.planned_turns import FULL, with_generation
 
-from gnnserve_operator.belonging import Conflict
+from gnnserve_operator.desired.metadata import Conflict
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 

@@ -16,9 +16,8 @@ from gnnserve_api.pods.pool import (
 )
 from gnnserve_api.pods.routing import ROUTING_KEY
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.belonging import owner_of
 from gnnserve_operator.decide.pool import decide_membership
-from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, OWNER_UID
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, OWNER_UID, owner_of
 from gnnserve_operator.observed import ObservedMember
 
 

@@ -10,7 +10,7 @@ from tests.control.campaign.world import KEY, World
 from tests.support.kubernetes.fake_cluster import Fault, Refusal
 from tests.support.operator.observed import Namespace
 
-from gnnserve_operator.belonging import Conflict
+from gnnserve_operator.desired.metadata import Conflict
 from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import Rejection
 

@@ -10,10 +10,9 @@ from collections.abc import Iterable
 
 from gnnserve_api.spec.service import KIND
 from gnnserve_api.status.reasons import Reason
-from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.desired.children import kinds_under
-from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION
+from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, Conflict
 from gnnserve_operator.kinds import CLAIM, ObjectRef
 from gnnserve_operator.observed import ObservedState, Rejection
 from gnnserve_operator.turns import Stance, Standing

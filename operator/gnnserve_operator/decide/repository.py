@@ -23,10 +23,9 @@ from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.repository import DeletionPolicy, RepositoryClaim, RepositoryPlace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
-from gnnserve_operator.belonging import Owner
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.log_volumes import keeps_log_in_repository, log_uid_of
-from gnnserve_operator.desired.metadata import pool_claim_name, repository_claim_name
+from gnnserve_operator.desired.metadata import Owner, pool_claim_name, repository_claim_name
 from gnnserve_operator.desired.volume_claim import WantedClaim
 from gnnserve_operator.kinds import GNNSERVICE
 from gnnserve_operator.observed import ObservedClaim, ObservedDeployment, ObservedJob, ObservedState

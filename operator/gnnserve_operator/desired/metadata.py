@@ -1,13 +1,20 @@
-"""Metadata that all children share: names, labels and annotations, the reference to their owner, and their queue.
+"""Metadata that all children share: names, labels and annotations, the reference to their owner, and their queue; and
+what a live object's metadata tells: which GNNService or GNNWorkerPool it belongs to, and which fields the operator
+declared itself.
 
 No other module composes a name, a label or an annotation. Names are deterministic, so that an operator which starts
 anew finds what its predecessor made, and fit the 63 characters of a DNS label whatever the service's length. A
 service's own name is at most 63 characters.
 
+An owner reference binds an object to its owner: Kubernetes deletes the one with the other. A claim that is to stay has
+none. It names the uid of its owner in a label instead, which deletes nothing, so that the operator knows its own claim
+and never takes that of an earlier service of the same name for it.
+
 The cluster's queue for Jobs, such as Kueue's, is named by labels of the GNNService, which its Jobs get. A queue
 suspends a Job that names it, and lifts that when there is room. So `spec.suspend` of a Job is declared only while the
 operator itself wants the Job suspended, and its labels follow the GNNService's only until it runs: a queue accepts no
-other name of a Job that it has let go.
+other name of a Job that it has let go. A person may suspend a Job, too. `managedFields` tell who declared what. They
+are most of an object's text, so the index keeps of them the two answers that are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ import msgspec
 
 from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION, KIND
-from gnnserve_operator.kinds import Manifest, Raw
+from gnnserve_operator.kinds import CLAIM, GNNSERVICE, GNNWORKERPOOL, JOB, Manifest, ObjectRef, Raw, controller_of
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
@@ -37,7 +44,7 @@ RECIPE = "gnnserve.dev/recipe"
 """On Jobs and their pods: the recipe that they generate."""
 OWNER_UID = "gnnserve.dev/owner-uid"
 """On a claim that is retained: uid of the GNNService or GNNWorkerPool that it was made for, in the place of an owner
-reference, which would delete it (`belonging.py`). SERVICE or POOL says the kind."""
+reference, which would delete it. SERVICE or POOL says the kind."""
 
 MANAGER = "gnnserve-operator"
 FIELD_MANAGER = MANAGER
@@ -226,7 +233,7 @@ def child_metadata(
     annotations: dict[str, str] | None = None,
     is_retained: bool = False,
 ) -> Manifest:
-    """`is_retained`: it stays when its owner is deleted, and names it in a label alone (`belonging.py`)."""
+    """`is_retained`: it stays when its owner is deleted, and names it in a label alone."""
     labels = parent.labels(component, recipe)
     metadata: Manifest = {"name": name, "namespace": parent.namespace, "labels": labels}
     if is_retained:
@@ -310,3 +317,102 @@ def fields_to_bring_back(claim: str, log_uid: str) -> str:
 def log_uid_in(fields: str) -> str:
     """The uid of a log of changes in fields that bring a claim back; empty: they name none."""
     return fields.partition(_AND_LOG)[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    kind: str
+    name: str
+    uid: str
+    is_bound: bool = True
+    """Whether the object is deleted with its owner; False: it is retained."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An object that has a child's name, and is not controlled by this GNNService."""
+
+    ref: ObjectRef
+    owner: str | None = None
+    """Controller of the object, as `Kind name`; None: it has none."""
+    to_bring_back: str = ""
+    """Fields by which an owner that is made again goes on with a claim that an earlier one of its name left; empty: it
+    is no such claim."""
+    owner_uid: str = ""
+    """uid of that earlier one."""
+
+
+def owner_of(raw: Raw) -> Owner | None:
+    """The owner of a live object; None: it has none that controls it."""
+    controller = controller_of(raw)
+    if controller is not None:
+        return Owner(str(controller.get("kind")), str(controller.get("name")), str(controller.get("uid")))
+    labels = raw.get("metadata", {}).get("labels") or {}
+    uid = labels.get(OWNER_UID)
+    if raw.get("kind") != CLAIM.name or not uid:
+        return None
+    if POOL in labels:
+        return Owner(GNNWORKERPOOL.name, labels[POOL], uid, is_bound=False)
+    return Owner(GNNSERVICE.name, labels.get(SERVICE, ""), uid, is_bound=False)
+
+
+def bound_to(raw: Raw) -> tuple[Owner, ...]:
+    """The objects with which Kubernetes deletes a live object, when the last of them goes."""
+    references = raw.get("metadata", {}).get("ownerReferences") or ()
+    return tuple(Owner(str(ref.get("kind")), str(ref.get("name")), str(ref.get("uid"))) for ref in references)
+
+
+def belongs_to(raw: Raw, uid: str) -> bool:
+    """Whether the live object belongs to the GNNService or GNNWorkerPool of that uid."""
+    owner = owner_of(raw)
+    return owner is not None and owner.uid == uid
+
+
+def observed_conflict(ref: ObjectRef, raw: Raw, uid: str, *, is_retained: bool = False) -> Conflict | None:
+    """The conflict, or None where the live object `raw` belongs to the GNNService with that uid. `is_retained`: it is a
+    claim that an earlier one of that name left."""
+    owner = owner_of(raw)
+    if owner is None:
+        return Conflict(ref)
+    if owner.uid == uid:
+        return None
+    if not is_retained:
+        return Conflict(ref, str(owner))
+    annotations = raw.get("metadata", {}).get("annotations") or {}
+    told = str(annotations.get(BRING_BACK_ANNOTATION) or fields_to_bring_back(ref.name, ""))
+    return Conflict(ref, str(owner), told, owner.uid)
+
+
+def needed_managed_fields(body: Raw) -> list[Manifest]:
+    """The part of `managedFields` that decisions need: the operator's own entry of a Job, without all other fields."""
+    if (body.get("apiVersion"), body.get("kind")) != (JOB.api_version, JOB.name):
+        return []
+    fields: dict[str, Any] = {}
+    if declares_suspend(body):
+        fields["f:spec"] = {"f:suspend": {}}
+    if labels := declared_queue_labels(body):
+        fields["f:metadata"] = {"f:labels": {f"f:{name}": {} for name in labels}}
+    return [{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}] if fields else []
+
+
+def declares_suspend(body: Raw) -> bool:
+    """Whether the operator's last apply said that the Job is to be suspended."""
+    return "f:suspend" in (_declared(body).get("f:spec") or {}) and bool((body.get("spec") or {}).get("suspend"))
+
+
+def declared_queue_labels(body: Raw) -> dict[str, str]:
+    """Labels of a queue that the operator's last apply gave the Job, as they are now."""
+    names = (_declared(body).get("f:metadata") or {}).get("f:labels") or {}
+    labels = body.get("metadata", {}).get("labels") or {}
+    return {
+        name: value for name, value in sorted(labels.items()) if name.startswith(QUEUE_PREFIX) and f"f:{name}" in names
+    }
+
+
+def _declared(body: Raw) -> Manifest:
+    entries = body.get("metadata", {}).get("managedFields") or ()
+    ours = (FIELD_MANAGER, "Apply")
+    return next((dict(e.get("fieldsV1") or {}) for e in entries if (e.get("manager"), e.get("operation")) == ours), {})

@@ -2,8 +2,8 @@
 
 Handlers of kopf's events fill and empty it; the rest of the operator reads it and does not depend on kopf. kopf's own
 indices are not used: until all are full, each incoming object wakes every waiting handler, and each of those checks all
-indices (8,500 objects took 113 s). Objects are stored as JSON, without `managedFields`, which are most of the text,
-but for what `belonging.py` needs: a Deployment of ours is 21 KB as Python dicts and 3 KB as JSON, which is parsed in
+indices (8,500 objects took 113 s). Objects are stored as JSON, without `managedFields`, which are most of the text, but
+for what `desired/metadata.py` needs: a Deployment of ours is 21 KB as Python dicts and 3 KB as JSON, which is parsed in
 26 µs.
 
 A watch that was away for too long lists again, and kopf does not notice what was deleted meanwhile. `bury` removes such
@@ -21,9 +21,8 @@ from typing import Self
 import msgspec
 
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.belonging import needed_managed_fields
 from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, find_writers
-from gnnserve_operator.desired.metadata import POOL, SERVICE
+from gnnserve_operator.desired.metadata import POOL, SERVICE, needed_managed_fields
 from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, RECONCILED, Manifest, ResourceKind, ServiceKey
 from gnnserve_operator.metrics import ConditionLabels
 

@@ -19,7 +19,6 @@ from tests.support.kubernetes.fake_cluster import FakeCluster
 
 from gnnserve_api.pods.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.belonging import owner_of
 from gnnserve_operator.decide.reverts import REVERTED
 from gnnserve_operator.desired.metadata import (
     APPLIED_ANNOTATION,
@@ -34,6 +33,7 @@ from gnnserve_operator.desired.metadata import (
     WAITS_ANNOTATION,
     Component,
     digest_of,
+    owner_of,
 )
 from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import CLAIM, ServiceKey

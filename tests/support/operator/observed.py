@@ -19,11 +19,19 @@ from gnnserve_api.pods.generation import GenerationResult, VariantSummary, encod
 from gnnserve_api.pods.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.belonging import Conflict, declared_queue_labels, declares_suspend
 from gnnserve_operator.decide.events import NOTHING_KNOWN, last_known_in
 from gnnserve_operator.decide.reverts import NO_WRITERS
 from gnnserve_operator.decide.status import condition_in
-from gnnserve_operator.desired.metadata import FIELD_MANAGER, JOB_NAME, queue_labels, routing_name, worker_name
+from gnnserve_operator.desired.metadata import (
+    FIELD_MANAGER,
+    JOB_NAME,
+    Conflict,
+    declared_queue_labels,
+    declares_suspend,
+    queue_labels,
+    routing_name,
+    worker_name,
+)
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
     ObservedState,
