@@ -18,7 +18,7 @@ from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.repository import decide_claim, decide_pool_claim
 from gnnserve_operator.desired.metadata import Parent, queue_labels
-from gnnserve_operator.desired.volume_claim import WantedClaim
+from gnnserve_operator.desired.storage import WantedClaim
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index

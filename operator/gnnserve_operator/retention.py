@@ -20,7 +20,7 @@ from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.events import EventNote, LeftLog, log_note, retained_note
 from gnnserve_operator.desired.metadata import BRING_BACK_ANNOTATION, Parent, belongs_to, owner_of
-from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
+from gnnserve_operator.desired.storage import WantedClaim, build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey, observed_ref

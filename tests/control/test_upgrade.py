@@ -14,7 +14,7 @@ from gnnserve_operator.desired.deployment import MountedClaim, build_worker_temp
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.desired.pool import PoolInputs, claim_of, entry_of, secrets_of
-from gnnserve_operator.desired.volume_claim import WantedClaim
+from gnnserve_operator.desired.storage import WantedClaim
 from gnnserve_operator.observed import ObservedState
 from gnnserve_operator.settings import Settings
 

@@ -24,9 +24,8 @@ from gnnserve_api.spec.repository import DeletionPolicy, RepositoryClaim, Reposi
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.desired.deployment import MountedClaim
-from gnnserve_operator.desired.log_volumes import keeps_log_in_repository, log_uid_of
 from gnnserve_operator.desired.metadata import Owner, pool_claim_name, repository_claim_name
-from gnnserve_operator.desired.volume_claim import WantedClaim
+from gnnserve_operator.desired.storage import WantedClaim, keeps_log_in_repository, log_uid_of
 from gnnserve_operator.kinds import GNNSERVICE
 from gnnserve_operator.observed import ObservedClaim, ObservedDeployment, ObservedJob, ObservedState
 from gnnserve_routing.verdict import Verdict, join_words

@@ -14,7 +14,6 @@ from gnnserve_api.pods.pool import FIRST_PORT, LAST_PORT, grpc_port
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.endpoint import build_ingress_ports
-from gnnserve_operator.desired.log_volumes import log_secret
 from gnnserve_operator.desired.metadata import (
     Component,
     Parent,
@@ -23,6 +22,7 @@ from gnnserve_operator.desired.metadata import (
     generation_name,
     selector_for,
 )
+from gnnserve_operator.desired.storage import log_secret
 from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import Settings
 

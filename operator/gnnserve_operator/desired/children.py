@@ -36,7 +36,7 @@ from gnnserve_operator.desired.endpoint import PoolPlace, build_pod_monitor, bui
 from gnnserve_operator.desired.metadata import Parent, routing_name
 from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, build_services
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing
-from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
+from gnnserve_operator.desired.storage import WantedClaim, build_volume_claim
 from gnnserve_operator.kinds import Manifest, ResourceKind
 from gnnserve_operator.settings import Settings
 

@@ -22,7 +22,7 @@ from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfia
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import RolloutSpec, Worker
-from gnnserve_operator.desired import endpoint, log_volumes
+from gnnserve_operator.desired import endpoint, storage
 from gnnserve_operator.desired.metadata import (
     CLAIM_ANNOTATION,
     TEMPLATE_ANNOTATION,
@@ -98,16 +98,16 @@ def worker_pods(name: str, spec: GNNServiceSpec) -> WorkerPods:
         worker.topology_spread_constraints,
         spec.endpoint,
         spec.suspend,
-        log_volumes.excludes_second_worker(spec),
+        storage.excludes_second_worker(spec),
         secrets_by_field(spec),
     )
 
 
 def secrets_by_field(spec: GNNServiceSpec) -> dict[str, str]:
     """Names of the Secrets of a GNNService, by the field that names them."""
-    log = log_volumes.log_secret(spec)
+    log = storage.log_secret(spec)
     found = endpoint.endpoint_secrets(spec.endpoint)
-    return found if log is None else found | {log_volumes.LOG_SECRET_FIELD: log}
+    return found if log is None else found | {storage.LOG_SECRET_FIELD: log}
 
 
 def pool_pods(name: str, spec: GNNWorkerPoolSpec) -> WorkerPods:
@@ -201,10 +201,10 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             **_build_device_environment(spec.worker),
             **endpoint.build_environment(spec.endpoint),
             **_build_tracing_environment(spec.worker),
-            **log_volumes.build_worker_environment(parent, spec),
+            **storage.build_log_environment(parent, spec),
         },
-        [*endpoint.build_mounts(spec.endpoint), *log_volumes.build_worker_mounts(parent, spec)],
-        [*endpoint.build_volumes(spec.endpoint), *log_volumes.build_volumes(spec)],
+        [*endpoint.build_mounts(spec.endpoint), *storage.build_log_mounts(parent, spec)],
+        [*endpoint.build_volumes(spec.endpoint), *storage.build_log_volumes(spec)],
     )
     return template_of(parent, worker_pods(parent.name, spec), settings, claim, program)
 

@@ -18,7 +18,7 @@ from gnnserve_api.pods.change_log import URI_KEY
 from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired import log_volumes
+from gnnserve_operator.desired import storage
 from gnnserve_operator.desired.metadata import (
     REPAIR_ANNOTATION,
     WAITS_ANNOTATION,
@@ -100,8 +100,8 @@ def build_generation_template(
 ) -> Manifest:
     given = job_pods(parent.name, spec)
     mounts, volumes = data_volumes(spec, claim)
-    mounts += log_volumes.build_secret_mounts(spec)
-    volumes += log_volumes.build_volumes(spec)
+    mounts += storage.build_log_secret_mounts(spec)
+    volumes += storage.build_log_volumes(spec)
     container = build_container(
         GENERATE_CONTAINER,
         pods.GENERATE_COMMAND,
@@ -111,16 +111,16 @@ def build_generation_template(
             pods.MANIFEST_VARIABLE: generation_manifest(parent, spec),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
             **data_environment(spec),
-            **log_volumes.build_generation_environment(parent, spec, compacts),
+            **storage.build_generation_environment(parent, spec, compacts),
         },
         mounts=mounts,
         resources=build_resources(given.settings, given.gpu, settings.generation_resources),
     )
     pod = build_pod_spec(given, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
-    if compacts is not None and log_volumes.excludes_second_worker(spec):
+    if compacts is not None and storage.excludes_second_worker(spec):
         # Of generation Jobs only this one opens the log.
-        pod = log_volumes.beside_worker(pod, parent)
+        pod = storage.beside_worker(pod, parent)
     return {
         "metadata": build_pod_metadata(given.settings, labels_for(parent.name, Component.GENERATION, recipe)),
         "spec": pod,

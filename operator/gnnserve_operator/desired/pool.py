@@ -20,7 +20,6 @@ from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.access import port_of_receiver
 from gnnserve_operator.desired.deployment import MountedClaim, WorkerProgram, pool_pods, template_of
-from gnnserve_operator.desired.log_volumes import log_secret, log_uid_of
 from gnnserve_operator.desired.metadata import (
     DIGEST_ANNOTATION,
     Component,
@@ -32,7 +31,7 @@ from gnnserve_operator.desired.metadata import (
     routing_name,
 )
 from gnnserve_operator.desired.pod import secret_volume
-from gnnserve_operator.desired.volume_claim import WantedClaim
+from gnnserve_operator.desired.storage import WantedClaim, log_secret, log_uid_of
 from gnnserve_operator.kinds import Manifest
 from gnnserve_operator.settings import Settings
 
