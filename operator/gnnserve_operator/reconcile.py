@@ -36,8 +36,7 @@ from gnnserve_operator.kinds import (
     observed_ref,
 )
 from gnnserve_operator.logs import about
-from gnnserve_operator.observe import Observation, PodMonitors
-from gnnserve_operator.observe_pool import observe_pool
+from gnnserve_operator.observe import Observation, PodMonitors, observe_pool
 from gnnserve_operator.observed import ObservedClaim, ObservedState, Rejection, ServiceWait
 from gnnserve_operator.parsing import parse_pool, parse_service
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
