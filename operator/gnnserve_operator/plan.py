@@ -20,7 +20,6 @@ from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.answers import accuracies_in_service, decide_base_variant
 from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
-from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import (
     GenerationDecision,
     GenerationStage,
@@ -49,8 +48,10 @@ from gnnserve_operator.decide.service_routing import (
     decide_service_routing,
 )
 from gnnserve_operator.decide.status import (
+    EventNote,
     Status,
     build_status,
+    decide_events,
     decide_wait,
     end_wait,
     is_said_already,

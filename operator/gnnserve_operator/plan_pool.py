@@ -14,7 +14,6 @@ from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
 from gnnserve_api.status.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import WorkersStatus
-from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote, decide_available_event
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.pool import (
     PoolMembership,
@@ -25,7 +24,16 @@ from gnnserve_operator.decide.pool import (
 )
 from gnnserve_operator.decide.repository import decide_pool_claim, decide_pool_kept
 from gnnserve_operator.decide.reverts import decide_replicas
-from gnnserve_operator.decide.status import Status, build_conditions, condition_in, is_same_status
+from gnnserve_operator.decide.status import (
+    NORMAL,
+    WARNING,
+    EventNote,
+    Status,
+    build_conditions,
+    condition_in,
+    decide_available_event,
+    is_same_status,
+)
 from gnnserve_operator.decide.workers import (
     Rollout,
     Workers,

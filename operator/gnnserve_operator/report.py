@@ -21,7 +21,7 @@ import msgspec
 
 from gnnserve_operator.apply import last_version
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.events import NOTHING_KNOWN, EventNote, last_known_in
+from gnnserve_operator.decide.status import NOTHING_KNOWN, EventNote, last_known_in
 from gnnserve_operator.declared import without_empty
 from gnnserve_operator.desired.metadata import MANAGER
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError

@@ -18,7 +18,7 @@ from gnnserve_api.spec.repository import RepositoryPlace
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.events import EventNote, LeftLog, log_note, retained_note
+from gnnserve_operator.decide.status import EventNote, LeftLog, log_note, retained_note
 from gnnserve_operator.desired.metadata import BRING_BACK_ANNOTATION, Parent, belongs_to, owner_of
 from gnnserve_operator.desired.storage import WantedClaim, build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RefusedError, RetryLaterError

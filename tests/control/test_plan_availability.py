@@ -10,7 +10,7 @@ from tests.support.operator.observed import UID, Namespace, make_route, make_ser
 
 from gnnserve_api.pods.routing import CredentialState
 from gnnserve_api.status.reasons import Reason
-from gnnserve_operator.decide.events import NOTHING_KNOWN
+from gnnserve_operator.decide.status import NOTHING_KNOWN
 from gnnserve_operator.decide.workers import (
     Expectation,
     decide_availability,

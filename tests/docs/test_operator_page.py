@@ -8,7 +8,7 @@ from tests.support.pages.pages import read_page
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.decide.events import LOSSES, TURNING
+from gnnserve_operator.decide.status import LOSSES, TURNING
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator import kinds
-from gnnserve_operator.decide.events import WARNING, EventNote
+from gnnserve_operator.decide.status import WARNING, EventNote
 from gnnserve_operator.declared import FieldDifference, Path, differences
 from gnnserve_operator.desired.metadata import APPLIED_ANNOTATION, MANAGER
 from gnnserve_operator.kinds import GNNWORKERPOOL, Manifest, ObjectRef, ServiceKey
