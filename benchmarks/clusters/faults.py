@@ -61,7 +61,7 @@ FOUND = (
     Found("image_during_generation", "a Job whose pod had succeeded and that did not say so yet was thrown away for "
           "another image", "decide/generation.py"),
     Found("new_recipe", "a succeeded Job was deleted and made again while the watch of pods was behind that of Jobs",
-          "decide/published.py"),
+          "decide/repository.py"),
     Found("(sequences)", "status.baseVariant of a service without workers was an outdated one", "plan.py"),
     Found("delete_and_apply_with_slow_collection", "a Job was made before its claim, which the old one still held up, "
           "and then taken for one of a claim that is lost", "apply.py"),
@@ -91,7 +91,7 @@ FOUND = (
     Found("claim_deleted_at_the_first_generation", "where the next claim is refused once, the first one's name is "
           "free by then, and taken again", ""),
     Found("damaged_and_claim_deleted", "a Job that had generated into the next claim was deleted and made again, three "
-          "times over: the watch of the table still told of a repair in the deleted claim", "decide/published.py"),
+          "times over: the watch of the table still told of a repair in the deleted claim", "decide/repository.py"),
     Found("damaged_again_and_again", "a scene waits while the operator is down, and went on right before its restart: "
           "mended in the campaign", ""),
     Found("damaged_and_claim_deleted", "a repair is done and counted before the deletion of its claim is known", ""),

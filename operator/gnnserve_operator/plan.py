@@ -30,13 +30,16 @@ from gnnserve_operator.decide.generation import (
 from gnnserve_operator.decide.log_following import describe_updates
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
-from gnnserve_operator.decide.published import PublishedRevision, Repair, decide_published, decide_repair
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
 from gnnserve_operator.decide.repository import (
+    PublishedRevision,
+    Repair,
     RepositoryDecision,
     decide_claim,
     decide_kept,
     decide_mounted,
+    decide_published,
+    decide_repair,
     decide_repository,
     least_storage,
 )

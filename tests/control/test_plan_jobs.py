@@ -11,7 +11,7 @@ import pytest
 from tests.support.operator.observed import Namespace, make_result, make_settings
 
 from gnnserve_api.pods.generation import encode_result
-from gnnserve_operator.decide.published import is_result_awaited
+from gnnserve_operator.decide.repository import is_result_awaited
 from gnnserve_operator.desired.metadata import Conflict
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import ObservedJob, ObservedPod, Rejection

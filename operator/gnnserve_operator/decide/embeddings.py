@@ -22,7 +22,7 @@ from gnnserve_operator.decide.pod_problem import (
     words_of_deadline,
     words_of_suspension,
 )
-from gnnserve_operator.decide.published import PublishedRevision
+from gnnserve_operator.decide.repository import PublishedRevision
 from gnnserve_operator.observed import ObservedJob, ObservedState
 from gnnserve_routing.verdict import Verdict, sentence
 

@@ -36,15 +36,17 @@ from gnnserve_operator.decide.pod_problem import (
     waits_for,
     words_of_suspension,
 )
-from gnnserve_operator.decide.published import (
+from gnnserve_operator.decide.repository import (
     JobResult,
     PublishedRevision,
     Repair,
+    RepositoryDecision,
     ended_well,
+    holds_leaving_claim,
+    is_of_lost_claim,
     is_result_awaited,
     read_result,
 )
-from gnnserve_operator.decide.repository import RepositoryDecision, holds_leaving_claim, is_of_lost_claim
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.job import handed_recipe
 from gnnserve_operator.desired.pod import job_pods

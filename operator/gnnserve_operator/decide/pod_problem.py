@@ -22,7 +22,7 @@ from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
-from gnnserve_operator.decide.published import ended_well
+from gnnserve_operator.decide.repository import ended_well
 from gnnserve_operator.desired.metadata import QUEUE_NAME, is_repository_claim, pool_claim_name
 from gnnserve_operator.desired.pod import PodTemplateInputs
 from gnnserve_operator.observed import ObservedJob, ObservedPod, Termination

@@ -18,7 +18,7 @@ from gnnserve_api.pods.routing import RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.decide.published import PublishedRevision
+from gnnserve_operator.decide.repository import PublishedRevision
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.workers import Workers
 from gnnserve_operator.desired.routing import declared_table

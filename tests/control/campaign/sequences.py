@@ -20,7 +20,7 @@ from tests.control.campaign.trouble import CRASHES, FAULTS, PEACE, VIEWS, Point,
 from tests.control.campaign.world import Hung, World
 
 from gnnserve_api.pods.routing import ROUTING_KEY
-from gnnserve_operator.decide.published import MOST_REPAIRS
+from gnnserve_operator.decide.repository import MOST_REPAIRS
 from gnnserve_operator.desired.metadata import CLAIM_ANNOTATION, DIGEST_ANNOTATION, RECIPE, REPAIR_ANNOTATION
 
 Manifest = dict[str, Any]
