@@ -20,8 +20,7 @@ from typing import Protocol
 from gnnserve_api.pods.routing import Route, RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
-from gnnserve_routing.decision import RoutingDecision, recover_state
-from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
+from gnnserve_routing.decision import RoutingDecision, TickContext, next_due_s, recover_state, run_tick, undecided
 from gnnserve_routing.signals import QueryAnswer, Sample, Series, Signals, Silence
 from gnnserve_worker.serving.metrics.metrics import CounterValue
 from gnnserve_worker.serving.process.served_service import Look

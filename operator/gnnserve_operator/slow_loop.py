@@ -23,8 +23,7 @@ from gnnserve_operator.clock import Clock
 from gnnserve_operator.decide.service_routing import PrometheusQuestion
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import about
-from gnnserve_routing.decision import Advice, RoutingDecision
-from gnnserve_routing.driver import next_due_s
+from gnnserve_routing.decision import Advice, RoutingDecision, next_due_s
 from gnnserve_routing.signals import QueryAnswer, Silence
 
 LONGEST_FIRST_WAIT_S = 15.0

@@ -8,8 +8,7 @@ from tests.support.operator.routed_spec import CANDIDATES, REVISION, STALE, STAM
 from tests.support.operator.samples import NOW_S, offered
 
 from gnnserve_api.status.reasons import Reason
-from gnnserve_routing.decision import RoutingState
-from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
+from gnnserve_routing.decision import RoutingState, TickContext, next_due_s, run_tick, undecided
 from gnnserve_routing.signals import QueryAnswer, Signals
 
 SPEC = make_spec()

@@ -24,8 +24,15 @@ from gnnserve_operator.decide.workers import Workers
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.observed import ObservedRouting, ObservedState
 from gnnserve_operator.settings import Settings
-from gnnserve_routing.decision import RoutingDecision, RoutingState, recover_state, unknown_variants
-from gnnserve_routing.driver import TickContext, run_tick, undecided
+from gnnserve_routing.decision import (
+    RoutingDecision,
+    RoutingState,
+    TickContext,
+    recover_state,
+    run_tick,
+    undecided,
+    unknown_variants,
+)
 from gnnserve_routing.signals import QueryAnswer, Silence, build_query
 from gnnserve_routing.verdict import Problem, Verdict
 
