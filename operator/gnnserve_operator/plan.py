@@ -20,14 +20,8 @@ from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.answers import accuracies_in_service, decide_base_variant
 from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
-from gnnserve_operator.decide.generation import (
-    GenerationDecision,
-    GenerationStage,
-    WantedJob,
-    decide_compaction,
-    decide_generation,
-)
-from gnnserve_operator.decide.log_following import describe_updates
+from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
+from gnnserve_operator.decide.log_following import decide_compaction, describe_updates
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
