@@ -59,14 +59,14 @@ class Found:
 
 FOUND = (
     Found("image_during_generation", "a Job whose pod had succeeded and that did not say so yet was thrown away for "
-          "another image", "decide/generation.py"),
+          "another image", "decide/jobs.py"),
     Found("new_recipe", "a succeeded Job was deleted and made again while the watch of pods was behind that of Jobs",
           "decide/repository.py"),
     Found("(sequences)", "status.baseVariant of a service without workers was an outdated one", "plan.py"),
     Found("delete_and_apply_with_slow_collection", "a Job was made before its claim, which the old one still held up, "
           "and then taken for one of a claim that is lost", "apply.py"),
     Found("image_during_generation", "a Job whose pod had not been told of yet was thrown away for another image",
-          "decide/generation.py"),
+          "decide/jobs.py"),
     Found("job_and_table_deleted", "of two deletions told in the other order, the table is made again from the "
           "Job, and none is needed", ""),
     Found("children_edited", "more pods than in peace: a Deployment edited by hand stays so until the operator is told",

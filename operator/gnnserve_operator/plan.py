@@ -19,8 +19,15 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.answers import accuracies_in_service, decide_base_variant
-from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
-from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
+from gnnserve_operator.decide.jobs import (
+    EmbeddingsDecision,
+    GenerationDecision,
+    GenerationStage,
+    WantedEmbeddings,
+    WantedJob,
+    decide_embeddings,
+    decide_generation,
+)
 from gnnserve_operator.decide.log_following import decide_compaction, describe_updates
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room

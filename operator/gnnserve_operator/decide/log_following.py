@@ -26,7 +26,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import UpdatesStatus
-from gnnserve_operator.decide.generation import (
+from gnnserve_operator.decide.jobs import (
     GenerationDecision,
     GenerationStage,
     Jobs,

@@ -25,7 +25,7 @@ from gnnserve_operator.decide.answers import (
     find_switching,
     find_unusable,
 )
-from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
+from gnnserve_operator.decide.jobs import GenerationDecision, GenerationStage
 from gnnserve_operator.decide.log_following import decide_updates, is_under_way
 from gnnserve_operator.decide.repository import PublishedRevision, Repair
 from gnnserve_operator.decide.workers import Rollout, Workers, decide_availability, expect_by_children, expect_by_spec

@@ -35,7 +35,7 @@ from gnnserve_api.status.service_status import (
     VariantStatus,
     WorkersStatus,
 )
-from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
+from gnnserve_operator.decide.jobs import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.readiness import Conditions, Situation
 from gnnserve_operator.decide.workers import AWAITED, NOT_YET_OR_NOT_WANTED, Workers, ready_workers
 from gnnserve_operator.desired.metadata import fields_to_bring_back

@@ -168,7 +168,7 @@ CHILDREN = (
         lambda given: [build_services(given.parent, given.services)],
     ),
     Child(kinds.SERVICE, lambda given: [build_service(given.parent, given.spec, given.place)]),
-    # Which Jobs are of no use any more: `decide/generation.py`, `decide/embeddings.py`.
+    # Which Jobs are of no use any more: `decide/jobs.py`, `decide/log_following.py`.
     Child(
         kinds.JOB,
         lambda given: [given.job, given.embeddings_job],
