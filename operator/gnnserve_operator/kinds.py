@@ -1,19 +1,29 @@
-"""The kinds that the operator uses, their paths at the API server, and references to objects.
+"""The kinds that the operator uses, their paths at the API server, references to objects, and reading those that users
+write.
 
 They are a table, not discovered: the kinds are fixed, so asking the server for them at every start would cost a dozen
 requests and tell nothing new. `desired/children.py` says which of them are children, and what the operator does with
 those.
+
+The API server may accept a spec that this version of the operator does not understand: then reading tells why.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gnnserve_api.spec.pool import POOL_KIND
+from pydantic import ValidationError
+
+from gnnserve_api import manifest
+from gnnserve_api.errors import InputError
+from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool
 from gnnserve_api.spec.service import API_VERSION as GNNSERVICE_API_VERSION
 from gnnserve_api.spec.service import KIND as GNNSERVICE_KIND
+from gnnserve_api.spec.service import GNNService
 
 Manifest = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
@@ -131,3 +141,40 @@ def has_moved_on(now: Raw, before: Raw) -> bool:
     goes."""
     decisive = ("uid", "generation", "deletionTimestamp")
     return any(now["metadata"].get(name) != before["metadata"].get(name) for name in decisive)
+
+
+def parse_service(raw: Manifest) -> GNNService | str:
+    """The service, or all its problems."""
+    return _parse_service(_document(raw))
+
+
+def parse_pool(raw: Manifest) -> GNNWorkerPool | str:
+    """The pool, or why it cannot be read."""
+    return _parse_pool(_document(raw))
+
+
+def _document(raw: Manifest) -> str:
+    metadata = {name: raw["metadata"][name] for name in ("name", "namespace")}
+    told = {name: raw[name] for name in ("apiVersion", "kind", "spec") if name in raw}
+    return json.dumps(told | {"metadata": metadata})
+
+
+@lru_cache(maxsize=64)
+def _parse_service(document: str) -> GNNService | str:
+    """Parse a document; cached, since a service is reconciled several times in a row with the same spec."""
+    try:
+        return GNNService.model_validate_json(document, strict=True, by_alias=True, by_name=False)
+    except ValidationError as invalid:
+        try:
+            manifest.parse_manifest(document, json.loads(document)["metadata"]["name"])  # for its sentences
+        except InputError as error:
+            return error.problem
+        return str(invalid)
+
+
+@lru_cache(maxsize=64)
+def _parse_pool(document: str) -> GNNWorkerPool | str:
+    try:
+        return manifest.parse_pool(manifest.Document("spec", json.loads(document)))
+    except InputError as error:
+        return error.problem

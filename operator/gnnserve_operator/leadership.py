@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_operator.clock import Clock
-from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.cluster import REQUEST_LIMIT_S, Cluster
 from gnnserve_operator.decide.leadership import (
     Lease,
     PodName,
@@ -37,7 +37,6 @@ from gnnserve_operator.decide.leadership import (
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, OperatorError
 from gnnserve_operator.kinds import LEASE, POD, Manifest, ObjectRef
 from gnnserve_operator.settings import LeaderElection
-from gnnserve_operator.transport import REQUEST_LIMIT_S
 
 RELEASED_S = 1
 """The duration of a released Lease, which must be positive."""

@@ -1,7 +1,7 @@
 """Connection to the API server, the same for kopf's watches and for the operator's own requests.
 
 KUBECONFIG says where it is, else the pod's ServiceAccount, else ~/.kube/config. A ServiceAccount's token is rotated:
-our own requests read the file again every minute (`transport.py`), and kopf asks here after a 401.
+our own requests read the file again every minute (`cluster.py`), and kopf asks here after a 401.
 """
 
 from __future__ import annotations

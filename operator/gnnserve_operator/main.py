@@ -27,7 +27,7 @@ from prometheus_client import disable_created_metrics
 from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.clock import Clock, MainClock, SystemClock
-from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.cluster import Cluster, HttpTransport
 from gnnserve_operator.desired.metadata import MANAGER
 from gnnserve_operator.errors import LostLeadershipError, OperatorError
 from gnnserve_operator.fleet import Fleet
@@ -50,7 +50,6 @@ from gnnserve_operator.report import Reporter
 from gnnserve_operator.retention import release_all
 from gnnserve_operator.settings import Settings, load_settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
-from gnnserve_operator.transport import HttpTransport
 
 CRD_POLL_S = 2.0
 KOPF_STOP_S = 8.0

@@ -57,6 +57,8 @@ from gnnserve_operator.kinds import (
     Raw,
     ServiceKey,
     observed_ref,
+    parse_pool,
+    parse_service,
 )
 from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observed import (
@@ -74,7 +76,6 @@ from gnnserve_operator.observed import (
     observed_pod,
     observed_routing,
 )
-from gnnserve_operator.parsing import parse_pool, parse_service
 from gnnserve_operator.probe import Answers, Prober
 
 _FEW = 2

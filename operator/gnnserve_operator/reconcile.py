@@ -34,11 +34,12 @@ from gnnserve_operator.kinds import (
     ServiceKey,
     has_moved_on,
     observed_ref,
+    parse_pool,
+    parse_service,
 )
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observation, PodMonitors, observe_pool
 from gnnserve_operator.observed import ObservedClaim, ObservedState, Rejection, ServiceWait
-from gnnserve_operator.parsing import parse_pool, parse_service
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
 from gnnserve_operator.plan_pool import plan_for_invalid_pool, plan_pool
 from gnnserve_operator.report import Reporter

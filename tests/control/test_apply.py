@@ -22,7 +22,7 @@ from gnnserve_operator.apply import (
     digest_of_content,
     is_needed,
 )
-from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.cluster import Cluster, HttpTransport
 from gnnserve_operator.desired.metadata import (
     ADOPT_ANNOTATION,
     APPLIED_ANNOTATION,
@@ -38,7 +38,6 @@ from gnnserve_operator.login import load_access
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import Rejection
 from gnnserve_operator.slow_loop import RoutingMemory
-from gnnserve_operator.transport import HttpTransport
 
 Manifest = dict[str, Any]
 CONFIG = child(data={"a": "1"})

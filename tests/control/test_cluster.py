@@ -14,14 +14,13 @@ from tests.support.kubernetes.fake_cluster import KINDS, FakeCluster, Fault, Ref
 from tests.support.machine.fake_server import Told, fake_server
 from tests.support.operator.operator import child, gnnservice
 
-from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.cluster import Cluster, HttpTransport
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import GNNSERVICE, ObjectRef, kind_of, observed_ref
 from gnnserve_operator.login import load_access
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
-from gnnserve_operator.transport import HttpTransport
 
 T = TypeVar("T")
 CONFIG = child(data={"a": "1"})

@@ -19,7 +19,7 @@ from tests.support.machine.clock import FakeClock, settle
 from tests.support.operator.operator import child
 
 from gnnserve_operator.clock import SystemClock
-from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.cluster import REQUEST_LIMIT_S, ApiAnswer, Cluster
 from gnnserve_operator.decide.leadership import (
     Lease,
     PodName,
@@ -41,7 +41,6 @@ from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.settings import LeaderElection
 from gnnserve_operator.slow_loop import RoutingMemory
-from gnnserve_operator.transport import REQUEST_LIMIT_S, ApiAnswer
 
 Manifest = dict[str, Any]
 NAME = "gnnserve"

@@ -21,9 +21,9 @@ from tests.support.machine.waiting import WAIT_S
 from tests.support.operator.operator import gnnservice
 from tests.support.operator.running_operator import RunningOperator, operator_process, running_operator
 
+from gnnserve_operator.cluster import CONNECTIONS
 from gnnserve_operator.errors import LostLeadershipError
 from gnnserve_operator.settings import LeaderElection
-from gnnserve_operator.transport import CONNECTIONS
 
 NAME = "gnnserve"
 STATUS = "apply status GNNService digits"

@@ -11,8 +11,8 @@ import pytest
 from tests.support.machine.fake_server import Asked, FakeServer, Told, fake_server
 
 from gnnserve_api.errors import ResourceError
+from gnnserve_operator.cluster import HttpTransport
 from gnnserve_operator.login import ClusterLogin
-from gnnserve_operator.transport import HttpTransport
 
 
 class Issuer:

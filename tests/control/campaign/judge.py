@@ -36,8 +36,7 @@ from gnnserve_operator.desired.metadata import (
     owner_of,
 )
 from gnnserve_operator.desired.routing import routing_digest
-from gnnserve_operator.kinds import CLAIM, ServiceKey
-from gnnserve_operator.parsing import parse_service
+from gnnserve_operator.kinds import CLAIM, ServiceKey, parse_service
 
 Manifest = dict[str, Any]
 _NOT_COMPARED = {"Event", "ReplicaSet", "Pod"}

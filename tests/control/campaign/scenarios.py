@@ -25,7 +25,7 @@ from tests.support.kubernetes.fake_cluster import Fault, Refusal
 from gnnserve_api.pods.interface import COMPACT_VARIABLE
 from gnnserve_operator.decide.reverts import REVERTED
 from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, OWNER_UID, WAITS_ANNOTATION
-from gnnserve_operator.parsing import parse_service
+from gnnserve_operator.kinds import parse_service
 
 Scene = Callable[[World], Awaitable[None]]
 Manifest = dict[str, Any]

@@ -20,7 +20,7 @@ from tests.support.kubernetes.fake_cluster import FakeCluster
 from tests.support.kubernetes.in_process import InProcessTransport
 
 from gnnserve_operator.apply import Applier
-from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.cluster import ApiAnswer, Cluster
 from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.health import WatchCheck
@@ -35,7 +35,6 @@ from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
-from gnnserve_operator.transport import ApiAnswer
 from gnnserve_routing.signals import QueryAnswer, Silence
 
 RESYNC_S = 60.0

@@ -10,8 +10,8 @@ import msgspec
 from tests.support.kubernetes.api_server import Request, Response
 from tests.support.kubernetes.fake_cluster import copied
 
+from gnnserve_operator.cluster import ApiAnswer
 from gnnserve_operator.kinds import Manifest
-from gnnserve_operator.transport import ApiAnswer
 
 
 @dataclass(frozen=True, slots=True)
