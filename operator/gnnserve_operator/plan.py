@@ -65,6 +65,7 @@ from gnnserve_operator.decide.status import (
     with_namespace,
 )
 from gnnserve_operator.decide.workers import Rollout, decide_rollout, decide_workers
+from gnnserve_operator.desired.access import PoolPlace, service_url
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import (
     MountedClaim,
@@ -73,7 +74,6 @@ from gnnserve_operator.desired.deployment import (
     digest_of_pods,
     worker_pods,
 )
-from gnnserve_operator.desired.endpoint import PoolPlace, service_url
 from gnnserve_operator.desired.job import (
     build_embeddings_job,
     build_job,

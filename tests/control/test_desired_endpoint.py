@@ -10,8 +10,8 @@ from tests.support.operator.desired_children import build, of_kind, pod_of
 from tests.support.operator.observed import make_service, make_settings
 
 from gnnserve_api.spec.service import GNNService
+from gnnserve_operator.desired.access import service_url
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
-from gnnserve_operator.desired.endpoint import service_url
 from gnnserve_operator.desired.metadata import Parent, digest_of
 
 TLS: dict[str, Any] = {"tls": {"secretName": "pair"}}

@@ -39,7 +39,7 @@ from gnnserve_api.pods.routing import (
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.decide.log_following import MOST_BEHIND_S, is_behind
-from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD
+from gnnserve_operator.desired.access import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD
 from gnnserve_operator.desired.metadata import SERVICE
 from gnnserve_operator.desired.storage import LOG_SECRET_FIELD
 from gnnserve_operator.observed import ObservedPod, ObservedState

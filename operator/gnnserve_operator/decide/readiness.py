@@ -29,8 +29,8 @@ from gnnserve_operator.decide.jobs import GenerationDecision, GenerationStage
 from gnnserve_operator.decide.log_following import decide_updates, is_under_way
 from gnnserve_operator.decide.repository import PublishedRevision, Repair
 from gnnserve_operator.decide.workers import Rollout, Workers, decide_availability, expect_by_children, expect_by_spec
+from gnnserve_operator.desired.access import speaks_tls
 from gnnserve_operator.desired.deployment import secrets_by_field
-from gnnserve_operator.desired.endpoint import speaks_tls
 from gnnserve_operator.desired.metadata import worker_name
 from gnnserve_operator.observed import ObservedState
 from gnnserve_routing.verdict import Problem, Verdict

@@ -17,11 +17,14 @@ from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator import kinds
 from gnnserve_operator.desired.access import (
+    PoolPlace,
     build_embeddings_network_policy,
     build_generation_network_policy,
+    build_pod_monitor,
     build_pool_network_policy,
     build_role,
     build_role_binding,
+    build_service,
     build_service_account,
     build_worker_network_policy,
 )
@@ -32,7 +35,6 @@ from gnnserve_operator.desired.deployment import (
     deployment_of,
     pool_pods,
 )
-from gnnserve_operator.desired.endpoint import PoolPlace, build_pod_monitor, build_service
 from gnnserve_operator.desired.metadata import Parent, routing_name
 from gnnserve_operator.desired.pool import PoolInputs, build_pool_template, build_services
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing

@@ -22,7 +22,7 @@ from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfia
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import RolloutSpec, Worker
-from gnnserve_operator.desired import endpoint, storage
+from gnnserve_operator.desired import access, storage
 from gnnserve_operator.desired.metadata import (
     CLAIM_ANNOTATION,
     TEMPLATE_ANNOTATION,
@@ -106,7 +106,7 @@ def worker_pods(name: str, spec: GNNServiceSpec) -> WorkerPods:
 def secrets_by_field(spec: GNNServiceSpec) -> dict[str, str]:
     """Names of the Secrets of a GNNService, by the field that names them."""
     log = storage.log_secret(spec)
-    found = endpoint.endpoint_secrets(spec.endpoint)
+    found = access.endpoint_secrets(spec.endpoint)
     return found if log is None else found | {storage.LOG_SECRET_FIELD: log}
 
 
@@ -199,12 +199,12 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         pods.ROUTING_PATH,
         {
             **_build_device_environment(spec.worker),
-            **endpoint.build_environment(spec.endpoint),
+            **access.build_endpoint_environment(spec.endpoint),
             **_build_tracing_environment(spec.worker),
             **storage.build_log_environment(parent, spec),
         },
-        [*endpoint.build_mounts(spec.endpoint), *storage.build_log_mounts(parent, spec)],
-        [*endpoint.build_volumes(spec.endpoint), *storage.build_log_volumes(spec)],
+        [*access.build_credential_mounts(spec.endpoint), *storage.build_log_mounts(parent, spec)],
+        [*access.build_credential_volumes(spec.endpoint), *storage.build_log_volumes(spec)],
     )
     return template_of(parent, worker_pods(parent.name, spec), settings, claim, program)
 
@@ -252,7 +252,7 @@ def template_of(
                 "prometheus.io/scrape": "true",
                 "prometheus.io/port": str(pods.HTTP_PORT),
                 "prometheus.io/path": "/metrics",
-                **({"prometheus.io/scheme": "https"} if endpoint.speaks_tls(given.endpoint) else {}),
+                **({"prometheus.io/scheme": "https"} if access.speaks_tls(given.endpoint) else {}),
                 **({CLAIM_ANNOTATION: claim.successor_uid} if claim.successor_uid else {}),
             },
         ),
@@ -263,7 +263,7 @@ def template_of(
 def _ports_and_probes(served: EndpointSpec) -> Manifest:
     """The container's port, at which the kubelet probes it, and what it does before it ends."""
     return {
-        "ports": endpoint.build_container_ports(served),
+        "ports": access.build_container_ports(served),
         "startupProbe": _probe(served, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
         "readinessProbe": _probe(served, "/readyz", period_s=1, timeout_s=2, failures=3),
         # Slow on purpose: a busy worker answers late, and restarting it would only slow down the others.
@@ -323,7 +323,7 @@ def _build_tracing_environment(worker: Worker) -> dict[str, str]:
 def _probe(served: EndpointSpec, path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
     return {
         # The kubelet does not verify the certificate.
-        "httpGet": {"path": path, "port": endpoint.port_name(served), "scheme": endpoint.scheme(served).upper()},
+        "httpGet": {"path": path, "port": access.port_name(served), "scheme": access.scheme(served).upper()},
         "periodSeconds": period_s,
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,
