@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.reverts import RevertLog, find_reverts, may_be_reverted
+from gnnserve_operator.decide.contests import RevertLog, find_reverts, may_be_reverted
 from gnnserve_operator.declared import content_of, is_declared
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.metadata import (

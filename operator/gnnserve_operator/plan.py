@@ -19,6 +19,15 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import ConditionType
 from gnnserve_operator.decide.answers import accuracies_in_service, decide_base_variant
+from gnnserve_operator.decide.contests import (
+    NO_WRITERS,
+    ReplicasWriters,
+    decide_appliable,
+    decide_names_good_s,
+    decide_obstacle,
+    decide_replicas,
+    may_begin,
+)
 from gnnserve_operator.decide.jobs import (
     EmbeddingsDecision,
     GenerationDecision,
@@ -29,7 +38,6 @@ from gnnserve_operator.decide.jobs import (
     decide_generation,
 )
 from gnnserve_operator.decide.log_following import decide_compaction, describe_updates
-from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
 from gnnserve_operator.decide.repository import (
@@ -44,7 +52,6 @@ from gnnserve_operator.decide.repository import (
     decide_repository,
     least_storage,
 )
-from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, decide_replicas
 from gnnserve_operator.decide.service_routing import (
     PrometheusQuestion,
     ServiceRouting,

@@ -14,7 +14,7 @@ from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
 from gnnserve_api.status.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
 from gnnserve_api.status.reasons import Reason
 from gnnserve_api.status.service_status import WorkersStatus
-from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
+from gnnserve_operator.decide.contests import decide_appliable, decide_obstacle, decide_replicas
 from gnnserve_operator.decide.pool import (
     PoolMembership,
     decide_membership,
@@ -23,7 +23,6 @@ from gnnserve_operator.decide.pool import (
     taken_bytes,
 )
 from gnnserve_operator.decide.repository import decide_pool_claim, decide_pool_kept
-from gnnserve_operator.decide.reverts import decide_replicas
 from gnnserve_operator.decide.status import (
     NORMAL,
     WARNING,

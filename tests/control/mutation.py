@@ -210,7 +210,7 @@ GUARDS = (
           "    if problem is not None:\n        # Workers would refuse",
           "    if False:\n        # Workers would refuse",
           "test_plan_routing.py::test_a_variant_that_the_revision_lacks_is_named_and_the_old_table_stays"),
-    Guard("what builds on a foreign object is not made", "decide/obstacles.py",
+    Guard("what builds on a foreign object is not made", "decide/contests.py",
           " and kinds_under(ref.kind).isdisjoint(taken_kinds)", "",
           "test_plan_status.py::test_nothing_builds_on_what_is_somebody_elses"),
     Guard("what another object controls is never taken over", "apply.py",

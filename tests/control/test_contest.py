@@ -10,7 +10,7 @@ import pytest
 from tests.support.operator.observed import Namespace
 from tests.support.operator.operator import gnnservice, live
 
-from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, decide_replicas, find_writers
+from gnnserve_operator.decide.contests import NO_WRITERS, ReplicasWriters, decide_replicas, find_writers
 from gnnserve_operator.handlers.index import Index, IndexedObject
 from gnnserve_operator.kinds import ServiceKey
 

@@ -14,7 +14,7 @@ from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import World
 from tests.support.operator.operator import child, live
 
-from gnnserve_operator.decide.reverts import (
+from gnnserve_operator.decide.contests import (
     REVERTED,
     FieldManager,
     Revert,

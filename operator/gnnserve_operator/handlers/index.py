@@ -21,7 +21,7 @@ from typing import Self
 import msgspec
 
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.decide.reverts import NO_WRITERS, ReplicasWriters, find_writers
+from gnnserve_operator.decide.contests import NO_WRITERS, ReplicasWriters, find_writers
 from gnnserve_operator.desired.metadata import POOL, SERVICE, needed_managed_fields
 from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, RECONCILED, Manifest, ResourceKind, ServiceKey
 from gnnserve_operator.metrics import ConditionLabels

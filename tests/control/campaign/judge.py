@@ -19,7 +19,7 @@ from tests.support.kubernetes.fake_cluster import FakeCluster
 
 from gnnserve_api.pods.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.decide.reverts import REVERTED
+from gnnserve_operator.decide.contests import REVERTED
 from gnnserve_operator.desired.metadata import (
     APPLIED_ANNOTATION,
     BRING_BACK_ANNOTATION,

@@ -23,7 +23,7 @@ from tests.control.campaign.world import KEY, MOST_RESTARTS, World
 from tests.support.kubernetes.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods.interface import COMPACT_VARIABLE
-from gnnserve_operator.decide.reverts import REVERTED
+from gnnserve_operator.decide.contests import REVERTED
 from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, OWNER_UID, WAITS_ANNOTATION
 from gnnserve_operator.kinds import parse_service
 

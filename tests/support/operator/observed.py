@@ -19,7 +19,7 @@ from gnnserve_api.pods.generation import GenerationResult, VariantSummary, encod
 from gnnserve_api.pods.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status.service_status import ConditionType
-from gnnserve_operator.decide.reverts import NO_WRITERS
+from gnnserve_operator.decide.contests import NO_WRITERS
 from gnnserve_operator.decide.status import NOTHING_KNOWN, condition_in, last_known_in
 from gnnserve_operator.desired.metadata import (
     FIELD_MANAGER,
