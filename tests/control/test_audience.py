@@ -15,7 +15,7 @@ from gnnserve_api.pods.generation import encode_message
 from gnnserve_api.spec.audience import Audience, audiences_of
 from gnnserve_api.spec.embeddings import EmbeddingsSpec
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.decide import generation
+from gnnserve_operator.decide import jobs
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.job import build_embeddings_job, build_job, generation_manifest, handed_recipe
 from gnnserve_operator.desired.metadata import Parent, digest_of
@@ -198,7 +198,7 @@ def test_another_recipe_is_blamed_on_the_image_only_where_the_operator_asked_for
 ) -> None:
     words = unreadable_result("0123456789abcdef")
     assert "its image and the operator are of different versions. Correct spec.image" in words
-    monkeypatch.setattr(generation, "handed_recipe", lambda _spec: "0123456789abcdef")
+    monkeypatch.setattr(jobs, "handed_recipe", lambda _spec: "0123456789abcdef")
     words = unreadable_result("0123456789abcdef")
     assert "different versions" not in words
     assert "a defect of the operator" in words
