@@ -7,7 +7,7 @@ decides which objects should exist, and what a refusal means to the user.
 A decision is valid for the version of an object that it was made on. Each write names that version, so that the API
 server refuses (409) a write that follows from a stale view, or from an overtaken leader.
 
-What differs is asked field by field (`declared.py`). A field that a manifest no longer declares is noticed by the
+What differs is asked field by field (`kinds.py`). A field that a manifest no longer declares is noticed by the
 digest of what was applied last.
 """
 
@@ -23,7 +23,6 @@ from typing import Protocol
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.contests import RevertLog, find_reverts, may_be_reverted
-from gnnserve_operator.declared import content_of, is_declared
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.metadata import (
     ADOPT_ANNOTATION,
@@ -36,8 +35,17 @@ from gnnserve_operator.desired.metadata import (
     owner_of,
 )
 from gnnserve_operator.errors import OperatorError, RefusedError
-from gnnserve_operator.kinds import CLAIM, GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, observed_ref
-from gnnserve_operator.logs import about
+from gnnserve_operator.kinds import (
+    CLAIM,
+    GNNSERVICE,
+    JOB,
+    Manifest,
+    ObjectRef,
+    ServiceKey,
+    content_of,
+    is_declared,
+    observed_ref,
+)
 from gnnserve_operator.observed import Rejection
 
 _NEVER = "1"
@@ -259,7 +267,7 @@ class Applier:
         if changed is not None:
             self.reverts.note(service, find_reverts(change.ref, change.manifest, changed, applied))
         verb = "created" if change.is_new else "changed"
-        logger.info("%s %s", verb, change.ref, extra=about(service, reason="Applied"))
+        logger.info("%s %s", verb, change.ref, extra=service.about(reason="Applied"))
 
     async def _changed_by_others(self, change: ObjectChange) -> Manifest | None:
         """The live object, with the managers of its fields, where others have changed what is about to be applied."""

@@ -1,17 +1,19 @@
-"""The kinds that the operator uses, their paths at the API server, references to objects, and reading those that users
-write.
+"""The kinds that the operator uses, their paths at the API server, and references to objects; reading those that users
+write, and comparing a live object with its manifest. Pure.
 
-They are a table, not discovered: the kinds are fixed, so asking the server for them at every start would cost a dozen
+Kinds are a table, not discovered: the kinds are fixed, so asking the server for them at every start would cost a dozen
 requests and tell nothing new. `desired/children.py` says which of them are children, and what the operator does with
 those.
 
 The API server may accept a spec that this version of the operator does not understand: then reading tells why.
+It fills in defaults, rewrites quantities and leaves out empty values, so a live object never equals its manifest: every
+declared field must be in the live object, which may have more.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from pydantic import ValidationError
 
 from gnnserve_api import manifest
 from gnnserve_api.errors import InputError
+from gnnserve_api.quantity import parse_quantity
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool
 from gnnserve_api.spec.service import API_VERSION as GNNSERVICE_API_VERSION
 from gnnserve_api.spec.service import KIND as GNNSERVICE_KIND
@@ -44,6 +47,19 @@ class ServiceKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}" if self.is_pool else f"{self.namespace}/{self.name}"
+
+    def about(
+        self, *, uid: str | None = None, reason: str | None = None, duration_s: float | None = None
+    ) -> dict[str, Any]:
+        """The `extra=` of a log call: the object that it is about, and values that a collector may count."""
+        fields: dict[str, Any] = {"object": {"namespace": self.namespace, "name": self.name}}
+        if uid is not None:
+            fields["object"]["uid"] = uid
+        if reason is not None:
+            fields["reason"] = reason
+        if duration_s is not None:
+            fields["durationMs"] = round(duration_s * 1000, 1)
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +194,80 @@ def _parse_pool(document: str) -> GNNWorkerPool | str:
         return manifest.parse_pool(manifest.Document("spec", json.loads(document)))
     except InputError as error:
         return error.problem
+
+
+Path = tuple[str | int, ...]
+"""Names of fields and positions in lists, from the object down to a field."""
+
+_QUANTITIES = {"requests", "limits", "sizeLimit", "divisor"}
+"""Fields that hold quantities; elsewhere "1" and "1000m" are two texts."""
+_WHOLE = {"selector", "nodeSelector", "podSelector", "namespaceSelector", "labelSelector", "matchLabels"}
+"""Fields that one manager owns as a whole (atomic in server-side apply): with one more label they select other
+objects."""
+
+_NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDifference:
+    path: Path
+    declared: Any
+    found: Any
+    """Value in the live object; None: it has no such field."""
+
+
+def is_declared(desired: object, live: object) -> bool:
+    """Whether everything in `desired` is in `live`."""
+    return next(differences(desired, live), None) is None
+
+
+def differences(
+    desired: object, live: object, path: Path = (), *, holds_quantities: bool = False
+) -> Iterator[FieldDifference]:
+    """The declared fields that the live object does not have as declared, in the order of the manifest. Lists are
+    compared by position; one of another length differs as a whole. `path`: of what is compared."""
+    field = path[-1] if path else ""
+    holds_quantities = holds_quantities or field in _QUANTITIES
+    if isinstance(desired, dict):
+        found = live if isinstance(live, dict) else {}
+        if (desired and live is not found) or (field in _WHOLE and not found.keys() <= desired.keys()):
+            yield FieldDifference(path, desired, live)
+            return
+        for key, value in desired.items():
+            yield from differences(value, found.get(key), (*path, key), holds_quantities=holds_quantities)
+    elif isinstance(desired, list | tuple):
+        entries = live if isinstance(live, list | tuple) else ()
+        if len(entries) != len(desired):
+            yield FieldDifference(path, desired, live)
+            return
+        for position, (ours, theirs) in enumerate(zip(desired, entries, strict=True)):
+            yield from differences(ours, theirs, (*path, position), holds_quantities=holds_quantities)
+    elif desired is None or desired == "":  # the API server leaves these out
+        if not (live is None or live == ""):
+            yield FieldDifference(path, desired, live)
+    elif not _is_equal(desired, live, holds_quantities=holds_quantities):
+        yield FieldDifference(path, desired, live)
+
+
+def _is_equal(desired: object, live: object, *, holds_quantities: bool) -> bool:
+    if holds_quantities and live is not None:
+        ours, theirs = parse_quantity(desired), parse_quantity(live)
+        if ours is not None and theirs is not None:
+            return ours == theirs
+    return desired == live and isinstance(desired, bool) == isinstance(live, bool)
+
+
+def content_of(live: Raw) -> Manifest:
+    """The fields of a live object that a person could have edited: no status, and no metadata of the API server's."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _NOT_CONTENT}
+    return {**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata}
+
+
+def without_empty(value: Any) -> Any:
+    """The value as the API server would keep it: no nulls and no empty texts, lists or mappings in mappings."""
+    if isinstance(value, dict):
+        kept = {key: without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, "", [], {})}
+    if isinstance(value, list | tuple):
+        return [without_empty(item) for item in value]
+    return value

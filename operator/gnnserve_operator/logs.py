@@ -14,25 +14,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.settings import LogFormat, LogLevel
 
 _FIELDS = ("object", "reason", "durationMs")
+"""Fields that `ServiceKey.about` gives a line."""
 _NOISY = ("kopf", "aiohttp", "asyncio")
-
-
-def about(
-    key: ServiceKey, *, uid: str | None = None, reason: str | None = None, duration_s: float | None = None
-) -> dict[str, Any]:
-    """The `extra=` of a log call: the object that it is about, and values that a collector may count."""
-    fields: dict[str, Any] = {"object": {"namespace": key.namespace, "name": key.name}}
-    if uid is not None:
-        fields["object"]["uid"] = uid
-    if reason is not None:
-        fields["reason"] = reason
-    if duration_s is not None:
-        fields["durationMs"] = round(duration_s * 1000, 1)
-    return fields
 
 
 class JsonFormatter(logging.Formatter):

@@ -18,7 +18,6 @@ from functools import partial
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.logs import about
 from gnnserve_operator.metrics import Metrics, Result
 
 SETTLE_S = 0.1
@@ -230,7 +229,7 @@ class Loop:
                 self._add(key, look_again_s)
         finally:
             self._metrics.reconcile_seconds.observe(self._clock.now() - started)
-        logger.debug("reconciled", extra=about(key, duration_s=self._clock.now() - started))
+        logger.debug("reconciled", extra=key.about(duration_s=self._clock.now() - started))
 
     def _conflicted(self, key: ServiceKey, error: ConflictError) -> None:
         conflicts = self._conflicts[key] = self._conflicts.get(key, 0) + 1
@@ -238,7 +237,7 @@ class Loop:
             self._failed(key, Result.CONFLICT, error)
             return
         self._metrics.reconciles.labels(Result.CONFLICT.value).inc()
-        logger.debug("%s; looked at again", error, extra=about(key, reason=type(error).__name__))
+        logger.debug("%s; looked at again", error, extra=key.about(reason=type(error).__name__))
         self._add(key, SETTLE_S * 2 ** (conflicts - 1))
 
     def _failed(self, key: ServiceKey, result: Result, error: Exception, at_least_s: float = 0.0) -> None:
@@ -253,7 +252,7 @@ class Loop:
             "%s; attempt %d failed, the next one is in %.1f s at the latest",
             message, failures, delay_s,
             exc_info=error if result is Result.ERROR else None,
-            extra=about(key, reason=type(error).__name__),
+            extra=key.about(reason=type(error).__name__),
         )  # fmt: skip
         self._add(key, delay_s)
 

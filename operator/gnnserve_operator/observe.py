@@ -62,6 +62,7 @@ from gnnserve_operator.kinds import (
 )
 from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observed import (
+    Answers,
     ObservedDeployment,
     ObservedJob,
     ObservedMember,
@@ -76,7 +77,7 @@ from gnnserve_operator.observed import (
     observed_pod,
     observed_routing,
 )
-from gnnserve_operator.probe import Answers, Prober
+from gnnserve_operator.probe import Prober
 
 _FEW = 2
 """Most claims of one namespace that are asked for one by one; of more, all of the namespace are listed."""

@@ -321,6 +321,15 @@ class WorkerAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers of a service's workers, and of its endpoint."""
+
+    workers: tuple[WorkerAnswer, ...] = ()
+    endpoint: Route | None = None
+    """The route that a client gets through the Service; None: it does not answer, or was not asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceWait:
     """Event that a service waits for, as its status says."""
 

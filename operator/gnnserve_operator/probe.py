@@ -23,7 +23,7 @@ from gnnserve_api import decoding
 from gnnserve_api.pods.routing import Damage, Route
 from gnnserve_operator.desired.metadata import service_name
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.observed import ObservedPod, WorkerAnswer
+from gnnserve_operator.observed import Answers, ObservedPod, WorkerAnswer
 
 _AT_ONCE = 64
 _LONGEST_PROBLEM = 300
@@ -52,12 +52,6 @@ class Addresses:
 
     def of_tls_service(self, key: ServiceKey) -> str:
         return f"https://{service_name(key.name)}.{key.namespace}.svc.{self._cluster_domain}"
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    workers: tuple[WorkerAnswer, ...] = ()
-    endpoint: Route | None = None
 
 
 @dataclass(frozen=True, slots=True)

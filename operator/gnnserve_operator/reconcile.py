@@ -37,7 +37,6 @@ from gnnserve_operator.kinds import (
     parse_pool,
     parse_service,
 )
-from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observation, PodMonitors, observe_pool
 from gnnserve_operator.observed import ObservedClaim, ObservedState, Rejection, ServiceWait
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
@@ -287,7 +286,7 @@ class Reconciler:
             rejections = (*await self.applier.apply(key, changes), *decision.refused_trials)
             for live in deletions:
                 await self.cluster.delete(live)
-                logger.info("deleted %s", observed_ref(live), extra=about(key, reason="Deleted"))
+                logger.info("deleted %s", observed_ref(live), extra=key.about(reason="Deleted"))
         except (ConflictError, GoneError):
             self.pod_monitors.forget()  # which are not watched, and may be why
             raise

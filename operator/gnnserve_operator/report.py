@@ -22,11 +22,9 @@ import msgspec
 from gnnserve_operator.apply import last_version
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.status import NOTHING_KNOWN, EventNote, last_known_in
-from gnnserve_operator.declared import without_empty
 from gnnserve_operator.desired.metadata import MANAGER
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
-from gnnserve_operator.kinds import EVENT, Manifest, ServiceKey
-from gnnserve_operator.logs import about
+from gnnserve_operator.kinds import EVENT, Manifest, ServiceKey, without_empty
 
 _LONGEST_MESSAGE = 1024
 """Longest message of an event that the API server accepts."""
@@ -128,7 +126,7 @@ class Reporter:
             try:
                 answer = await self.cluster.apply_status({**manifest, "status": status})
             except GoneError:
-                logger.debug("gone before its status was written", extra=about(key, uid=metadata["uid"]))
+                logger.debug("gone before its status was written", extra=key.about(uid=metadata["uid"]))
                 self._untold.pop(key, None)
                 return None
             except ConflictError:
@@ -172,7 +170,7 @@ class Reporter:
     ) -> None:  # fmt: skip
         for event in events:
             log = logger.warning if event.type == "Warning" else logger.info
-            log("%s", event.message, extra=about(key, uid=untold.uid, reason=event.reason))
+            log("%s", event.message, extra=key.about(uid=untold.uid, reason=event.reason))
             untold.posts.append((build_event(service, event, version, at), at))
 
     async def _post(self, key: ServiceKey, untold: _Untold, now: datetime) -> float | None:
@@ -184,7 +182,7 @@ class Reporter:
                 is_over = isinstance(error, RefusedError | GoneError) or now - at > _PATIENCE
                 if not is_over and isinstance(error, RetryLaterError):
                     return max(error.after_s or 0.0, _AGAIN_S)
-                logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
+                logger.warning("an event is lost: %s", error, extra=key.about(reason="EventNotPosted"))
             del untold.posts[0]
         return None
 

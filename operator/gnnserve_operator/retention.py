@@ -24,7 +24,6 @@ from gnnserve_operator.desired.storage import WantedClaim, build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey, observed_ref
-from gnnserve_operator.logs import about
 from gnnserve_operator.observed import ObservedClaim, observed_claim
 from gnnserve_operator.report import build_event
 
@@ -83,7 +82,7 @@ class Retention:
             try:
                 await self.applier.apply_ahead(key, wanted, raw)
             except RefusedError as error:
-                logger.debug("not released: %s", error, extra=about(key, reason="NotReleased"))
+                logger.debug("not released: %s", error, extra=key.about(reason="NotReleased"))
 
     async def tell(self, key: ServiceKey, live: Manifest | None) -> None:
         """Post an event for each claim, and for the log of changes, that the owner which was looked at last has left,
@@ -120,8 +119,8 @@ class Retention:
         try:
             await self.cluster.create_event(build_event(owner, note, about_what, self.clock.utc()))
         except (GoneError, RefusedError) as error:
-            logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
-        logger.info("%s", note.message, extra=about(key, reason=note.reason))
+            logger.warning("an event is lost: %s", error, extra=key.about(reason="EventNotPosted"))
+        logger.info("%s", note.message, extra=key.about(reason=note.reason))
 
 
 def _as_it_is(wanted: Manifest, live: Manifest) -> Manifest:
@@ -149,9 +148,9 @@ async def release_all(
         except (ConflictError, GoneError):
             continue
         except RetryLaterError as error:
-            logger.warning("claims are released later: %s", error, extra=about(key, reason="NotReleased"))
+            logger.warning("claims are released later: %s", error, extra=key.about(reason="NotReleased"))
             return
         except LostLeadershipError:
             raise
         except Exception:  # one broken object must not stop the operator, nor the others
-            logger.exception("claims are not released", extra=about(key, reason="NotReleased"))
+            logger.exception("claims are not released", extra=key.about(reason="NotReleased"))

@@ -22,7 +22,6 @@ from gnnserve_api.status.reasons import Reason
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.decide.service_routing import PrometheusQuestion
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.logs import about
 from gnnserve_routing.decision import Advice, RoutingDecision, next_due_s
 from gnnserve_routing.signals import QueryAnswer, Silence
 
@@ -99,7 +98,7 @@ class SlowLoop:
         try:
             return await self._ask(question.url, question.query)
         except Exception:
-            logger.exception("Prometheus could not be asked", extra=about(key, reason="AskFailed"))
+            logger.exception("Prometheus could not be asked", extra=key.about(reason="AskFailed"))
             return Silence(Reason.UNREACHABLE, "Asking Prometheus failed; the operator's log has the details.")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnnserve_operator.declared import is_declared, without_empty
+from gnnserve_operator.kinds import is_declared, without_empty
 
 
 def container(**fields: Any) -> dict[str, Any]:

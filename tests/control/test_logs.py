@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.operator.operator import KEY
 
-from gnnserve_operator.logs import OnceInAWhile, about, configure_logging
+from gnnserve_operator.logs import OnceInAWhile, configure_logging
 from gnnserve_operator.settings import LogFormat, LogLevel
 
 
@@ -25,7 +25,7 @@ def stream() -> Iterator[io.StringIO]:
 def test_a_json_line_has_time_level_and_object(stream: io.StringIO) -> None:
     configure_logging(LogFormat.JSON, LogLevel.INFO, stream)
     logging.getLogger("gnnserve_operator.apply").info(
-        "created %s", "Service digits", extra=about(KEY, uid="u1", reason="Applied", duration_s=0.0123)
+        "created %s", "Service digits", extra=KEY.about(uid="u1", reason="Applied", duration_s=0.0123)
     )
     line = json.loads(stream.getvalue())
     assert line.pop("time").endswith("Z")
@@ -47,7 +47,7 @@ def test_a_failure_carries_its_stack_on_one_line(stream: io.StringIO) -> None:
 
 def test_a_line_of_text_begins_with_the_object(stream: io.StringIO) -> None:
     configure_logging(LogFormat.TEXT, LogLevel.INFO, stream)
-    logging.getLogger("x").warning("no quota left", extra=about(KEY))
+    logging.getLogger("x").warning("no quota left", extra=KEY.about())
     logging.getLogger("x").info("listening")
     first, second = stream.getvalue().splitlines()
     assert first.endswith("WARNING default/digits: no quota left")

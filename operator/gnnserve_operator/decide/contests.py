@@ -31,10 +31,18 @@ from gnnserve_api.status.reasons import Reason
 from gnnserve_operator import kinds
 from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.decide.status import WARNING, EventNote
-from gnnserve_operator.declared import FieldDifference, Path, differences
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, APPLIED_ANNOTATION, MANAGER, Conflict
-from gnnserve_operator.kinds import CLAIM, GNNWORKERPOOL, Manifest, ObjectRef, ServiceKey
+from gnnserve_operator.kinds import (
+    CLAIM,
+    GNNWORKERPOOL,
+    FieldDifference,
+    Manifest,
+    ObjectRef,
+    Path,
+    ServiceKey,
+    differences,
+)
 from gnnserve_operator.observed import ObservedState, Rejection
 from gnnserve_operator.turns import Stance, Standing
 from gnnserve_routing.verdict import Problem, Verdict, join_words, sentence

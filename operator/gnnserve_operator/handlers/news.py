@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gnnserve_operator.declared import content_of
 from gnnserve_operator.desired.metadata import queue_labels
 from gnnserve_operator.handlers.index import Index, IndexedObject, service_of
 from gnnserve_operator.kinds import (
@@ -30,6 +29,7 @@ from gnnserve_operator.kinds import (
     Raw,
     ResourceKind,
     ServiceKey,
+    content_of,
     has_moved_on,
 )
 from gnnserve_operator.observed import observed_claim, observed_deployment, observed_job, observed_pod

@@ -29,8 +29,8 @@ from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, ba
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observe import JobRefusals, Observer, PodMonitors, PoolObserver, RepositoryClaims, UsersClaims
-from gnnserve_operator.observed import ObservedPod
-from gnnserve_operator.probe import Addresses, Answers, Prober
+from gnnserve_operator.observed import Answers, ObservedPod
+from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.reconcile import Reconciler, reconciled_kinds
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
