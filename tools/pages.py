@@ -9,13 +9,13 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
 
 import typer.main
-from tests.support.serving.exposed import exposed
+from tests.support.serving.exposed import ExposedMetric, exposed, operator_metrics, worker_metrics
 
 from gnnserve_api.docstrings import attribute_docstrings
 from gnnserve_api.status.pool_status import PoolConditionType
@@ -64,10 +64,8 @@ def errors_table() -> str:
     return table(("code", "status", "meaning, and what to do"), rows)
 
 
-def metrics_table(prefix: str, but: str | None = None) -> str:
-    """A worker's metrics whose names begin so."""
-    found = [each for each in exposed() if each.name.startswith(prefix) and not (but and each.name.startswith(but))]
-    rows = [(f"`{each.name}`", each.kind, ", ".join(f"`{one}`" for one in each.labels), each.text) for each in found]
+def metrics_table(metrics: Iterable[ExposedMetric]) -> str:
+    rows = [(f"`{each.name}`", each.kind, ", ".join(f"`{one}`" for one in each.labels), each.text) for each in metrics]
     return table(("metric", "type", "labels", "meaning"), rows)
 
 
@@ -125,13 +123,16 @@ def option_blocks() -> Iterator[tuple[str, str]]:
 
 
 def blocks() -> dict[str, str]:
+    of_worker = list(exposed(worker_metrics()))
+    of_canary = [each for each in of_worker if each.name.startswith("gnnserve_canary_")]
     return {
         "conditions": members_table("condition", "true when", ConditionType),
         "conditions of a pool": members_table("condition of a pool", "true when", PoolConditionType),
         "reasons": members_table("reason", "what to do", Reason),
         "errors": errors_table(),
-        "metrics": metrics_table("gnnserve_", but="gnnserve_canary_"),
-        "metrics of a second revision": metrics_table("gnnserve_canary_"),
+        "metrics": metrics_table(each for each in of_worker if each not in of_canary),
+        "metrics of a second revision": metrics_table(of_canary),
+        "metrics of the operator": metrics_table(exposed(operator_metrics())),
         "exit codes": table(("code", "meaning"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]),
         **dict(option_blocks()),
     }

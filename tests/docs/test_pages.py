@@ -14,7 +14,7 @@ import typer.main
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.pages.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
-from tests.support.serving.exposed import all_metrics, exposed
+from tests.support.serving.exposed import all_metrics, exposed, worker_metrics
 from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.families import POINTS
@@ -193,7 +193,7 @@ def test_every_command_has_an_example(command: str) -> None:
 def test_metrics_of_the_page_are_those_that_are_exposed() -> None:
     rows = re.findall(r"^\| `(gnnserve_\w+)` \| (\w+) \| (.+?) \|", METRICS, re.MULTILINE)
     described = {(name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    assert described == {(each.name, each.kind, frozenset(each.labels)) for each in exposed()}
+    assert described == {(each.name, each.kind, frozenset(each.labels)) for each in exposed(worker_metrics())}
 
 
 def test_openmetrics_has_the_metrics_of_the_text_format() -> None:
@@ -208,7 +208,7 @@ def test_openmetrics_has_the_metrics_of_the_text_format() -> None:
 
 def test_the_text_and_the_queries_name_only_metrics_that_are_exposed() -> None:
     named = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\bgnnserve_\w+", METRICS)}
-    assert named <= {each.name for each in exposed()}
+    assert named <= {each.name for each in exposed(worker_metrics())}
 
 
 def test_buckets_are_listed() -> None:

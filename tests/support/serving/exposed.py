@@ -126,10 +126,10 @@ class ExposedMetric(NamedTuple):
     text: str
 
 
-def exposed() -> Iterator[ExposedMetric]:
-    """Each metric of a worker, the `_created` series of others left out."""
-    for family in text_string_to_metric_families(worker_metrics().decode()):
-        if family.name.endswith("_created"):
+def exposed(text: bytes) -> Iterator[ExposedMetric]:
+    """Each metric of gnnserve in a scrape, the `_created` series of others left out."""
+    for family in text_string_to_metric_families(text.decode()):
+        if family.name.endswith("_created") or not family.name.startswith("gnnserve_"):
             continue
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
@@ -161,7 +161,9 @@ def operator_metrics() -> bytes:
         for status in ConditionStatus
         for reason in Reason
     ]
-    metrics.observe_services(dict, lambda: {key: 1}, lambda: {key: conditions})
+    metrics.observe_services(lambda: {"True": 1}, lambda: {key: 1}, lambda: {key: conditions})
+    metrics.observe_turns("generation", lambda: 1, lambda: 0)
+    metrics.api_requests.labels("get", "Pod", "200")
     metrics.observe_namespaces(lambda: {"team": True})
     metrics.observe_reverts(lambda: {(key, "Deployment"): 1})
     return metrics.text()
