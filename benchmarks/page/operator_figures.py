@@ -82,10 +82,11 @@ def _by_verb(requests_by_kind: Mapping[str, int]) -> dict[str, int]:
 @figures("faults")
 def faults(found: Any) -> str:
     scenes = table(
-        ("scene", "points", "every", "struck", "violations", "processor time, s"),
+        ("scene", "points", "every", "struck", "came back, played on", "violations", "processor time, s"),
         (
             (
                 f"`{scene['name']}`", f"{scene['points']:,}", str(scene["stride"]), f"{scene['reached']:,}",
+                f"{scene.get('came_back', 0):,}, {scene.get('played_on', 0):,}",
                 str(len(scene["violations"])), f"{scene['seconds']:.0f}",
             )
             for scene in found["scenes"]

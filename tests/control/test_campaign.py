@@ -20,11 +20,13 @@ from tests.control.campaign.scenarios import (
     delete_and_apply_with_slow_collection,
     delete_at_the_first_child,
     delete_while_generating,
+    is_generating,
+    objective,
 )
 from tests.control.campaign.sequences import Life, live, lives
 from tests.control.campaign.sweep import Played, sweep
 from tests.control.campaign.trouble import Point
-from tests.control.campaign.world import Call
+from tests.control.campaign.world import Call, World
 from tests.support.campaigns import examples, share
 
 _PEACE = Peace()
@@ -80,17 +82,40 @@ def test_whatever_came_before_the_end_is_that_of_a_fresh_apply(life: Life) -> No
 
 
 @pytest.mark.campaign
-def test_a_run_that_is_forked_at_its_points_finds_what_runs_from_the_start_find() -> None:
+@pytest.mark.parametrize("scene", [delete_at_the_first_child, objective], ids=lambda scene: scene.__name__)
+def test_a_run_that_is_forked_at_its_points_finds_what_runs_from_the_start_find(scene: Scene) -> None:
     """One point of each kind, and one that is never reached."""
-    scene = delete_at_the_first_child  # which is short
     peaceful = _PEACE.of(scene)
     chosen = share(list({point.kind: point for point in points(peaceful) if point.at < 3}.values()), 3)
     chosen += [next(iter(pairs(peaceful, 1))), Point("409", 10_000)]
     from_the_start = {point: Played.of(asyncio.run(play(scene, point, peaceful))) for point in chosen}
-    assert sweep(scene, chosen, peaceful) == from_the_start
+    assert sweep(scene, chosen, peaceful, whole=chosen) == from_the_start
     assert [point for point, played in from_the_start.items() if not played.reached] == chosen[-1:]
 
 
+@pytest.mark.campaign
+def test_a_run_that_has_come_back_to_peace_ends_early_and_its_violations_are_told_all_the_same() -> None:
+    peaceful = _PEACE.of(objective)
+    crash = Point("crash after", 3)
+    in_short, whole = (sweep(objective, [crash], peaceful, whole=whole)[crash] for whole in ((), (crash,)))
+    assert in_short.violations == in_short.came_back == whole.violations == whole.came_back == ()
+    assert in_short.simulated_s < whole.simulated_s / 2
+
+    async def telltale(world: World) -> None:
+        def is_seen() -> bool:
+            if world.trouble.reached:
+                world.judge.accuse("it was disturbed")
+            return is_generating(world)
+
+        world.create()
+        await world.until(is_seen)
+        await world.settled()
+
+    told = sweep(telltale, [crash], asyncio.run(play(telltale)))[crash]
+    assert (told.violations, told.came_back) == (("it was disturbed",), ("it was disturbed",))
+
+
+@pytest.mark.campaign
 def test_a_request_that_repeats_while_nothing_changes_is_disturbed_three_times() -> None:
     poll, write, later = Call(False, "GET /a", 7), Call(True, "PATCH /a", 7), Call(False, "GET /a", 8)
     calls = [poll, poll, poll, poll, write, later, later]

@@ -180,6 +180,35 @@ class ControlPlane:
         ends = (rollout.deadline() for uid, rollout in self._rollouts.items() if uid in there)
         return min((end for end in ends if end is not None and end > self._looked_at), default=None)
 
+    def state(self) -> dict[str, Any]:
+        """What workers, volumes and Jobs have come to, and what is about to come of them, by names rather than uids."""
+        claims = {c["metadata"]["uid"]: c["metadata"]["name"] for c in self.of_kind("PersistentVolumeClaim")}
+        workers = [
+            (claims.get(w.claim_uid), w.follows_changes, w.table, w.problem, w.damage, w.target, w.due > 0.0)
+            for uid, w in self.workers.items() if self._has(uid)
+        ]  # fmt: skip
+        jobs = {job["metadata"]["uid"]: job["metadata"]["name"] for job in self.of_kind("Job")}
+        rolled = {d["metadata"]["uid"]: d["metadata"]["name"] for d in self.of_kind("Deployment")}
+        rollouts = [(rolled[uid], rollout.is_complete) for uid, rollout in self._rollouts.items() if uid in rolled]
+        return {
+            "workers": sorted(map(repr, workers)),
+            "repositories": {name: sorted(self.repositories.get(uid, ())) for uid, name in claims.items()},
+            "damaged": sorted((claims[uid], revision) for uid, revision in self.damaged if uid in claims),
+            "held": sorted(jobs[uid] for uid in self.held_jobs if uid in jobs),
+            "refused": sorted(jobs[uid] for uid in self._refused if uid in jobs),
+            "computing": sum(self._has(uid) for uid in self._due),
+            "rollouts": sorted(rollouts),
+            "others": [
+                self.log,
+                self.is_held,
+                self.quota,
+                self.is_queue_closed,
+                self.room,
+                self.autoscaled,
+                self.scalings,
+            ],
+        }
+
     # --- what happens to files
 
     def damage(self) -> None:

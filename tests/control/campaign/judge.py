@@ -9,7 +9,7 @@ import copy
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
 _CLAIM_NUMBER = re.compile(r"(-repository)-\d+|(-generate|-worker)-[0-9a-f]{8}")
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DELETED_AT = re.compile(r'"deletionTimestamp": "[^"]*"')
 _REPAIR = re.compile(r'"repair":\d+,')
 _GENERATING = re.compile(
     r"(?:^|[.)] )Job (\S+) (?:generates the revision|looks up revision|compacts the log of changes)"
@@ -60,6 +61,12 @@ class History:
 
     made: Mapping[tuple[str, str], int]
     deleted: Mapping[tuple[str, str], int]
+
+    def since(self, earlier: History) -> History:
+        return History(_less(self.made, earlier.made), _less(self.deleted, earlier.deleted))
+
+    def and_then(self, later: History) -> History:
+        return History(_more(self.made, later.made), _more(self.deleted, later.deleted))
 
     def without_numbers(self) -> History:
         """Names of claims without their number, and what follows from these."""
@@ -95,6 +102,8 @@ class Judge:
     written: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often the operator wrote each object, its status apart."""
     _parsed: dict[tuple[str, int], GNNService | str] = field(default_factory=dict)
+    _texts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Objects as the state has them, but with uids, by uid and version."""
 
     def accuse(self, words: str) -> None:
         if words not in self.violations:
@@ -249,9 +258,26 @@ class Judge:
             made[kind, name] += 1
         return History(made, dict(self.deleted))
 
+    def told(self) -> frozenset[str]:
+        """Reasons of the events that there are."""
+        return frozenset(event["reason"] for event in self.plane.of_kind("Event"))
+
+    def state(self) -> list[str]:
+        """As `end_state`, in the midst of a run: pods one by one, and what is being deleted."""
+        uids, texts = self._uids(), []
+        for found in self._objects():
+            if found["kind"] == "Pod":
+                texts.append(f"{_pod_words(found)}{' going' * ('deletionTimestamp' in found['metadata'])}")
+            elif found["kind"] not in _NOT_COMPARED:
+                version = found["metadata"]["uid"], found["metadata"]["resourceVersion"]
+                if version not in self._texts:
+                    self._texts[version] = _going(json.dumps(_normal(found, lambda uid: uid), sort_keys=True))
+                texts.append(self._texts[version])
+        return [_UID.sub(lambda uid: uids.get(uid[0], "gone"), text) for text in sorted(texts)]
+
     def end_state(self) -> dict[str, Any]:
         """Everything but what differs from run to run: uids, versions, times, names of pods."""
-        uids = {found["metadata"]["uid"]: f"{found['kind']} {found['metadata']['name']}" for found in self._objects()}
+        uids = self._uids()
         state: dict[str, Any] = {}
         pods: Counter[str] = Counter()
         for found in self._objects():
@@ -259,7 +285,9 @@ class Judge:
             if kind == "Pod":
                 pods[_pod_words(found)] += 1
             elif kind not in _NOT_COMPARED:
-                state[f"{kind} {metadata['namespace']}/{metadata['name']}"] = _normal(found, uids)
+                state[f"{kind} {metadata['namespace']}/{metadata['name']}"] = _normal(
+                    found, lambda uid: uids.get(uid, "gone")
+                )
         return state | {"pods": dict(sorted(pods.items()))}
 
     def leftovers(self, services: Iterable[str]) -> list[str]:
@@ -270,8 +298,20 @@ class Judge:
             and (found["metadata"].get("labels") or {}).get("gnnserve.dev/service", "") not in {"", *services}
         ]  # fmt: skip
 
+    def _uids(self) -> dict[str, str]:
+        """Kind and name by uid."""
+        return {found["metadata"]["uid"]: f"{found['kind']} {found['metadata']['name']}" for found in self._objects()}
+
     def _objects(self) -> list[Manifest]:
         return list(self.cluster.objects.values())
+
+
+def _less(ours: Mapping[tuple[str, str], int], theirs: Mapping[tuple[str, str], int]) -> Mapping[tuple[str, str], int]:
+    return {what: count - theirs.get(what, 0) for what, count in ours.items()}
+
+
+def _more(ours: Mapping[tuple[str, str], int], theirs: Mapping[tuple[str, str], int]) -> Mapping[tuple[str, str], int]:
+    return {what: ours.get(what, 0) + theirs.get(what, 0) for what in ours.keys() | theirs.keys()}
 
 
 def _is_retained(found: Manifest) -> bool:
@@ -374,10 +414,14 @@ def _pod_words(pod: Manifest) -> str:
     )
 
 
-def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
+def _going(text: str) -> str:
+    return _DELETED_AT.sub('"deletionTimestamp": "some time"', text)
+
+
+def _normal(found: Manifest, name_of: Callable[[str], str]) -> Any:
     metadata = {name: value for name, value in found["metadata"].items() if name not in _OF_THE_SERVER}
     annotations = {
-        name: uids.get(value, "gone") if name == CLAIM_ANNOTATION else value
+        name: name_of(value) if name == CLAIM_ANNOTATION else value
         for name, value in (metadata.get("annotations") or {}).items()
         if name not in {APPLIED_ANNOTATION, TERM_ANNOTATION}  # the one has the owner's uid in it, the other who led
     }
@@ -386,12 +430,12 @@ def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
         annotations.pop(WAITS_ANNOTATION, None)
     if BRING_BACK_ANNOTATION in annotations:
         told = annotations[BRING_BACK_ANNOTATION]
-        annotations[BRING_BACK_ANNOTATION] = _UID.sub(lambda uid: uids.get(uid[0], "gone"), told)
+        annotations[BRING_BACK_ANNOTATION] = _UID.sub(lambda uid: name_of(uid[0]), told)
     metadata["annotations"] = annotations
     if (owner := (metadata.get("labels") or {}).get(OWNER_UID)) is not None:
-        metadata["labels"] = {**metadata["labels"], OWNER_UID: uids.get(owner, "gone")}
+        metadata["labels"] = {**metadata["labels"], OWNER_UID: name_of(owner)}
     metadata["ownerReferences"] = [
-        {**owner, "uid": uids.get(owner["uid"], "gone")} for owner in metadata.get("ownerReferences") or ()
+        {**owner, "uid": name_of(owner["uid"])} for owner in metadata.get("ownerReferences") or ()
     ]
     normal = {**found, "metadata": metadata}
     if found["kind"] == "ConfigMap" and annotations.get(DIGEST_ANNOTATION) == routing_digest(found["data"]):
@@ -402,7 +446,7 @@ def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
             annotations[TEMPLATE_ANNOTATION] = "of its template"
         named = template["metadata"].get("annotations") or {}
         if CLAIM_ANNOTATION in named:
-            named[CLAIM_ANNOTATION] = uids.get(named[CLAIM_ANNOTATION], "gone")
+            named[CLAIM_ANNOTATION] = name_of(named[CLAIM_ANNOTATION])
         normal["spec"] = {**found["spec"], "template": template}
     text = _POD_NAME.sub(r"\1", json.dumps(normal, sort_keys=True))
     return _without_times(json.loads(text))

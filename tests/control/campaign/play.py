@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,17 @@ RESYNCS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """First moment of a run in a state."""
+
+    history: History
+    told: frozenset[str]
+    """Reasons of the events that there are, which a scene may look for."""
+    seen: int
+    """Changes that watches were about to tell of by then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     violations: tuple[str, ...]
     end: dict[str, Any]
@@ -44,6 +55,18 @@ class Outcome:
     """Real time taken."""
     simulated_s: float = 0.0
     reconciles: int = 0
+    seen: int = 0
+    """Changes that watches were about to tell of."""
+    looks: tuple[int, ...] = ()
+    """Lengths of the history at which a step found an operator."""
+    moments: Mapping[tuple[int, str], Moment] = field(default_factory=dict)
+    """Moments at which the operator had nothing to do, by how far the scene had come, and by the world's state."""
+    came_back: tuple[str, ...] | None = None
+    """What was violated by the time that the run had come to a moment of peace; None: it never did."""
+
+
+class CameBack(Exception):  # noqa: N818 - a run's end
+    """The run goes on as in peace."""
 
 
 @dataclass(slots=True)
@@ -75,11 +98,55 @@ def play_alone(scene: Callable[[World], Awaitable[None]], *, resyncs: bool = Tru
     return asyncio.run(run())
 
 
-async def play(scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | None = None) -> Outcome:
+@dataclass(slots=True)
+class _Moments:
+    """Moments of a run, beside those of peace."""
+
+    world: World
+    peaceful: Outcome | None
+    is_whole: Callable[[], bool]
+    found: dict[tuple[int, str], Moment] = field(default_factory=dict)
+    of_peace: Moment | None = None
+    """The first one that is also one of peace, after which nothing disturbs the run."""
+    by_then: tuple[str, ...] = ()
+    """What was violated by then."""
+
+    def note(self) -> None:
+        """Raises CameBack."""
+        world, trouble = self.world, self.world.trouble
+        if self.of_peace is not None:
+            return
+        place = (world.waits, world.state())
+        if self.peaceful is None:
+            self.found.setdefault(place, Moment(world.judge.history(), world.judge.told(), trouble.seen))
+            return
+        peaceful = self.peaceful.moments.get(place)
+        if peaceful is None or not trouble.reached or not world.judge.told() >= peaceful.told:
+            return
+        if trouble.is_spent(world, is_all_told=peaceful.seen == self.peaceful.seen):
+            self.of_peace, self.by_then = peaceful, tuple(world.judge.violations)
+            if not self.is_whole():
+                raise CameBack
+
+    def history(self) -> History:
+        """What the whole run would have made and deleted."""
+        assert self.peaceful is not None
+        assert self.of_peace is not None
+        return self.world.judge.history().and_then(self.peaceful.history.since(self.of_peace.history))
+
+
+async def play(
+    scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | None = None,
+    is_whole: Callable[[], bool] = lambda: True,
+) -> Outcome:  # fmt: skip
+    """Play a scene to its end. `is_whole`: asked where the run has come back to what it is in peace; if it says no, the
+    rest of it is that of peace, and is not played."""
     began = time.perf_counter()
     trouble = Trouble(at) if isinstance(at, Point) else at
     world = World(SETTINGS, trouble)
-    judge = world.judge
+    judge, moments = world.judge, _Moments(world, peaceful, is_whole)
+    world.on_moment = moments.note
+    end: Mapping[str, Any] | None = None
     try:
         world.start_operator()
         await scene(world)
@@ -87,32 +154,47 @@ async def play(scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | No
         await rest(world)
     except Hung as hung:
         judge.accuse(f"hangs: {hung}")
-    point, end, history = trouble.point, judge.end_state(), judge.history()
-    services = [found["metadata"]["name"] for found in world.plane.of_kind("GNNService")]
-    for left in judge.leftovers(services):
-        judge.accuse(f"{left} outlives its service")
+    except CameBack:
+        assert peaceful is not None
+        end, history = peaceful.end, moments.history()
+    if end is None:
+        end, history = judge.end_state(), judge.history()
+        services = [found["metadata"]["name"] for found in world.plane.of_kind("GNNService")]
+        for left in judge.leftovers(services):
+            judge.accuse(f"{left} outlives its service")
     if peaceful is not None:
-        pardoned = world.created_late if point.kind == STOPPED else None
-        timed = TIMED.get(scene, {})
-        if point.kind in VIEWS:
-            timed = {**timed, **LAGGING.get(scene, {})}
-        ours, theirs = without_late_claim(end, peaceful.end, pardoned), peaceful.end
-        history_of = (history, peaceful.history)
-        if point.kind in EITHER.get(scene, ()):
-            ours, theirs = without_generation(ours), without_generation(theirs)
-        if point.kind in REPAIRED.get(scene, ()):
-            ours, theirs = without_repair(ours), without_repair(theirs)
-        if point.kind in NUMBERED.get(scene, ()):
-            ours, theirs = without_numbers(ours), without_numbers(theirs)
-            history_of = (history.without_numbers(), peaceful.history.without_numbers())
-        for words in (*differences(ours, theirs), *history_of[0].excess(history_of[1], pardoned, timed)):
+        for words in _beside_peace(scene, world, (end, history), peaceful):
             judge.accuse(words)
     for operator in world.operators:
         await operator.end()
     return Outcome(
-        tuple(judge.violations), end, history, tuple(world.calls), len(world.cluster.history), trouble.reached,
-        time.perf_counter() - began, world.clock.now(), world.reconciles,
+        tuple(judge.violations), dict(end), history, tuple(world.calls), len(world.cluster.history), trouble.reached,
+        time.perf_counter() - began, world.clock.now(), world.reconciles, trouble.seen, tuple(world.looks),
+        moments.found, None if moments.of_peace is None else moments.by_then,
     )  # fmt: skip
+
+
+def _beside_peace(
+    scene: Scene, world: World, found: tuple[Mapping[str, Any], History], peaceful: Outcome
+) -> Iterator[str]:
+    """What end and history have that those of peace have not, and may not be."""
+    kind = world.trouble.point.kind
+    pardoned = world.created_late if kind == STOPPED else None
+    timed = TIMED.get(scene, {})
+    if kind in VIEWS:
+        timed = {**timed, **LAGGING.get(scene, {})}
+    end, history = found
+    ours, theirs = without_late_claim(end, peaceful.end, pardoned), peaceful.end
+    history_of = (history, peaceful.history)
+    if kind in EITHER.get(scene, ()):
+        ours, theirs = without_generation(ours), without_generation(theirs)
+    if kind in REPAIRED.get(scene, ()):
+        ours, theirs = without_repair(ours), without_repair(theirs)
+    if kind in NUMBERED.get(scene, ()):
+        ours, theirs = without_numbers(ours), without_numbers(theirs)
+        history_of = (history.without_numbers(), peaceful.history.without_numbers())
+    yield from differences(ours, theirs)
+    yield from history_of[0].excess(history_of[1], pardoned, timed)
 
 
 async def rest(world: World) -> None:

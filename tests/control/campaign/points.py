@@ -2,7 +2,8 @@
 
 An operator that waits asks the same again and again while nothing changes. Such a request is disturbed the first two
 times and the last time; the times between them differ from the second in nothing but the clock. Without this, half of
-all points were polls of a few scenes that wait for long.
+all points were polls of a few scenes that wait for long. What begins between two steps does so after the last of the
+changes that one step brings: after the others it would be the same run.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from tests.control.campaign.trouble import (
     CALLS,
     CRASHES,
     FAULTS,
+    ON_STEP,
     READ_FAULTS,
     STOPS,
-    TWO_OPERATORS,
     VIEWS,
     Point,
 )
@@ -36,8 +37,11 @@ def points(outcome: Outcome) -> Iterator[Point]:
         yield from (Point(kind, number) for number in disturbed)
     for kind in STOPS:
         yield from (Point(kind, write) for write in range(writes))
-    for kind in (*VIEWS, TWO_OPERATORS):
-        yield from (Point(kind, number) for number in range(outcome.changes))
+    for kind in VIEWS:
+        if kind not in ON_STEP:
+            yield from (Point(kind, number) for number in range(outcome.seen))
+    for kind in ON_STEP:
+        yield from (Point(kind, length - 1) for length in outcome.looks if length)
 
 
 def pairs(outcome: Outcome, step: int) -> Iterator[Point]:

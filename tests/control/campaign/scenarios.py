@@ -26,6 +26,7 @@ from gnnserve_api.pods.interface import COMPACT_VARIABLE
 from gnnserve_operator.decide.contests import REVERTED
 from gnnserve_operator.desired.metadata import ADOPT_ANNOTATION, OWNER_UID, WAITS_ANNOTATION
 from gnnserve_operator.kinds import parse_service
+from gnnserve_operator.settings import RunAs
 
 Scene = Callable[[World], Awaitable[None]]
 Manifest = dict[str, Any]
@@ -119,6 +120,10 @@ def is_moved_to(world: World) -> bool:
 async def serve(world: World, **spec: Any) -> None:
     world.create(**spec)
     await world.settled()
+
+
+def names_user(pod: Manifest) -> bool:
+    return "runAsUser" in pod["spec"]["securityContext"]
 
 
 def delete_child(world: World, kind: str, name: str) -> None:
@@ -964,6 +969,23 @@ async def settings_change(world: World) -> None:
     await world.settled()
 
 
+async def user_given_by_the_platform(world: World) -> None:
+    """Pods name no user any more: workers are rolled, nothing is generated again, the next Job names none either."""
+    await serve(world, worker={"replicas": 2})
+    world.judge.guarded = revision_of(recipe_of(world))
+    await world.restart_operator(world.settings.model_copy(update={"run_as": RunAs.PLATFORM}))
+    await world.until(lambda: not any(names_user(pod) for pod in world.plane.ready_workers(KEY)))
+    await world.settled()
+    expect_ready(world)
+    world.judge.guarded = None
+    world.set(model=OTHER_MODEL)
+    await world.settled()
+    expect_ready(world)
+    job = job_of(world)
+    if job is None or names_user(job["spec"]["template"]):
+        world.judge.accuse("the Job of the other model names a user, or there is none")
+
+
 # --- the end
 
 
@@ -1117,7 +1139,7 @@ SCENES: tuple[Scene, ...] = (
     delete_and_apply_while_away, delete_with_changes, delete_and_apply_with_changes, delete_and_begin_anew,
     retention_edited, claim_released_by_an_upgrade, scaled_through_the_service, only_metadata_changes, refused_pod,
     suspended_job, queued_job, preempted_job, queue_left, deployment_scaled_by_an_autoscaler, rolled_without_room,
-    rolled_one_at_a_time, worker_lost_while_an_edit_is_wrong,
+    rolled_one_at_a_time, worker_lost_while_an_edit_is_wrong, user_given_by_the_platform,
 )  # fmt: skip
 
 TIMED: Mapping[Scene, Mapping[str, int]] = {

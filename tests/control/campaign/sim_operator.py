@@ -163,6 +163,12 @@ class SimOperator:
         """Until the next resync, as far as it knows."""
         return self.may_begin and self.queue.next_due() is None and self.view.is_caught_up()
 
+    def is_at_ease(self) -> bool:
+        """Whether it has been told all, nothing has failed, and nothing is due before a time that it has set itself."""
+        due = self.queue.next_due()
+        is_due = due is not None and due <= self.clock.now() + SETTLE_S
+        return self.may_begin and self.view.is_caught_up() and not self.failures and not is_due
+
     def listen(self) -> None:
         self.view.fetch(self.clock.now())
         self.view.receive(self.clock.now())

@@ -38,6 +38,12 @@ STOPS = (STOPPED, FENCED)
 ON_STEP = ("backward", "restart", "stale restart", "down", TWO_OPERATORS)
 """What begins between two steps of the world."""
 VIEWS = ("stale", "dropped", "merged", "reordered", "backward", "restart", "stale restart", "down")
+WATCHED_WATCHES = ("dropped", "backward", "stale restart")
+"""What no later change mends: the operator has to compare its watches with what there is."""
+_LASTS: Mapping[str, int] = {
+    "stale": 3 * BEHIND, "merged": MERGED, "backward": 2 * BEHIND, "stale restart": 2 * BEHIND,
+}  # fmt: skip
+"""Changes that are told late, from the moment on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,9 @@ class Trouble:
     point: Point = PEACE
     reached: int = 0
     """How often it struck."""
+    seen: int = 0
+    """Changes that watches were about to tell of."""
     _until: float | None = None
-    _seen: int = 0
-    """Changes of the history."""
 
     @property
     def kind(self) -> str:
@@ -72,12 +78,26 @@ class Trouble:
     @property
     def watches_are_checked(self) -> bool:
         """Where a watch may miss a change for good; a list that is made anew brings no deletion that it was to tell."""
-        return self.kind in {"dropped", "backward", "stale restart"}
+        return self.kind in WATCHED_WATCHES
 
     @property
     def is_strict(self) -> bool:
         """Whether the world stands still between a look at it and what is written about it."""
         return self.kind != "slow"
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the operator may stand still in the midst of a reconcile."""
+        return self.kind in STOPS
+
+    def is_spent(self, world: World, *, is_all_told: bool) -> bool:
+        """Whether it strikes no more, so that what follows depends on the world alone. `is_all_told`: no change is to
+        come that watches tell of."""
+        if self.kind == TWO_OPERATORS or not self.is_over(world):
+            return False
+        strikes = 2 if self.kind in STOPS or self.point.and_at is not None else 1
+        lasts = _LASTS.get(self.kind)
+        return self.reached == strikes and (lasts is None or is_all_told or self.seen >= self.point.at + lasts)
 
     def next_due(self, now: float) -> float | None:
         return self._until if self._until is not None and (self._until > now or self.kind in {"down", *STOPS}) else None
@@ -141,22 +161,22 @@ class Trouble:
 
     def meddle(self, change: Change) -> float | None:
         """After how long a watch tells of a change."""
-        number, self._seen = self._seen, self._seen + 1
+        number, self.seen = self.seen, self.seen + 1
         at = self.point.at
         match self.kind:
-            case "stale" if at <= number < at + 3 * BEHIND:
+            case "stale" if at <= number < at + _LASTS["stale"]:
                 self.reached = 1
                 return STALE_S
             case "dropped" if number == at:
                 self.reached = 1
                 return None
-            case "merged" if at <= number < at + MERGED:
+            case "merged" if at <= number < at + _LASTS["merged"]:
                 self.reached = 1
                 return LATE_S
             case "reordered" if number == at:
                 self.reached = 1
                 return LATE_S
-            case "backward" | "stale restart" if self.reached and number < at + 2 * BEHIND:
+            case "backward" | "stale restart" if self.reached and number < at + _LASTS[self.kind]:
                 return LATE_S
         return DELAY_S
 

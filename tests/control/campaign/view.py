@@ -95,10 +95,17 @@ class View:
     def is_caught_up(self) -> bool:
         return not self.has_news() and not self._coming
 
+    def is_true(self) -> bool:
+        """Whether the index has what there is, in its newest version, and nothing else."""
+        live = {
+            body["metadata"]["uid"]: body["metadata"]["resourceVersion"]
+            for body in self.cluster.objects.values() if body["kind"] in WATCHED and _is_selected(body)
+        }  # fmt: skip
+        kinds = (*RECONCILED, *WATCHED_CHILDREN)
+        return live == {uid: kept.version for kind in kinds for uid, kept in self.index.by_uid(kind).items()}
+
     def _take(self, kind: str, body: Manifest) -> None:
-        is_service = body["kind"] in {found.name for found in RECONCILED}
-        is_selected = is_service or (body["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
-        if kind != "DELETED" and is_selected:
+        if kind != "DELETED" and _is_selected(body):
             self._intake.take(kind, body)
         elif self.index.find(body["metadata"]["uid"]) is not None:
             self._intake.take("DELETED", body)
@@ -113,3 +120,8 @@ class View:
                 else:
                     live[uid] = change.object
         return live.values()
+
+
+def _is_selected(body: Manifest) -> bool:
+    is_service = body["kind"] in {found.name for found in RECONCILED}
+    return is_service or (body["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +19,7 @@ from tests.control.campaign.clock import SimClock, let_run
 from tests.control.campaign.control_plane import ACT_S, ControlPlane
 from tests.control.campaign.judge import Judge
 from tests.control.campaign.sim_operator import RESYNC_S, SimOperator, Surroundings
-from tests.control.campaign.trouble import FENCED, STOPS, Trouble
+from tests.control.campaign.trouble import FENCED, Trouble
 from tests.support.kubernetes.api_server import ApiServer, Request, Response
 from tests.support.kubernetes.fake_cluster import FakeCluster
 from tests.support.operator.operator import gnnservice
@@ -77,6 +79,12 @@ class World:
     """Term of the Lease."""
     started_at: float = 0.0
     """When the last operator was started."""
+    looks: list[int] = field(default_factory=list)
+    """Lengths of the history at which a step found an operator, each once."""
+    waits: int = 0
+    """Number of times that a scene has begun to wait: how far it has come."""
+    on_moment: Callable[[], None] = lambda: None
+    """Called at each moment of a wait at which the operators know all that there is, and none has anything to do."""
     created_late: tuple[str, str] | None = None
     """Kind and name of what an overtaken leader made by the one write that was past its last check."""
     _api: ApiServer = field(init=False)
@@ -192,7 +200,8 @@ class World:
     async def settled(self) -> None:
         """Wait until operator and cluster are at rest and report it; else until nothing has changed for long. What is
         then said to be under way must go on, or be said to be stalled, within bounded time."""
-        await self.until(self._is_settled)
+        self.waits += 1
+        await self._until(self._is_settled, LIMIT_S)
         began = self.clock.now()
         for _ in range(1 + MOST_RESTARTS):
             # An operator that has just started does not know how long the same was said before.
@@ -200,20 +209,30 @@ class World:
             if not self._is_waited_for() or limit_s < 0.0:
                 break
             with contextlib.suppress(Hung):
-                await self.until(lambda: not self._is_waited_for() and self._is_settled(), limit_s)
+                await self._until(lambda: not self._is_waited_for() and self._is_settled(), limit_s)
         if self._is_waited_for():
             ready, stalled = self.condition("Ready"), self.condition("Stalled")
             self.judge.accuse(f"nothing goes on, and Stalled is not True: {ready or 'no status'}; {stalled}")
 
     async def until(self, condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+        self.waits += 1
+        await self._until(condition, limit_s)
+
+    async def _until(self, condition: Callable[[], object], limit_s: float) -> None:
         end = self.clock.now() + limit_s
-        await self.step()
+        await self._step_and_look()
         while not condition():
             if self.clock.now() > end:
                 raise Hung(f"not within {limit_s:.0f} s: {self.condition('Ready') or 'no status'}")
-            await self.step()
+            await self._step_and_look()
+
+    async def _step_and_look(self) -> None:
+        await self.step()
+        if self._is_still():
+            self.on_moment()
 
     async def run_for(self, seconds: float) -> None:
+        self.waits += 1
         end = self.clock.now() + seconds
         while self.clock.now() < end:
             await self.step(latest=end)
@@ -226,6 +245,8 @@ class World:
                 self._next_act = now + ACT_S
             else:
                 self._plane_version = self.cluster.version
+        if self.operators and self.looks[-1:] != [len(self.cluster.history)]:
+            self.looks.append(len(self.cluster.history))
         await self.trouble.on_step(self)
         for operator in list(self.operators):
             operator.listen()
@@ -249,7 +270,7 @@ class World:
         await self.clock.advance_to(max(min(self._next_time(), latest or float("inf")), now + _SHORTEST_S))
 
     async def _turn(self, operator: SimOperator) -> bool:
-        if self.trouble.kind not in STOPS:
+        if not self.trouble.may_stop:
             return await operator.turn()
         turn, held = asyncio.create_task(operator.turn()), self._held
         while not turn.done() and self._held is held:
@@ -297,6 +318,20 @@ class World:
         """Whether the operators know all that has happened, and have nothing to look at."""
         alive = len(self.operators) >= max(self.wanted_operators, 1)
         return alive and all(operator.is_idle() and not operator.failures for operator in self.operators)
+
+    def _is_still(self) -> bool:
+        """Whether the operator knows all that there is, and has nothing to do but to look again after a while."""
+        if self._restart_at is not None or len(self.operators) != self.wanted_operators:
+            return False
+        return all(operator.is_at_ease() and operator.view.is_true() for operator in self.operators)
+
+    def state(self) -> str:
+        """Digest of all that decides what comes of whatever people do next: objects, workers, volumes and what
+        controllers are about to do; times apart, and what an operator remembers of how it came there."""
+        waiting = sorted(str(operator.queue.next_due() is not None) for operator in self.operators)
+        acts = self._plane_version != self.cluster.version
+        text = json.dumps([self.judge.state(), self.plane.state(), waiting, acts], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _is_settled(self) -> bool:
         if self._restart_at is not None or self._plane_version != self.cluster.version:
