@@ -162,11 +162,13 @@ class VariantPoint:
         features = "propagated features" if is_propagated else "the node's own features"
         product = "scores" if is_propagated else "first layer"
         narrow = "fewer hidden channels, " if is_narrow else ""
+        is_stored_listed = self.network is NetworkAxis.LISTED and self.rows is RowAxis.HIDDEN
         told = (
             (self.hops is HopAxis.FEWER, "samples fewer neighbours"),
             (self.network is NetworkAxis.CASCADE, "one variant answers, another one where it is not confident"),
             (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
-            (self.network is NetworkAxis.LISTED and self.rows is RowAxis.HIDDEN, _STORED_LISTED),
+            (is_stored_listed and self.follows is FollowAxis.CHANGES, _FOLLOWING_LISTED),
+            (is_stored_listed, _STORED_LISTED),
             (self.network is NetworkAxis.LISTED, "the layers that the manifest lists, over all feature columns"),
             (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
             (self.columns is ColumnAxis.CHOSEN and is_product, "given, first layer stored per node"),
@@ -239,6 +241,9 @@ _STORED_LAYERS = {
 }
 
 _STORED_LISTED = "the layers that the manifest lists, the first ones stored per node, over all neighbours"
+_FOLLOWING_LISTED = (
+    "the layers that the manifest lists, the first ones stored per node, made anew where the graph changes"
+)
 _FOLDED_ROWS = "an embedding per node, made anew where the graph changes"
 
 PRUNED = VariantPoint(RowAxis.FEATURES, ColumnAxis.RANKED)
@@ -259,6 +264,8 @@ LISTED = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.LISTED)
 """All feature columns, and layers that the manifest lists."""
 STORED_LISTED = replace(LISTED, rows=RowAxis.HIDDEN, follows=FollowAxis.NOTHING)
 """The output of the first of the layers that the manifest lists, over all neighbours, and the layers behind them."""
+STORED_LISTED_FOLLOWING = replace(STORED_LISTED, follows=FollowAxis.CHANGES)
+"""The same, whose rows are made anew where the graph changes."""
 ONE_ROW = VariantPoint(RowAxis.PRODUCTS, hops=HopAxis.OWN_ROW, network=NetworkAxis.PERCEPTRON)
 """A perceptron over a node's own features, whose first layer is stored per node."""
 CASCADE = VariantPoint(RowAxis.STAGES, network=NetworkAxis.CASCADE)
@@ -271,7 +278,7 @@ def _points() -> Iterator[VariantPoint]:
     following = replace(STORED, follows=FollowAxis.CHANGES)
     of_models = (
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
-        GIVEN_PRODUCTS, PROGRAM, LISTED, STORED_LISTED,
+        GIVEN_PRODUCTS, PROGRAM, LISTED, STORED_LISTED, STORED_LISTED_FOLLOWING,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):

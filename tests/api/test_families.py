@@ -43,6 +43,7 @@ given-projected             oce ap-- square   given, first layer stored per node
 program                     oce a--- square   a program of your own, over all feature columns
 layers                      oce a--- circle   the layers that the manifest lists, over all feature columns
 stored-layers               --- ap-- pentagon the layers that the manifest lists, the first ones stored per node, over all neighbours
+stored-following-layers     -c- ap-- pentagon the layers that the manifest lists, the first ones stored per node, made anew where the graph changes
 fanouts                     oce a--- triangle samples fewer neighbours
 projected-fanouts           oce -p-- triangle samples fewer neighbours
 stored-fanouts              oc- ap-- triangle samples fewer neighbours
@@ -53,6 +54,7 @@ given-projected-fanouts     oce ap-- triangle samples fewer neighbours
 program-fanouts             oce a--- triangle samples fewer neighbours
 layers-fanouts              oce a--- triangle samples fewer neighbours
 stored-layers-fanouts       --- ap-- triangle samples fewer neighbours
+stored-following-layers-fanouts -c- ap-- triangle samples fewer neighbours
 channels                    oc- a--- circle   reads feature columns; fewer hidden channels
 channels-projected          oc- ap-- diamond  fewer hidden channels, first layer stored per node
 channels-stored             oc- ap-- pentagon fewer hidden channels, first layer stored per node, over all neighbours

@@ -14,6 +14,8 @@ from gnnserve_api.spec.service import GNNServiceSpec
 
 UPDATES = {"log": {"sqlite": {}}}
 STATIC = {"mode": "Static", "variant": "stored2"}
+_LAYER = {"conv": "GraphSAGE", "width": 8}
+_LISTED = {"layers": [_LAYER, _LAYER]}
 
 
 def document(**spec: Any) -> Document:
@@ -36,6 +38,9 @@ def spec_of(**spec: Any) -> GNNServiceSpec:
         ({}, {"stored": [1, 2]}, {"stored2"}),
         ({}, {"stored": [1, 2], "storedFollowChanges": True}, set()),
         ({"fanouts": [5]}, {"stored": [1]}, {"stored1"}),
+        ({**_LISTED, "fanouts": [5, 5]}, {"stored": [1, 2]}, {"stored2"}),
+        ({**_LISTED, "fanouts": [5, 5]}, {"stored": [1, 2], "storedFollowChanges": True}, set()),
+        ({"layers": [_LAYER], "fanouts": [5]}, {"stored": [1]}, set()),
         ({}, {"oneRow": [{"hops": 0}, {"hops": 2}], "storage": ["int8"]}, {"mlp2-int8"}),
         (
             {},

@@ -185,8 +185,6 @@ BREAKS_RULE = {
     },
     "variants.channels must be left out with model.layers, of which all channels are kept: storage, stored, fanouts, "
     "oneRow, cascades and search are there": {**_of_layers(_SAGE), "variants": {"channels": [{"factor": 2}]}},
-    "variants.storedFollowChanges must be left out with model.layers, whose stored layers hold for the graph as it was "
-    "generated": {**_of_layers(_SAGE, fanouts=[-1]), "variants": {"stored": [1], "storedFollowChanges": True}},
     "variants.stored and channels must be left out with model.program, which is computed as a whole: storage, fanouts, "
     "oneRow, cascades and search are there": {
         **MINIMAL,

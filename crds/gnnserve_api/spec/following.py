@@ -17,7 +17,7 @@ def fixed_names(variants: Variants, model: Model) -> frozenset[str]:
         of_the_model = variants.model_copy(update={"one_row": (), "cascades": ()})
         fixed |= {*of_the_model.listed_names(), *of_the_model.optional_names()}
     elif not variants.stored_follow_changes:
-        is_later = model.layers is not None or len(model.fanouts) == 1
+        is_later = model.layers is None and len(model.fanouts) == 1
         behind = (layer for layer in variants.stored if layer > 1 or is_later)
         fixed |= {name for layer in behind for name in variants.names_of_stored(layer)}
     for cascade in variants.canonical().cascades:

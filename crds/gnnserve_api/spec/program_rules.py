@@ -64,13 +64,6 @@ layers_keep_their_channels = rule(
 )
 
 
-layers_are_stored_as_generated = rule(
-    "!has(self.model.layers) || !has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges",
-    "variants.storedFollowChanges must be left out with model.layers, whose stored layers hold for the graph as it was "
-    "generated",
-)
-
-
 programs_sample_by_hops = _rule_of_programs(
     "!has(self.variants.fanouts) || size(self.variants.fanouts) == 0 || "
     "(!self.model.program.readsDegrees && "

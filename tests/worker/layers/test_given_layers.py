@@ -160,17 +160,18 @@ def test_layers_that_are_stored_give_what_the_whole_network_gives(given: Given) 
     made = {variant.name: variant for variant in revision.variants}
     assert sorted(made) == sorted(given.service(variants=variants).spec.possible_variants())
     scores = over(FEATURES, EDGES)[0]
+    # The first layer follows changes, and what it is made of is kept.
+    families = {1: "stored-following-layers", 2: "stored-layers"}
     for layer, hops in ((1, (-1,)), (2, (0,))):
         one = made[f"stored{layer}"]
         # Behind the second layer its output and that of the first stand beside each other, for the head.
-        assert (one.columns, one.fanouts, one.family) == (layer * HIDDEN, hops, "stored-layers")
+        assert (one.columns, one.fanouts, one.family) == (layer * HIDDEN, hops, families[layer])
         assert_close(given.scores(revision, one.name), scores)
         for storage, most in (("float16", 2e-3), ("bfloat16", 2e-2), ("int8", 0.1)):
             rounded = np.abs(given.scores(revision, f"{one.name}-{storage}") - scores).max()
             assert 0 < rounded < most * np.abs(scores).max()
-    assert sorted(revision.tables) == sorted(
-        f"{table}-{storage}" for table in ("features", "stored1", "stored2") for storage in variants["storage"]
-    )
+    tables = [f"{table}-{storage}" for table in ("features", "stored1", "stored2") for storage in variants["storage"]]
+    assert sorted(revision.tables) == sorted([*tables, "stored0-float32"])
 
 
 def test_behind_stored_layers_fewer_neighbours_are_sampled_of_hops_that_are_left(given: Given) -> None:

@@ -77,8 +77,7 @@ def carry_over(
 
 def _with_shares(content: bytes, manifest: RevisionManifest, loaded: LoadedRevision, folded: FoldedGraph) -> bytes:
     """A file of the task; where it has a number for each node, it has those of the nodes that there are now."""
-    changes = loaded.changes
-    makers = [] if changes is None else [maker for layer in changes.layers for maker in layer]
+    makers = () if loaded.changes is None else loaded.changes.layer_makers
     for maker in (one for one in makers if isinstance(one, FoldedRowMaker)):
         name = next(name for name, table in loaded.tables.items() if table is maker.table)
         if (shares := maker.shares(folded.kept.rows_of(manifest.tables[name]).rows)) is not None:

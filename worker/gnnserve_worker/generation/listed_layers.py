@@ -10,7 +10,7 @@ import safetensors.numpy
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import ProgramManifest
-from gnnserve_worker.layers.contract import program_of
+from gnnserve_worker.layers.contract import answered_types, program_of
 from gnnserve_worker.layers.runner import LayersRunner
 from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.models.registry import Tensors
@@ -42,5 +42,5 @@ class GivenLayers:
 
     def like(self, program: ProgramManifest, layers: LayersManifest) -> ProgramManifest:
         """The program with other layers, which may read more of a sample."""
-        answered = [self.schema.place_of(each.type) for each in (program.scores, *program.other_scores)]
+        answered = answered_types(program, self.schema)
         return program_of(layers, self.schema, columns_of(self.schema), answered, program.sha256)

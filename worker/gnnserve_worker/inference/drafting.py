@@ -49,7 +49,7 @@ class ChangeGroup:
     lists: list[np.ndarray] = field(default_factory=list)
     """Neighbour lists that are others, or whose nodes weigh something else, int64."""
     reached: list[np.ndarray] = field(default_factory=list)
-    """Nodes whose rows of the first stored layer are others, int64."""
+    """Nodes whose rows of the first stored layer are others, as far as a hop tells, int64."""
     added: list[np.ndarray] = field(default_factory=list)
     """Entries that lists gained: (list, sender), int64 [entries, 2]."""
     removed: list[np.ndarray] = field(default_factory=list)
@@ -112,12 +112,13 @@ class Drafting:
         self._defaults = [one.default for one in loaded.new_nodes.types]
         """What nodes of each type have in place of features, where they have none."""
         self.features_of = changes.features_of
-        drafted = [[draft.maker(maker) for maker in layer] for layer in changes.layers]
+        drafted = [[draft.maker(maker) for maker in layer.makers] for layer in changes.layers]
         self.sums, self.later_sums = (self._sums_of(layers) for layers in (drafted[:1], drafted[1:]))
         """Sums that are kept by increments, of each table that layers are made of, by the identity of the draft's: for
         the first layer, and for those behind it."""
         self.layers = [[self._drafted(maker, draft) for maker in layer] for layer in drafted]
         """Tables that store a layer, the first layer's first."""
+        self._hops = [layer.hops for layer in changes.layers]
         self.memory = changes.memory
         self._movement = Movement(
             self.graph.lists, self.graph.readers or self.graph.lists, self.graph.places, self._roots, give_way
@@ -173,12 +174,12 @@ class Drafting:
         self, nodes: np.ndarray, group: ChangeGroup, *, layers: int, in_parallel: bool
     ) -> Iterator[list[StoredLayerRows]]:
         """Rows of the first `layers` stored layers, to be written to the revision, a few nodes at a time. `nodes`:
-        those whose rows of the first layer are others, int64, ascending, distinct. It goes through all of it once.
+        those that the group has reached, int64, ascending, distinct. It goes through all of it once.
         `in_parallel`: on all threads; else in the calling one, and gives way."""
         if not group.batches:  # all were refused
             return
         for number, layer in enumerate(self.layers[:layers]):
-            if number:
+            for _ in range(self._hops_behind(number)):
                 nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
             self.memory.note_stored(number, nodes)
             for one in layer:
@@ -192,11 +193,18 @@ class Drafting:
         entries = np.concatenate((*group.added, *group.removed))
         renewed = distinct(part for _, found in group.batches for part in (found.new, found.overridden))
         below, found = self._movement.of_first_layer(entries, renewed, nodes), []
-        for number in range(1, len(self.layers)):
-            below = self._movement.of_next_layer(below, entries)
-            self.memory.note_stored(number, below.nodes)
-            found.append(below)
+        for number in range(len(self.layers)):
+            for _ in range(self._hops_behind(number)):
+                below = self._movement.of_next_layer(below, entries)
+            if number:
+                self.memory.note_stored(number, below.nodes)
+                found.append(below)
         return found
+
+    def _hops_behind(self, number: int) -> int:
+        """Hops from the rows that the layer below has made anew to those of the layer of that number, the first being
+        0; of the first one from the nodes that a group has reached, which is a hop already."""
+        return self._hops[number] - (number == 0)
 
     def forget_later_sums(self) -> None:
         """Make sums of layers behind the first anew from lists when they are read next: their layers were not made with
@@ -236,7 +244,7 @@ class Drafting:
         (int64)."""
         nodes = _NO_NODES
         for number, layer in enumerate(self.layers):
-            if number:
+            for _ in range(self._hops_behind(number)):
                 nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
             kept = [one for one in layer if one.sums is not None]
             nodes = distinct((nodes, *(one.sums.begun(self.graph.taken) for one in kept if one.sums is not None)))
@@ -305,7 +313,7 @@ class Drafting:
         return features
 
     def _reached(self, renewed: np.ndarray, readers: np.ndarray) -> np.ndarray:
-        """Nodes whose output of the first layer is another one, some several times: int64."""
+        """Nodes whose output of a first layer of one hop is another one, some several times: int64."""
         sources = renewed
         if any(one.maker.weighs_neighbours for layer in self.layers[:1] for one in layer):
             # What a node weighs hangs on its degree.

@@ -125,7 +125,8 @@ class LivingRevision:
         behind = zip(loaded.changes.layers[1:], self.drafting.layers[1:], strict=True)
         self.refreshing = Refreshing(
             self.graph,
-            [[*map(_makers_of, makers, drafted)] for makers, drafted in behind],
+            [[*map(_makers_of, layer.makers, drafted)] for layer, drafted in behind],
+            [layer.hops for layer in loaded.changes.layers[1:]],
             partial(_note_rows, self._written),
         )
         """Stored layers behind the first, whose rows may be stale."""

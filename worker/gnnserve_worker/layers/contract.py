@@ -26,3 +26,8 @@ def program_of(
         ProgramOutput("embeddings", embedded, names[first]) if embedded else None, reads_degrees(layers, schema),
         other_scores=tuple(ProgramOutput(f"scores_{place}", scores, names[place]) for place in others), layers=layers,
     )  # fmt: skip
+
+
+def answered_types(program: ProgramManifest, schema: GraphSchema) -> tuple[int, ...]:
+    """Places of the types that a program gives rows of, the first one being that of its scores."""
+    return tuple(schema.place_of(each.type) for each in (program.scores, *program.other_scores))

@@ -60,6 +60,14 @@ def stored(
     return msgspec.structs.replace(rest, stored=StoredLayersManifest(count, tuple(row for row in rows if row.columns)))
 
 
+def rows_behind(
+    layers: LayersManifest, schema: GraphSchema, columns: Sequence[int], count: int, wanted: Sequence[int] = CLASSIFIED
+) -> dict[int, StoredRowsManifest]:
+    """Rows behind the first `count` layers, by the place of their type; arguments as of `stored`."""
+    rest = stored(layers, schema, columns, count, wanted)
+    return {} if rest.stored is UNSET else {row.type: row for row in rest.stored.rows}
+
+
 def one_layer(
     layers: LayersManifest, schema: GraphSchema, columns: Sequence[int], number: int,
     wanted: Sequence[int] = CLASSIFIED,

@@ -24,6 +24,10 @@ class RowParts(NamedTuple):
         return bool(self.network_input.shape[1])
 
 
+_NO_COLUMNS = np.zeros((0, 0), np.float32)
+NOTHING = RowParts(_NO_COLUMNS, (), _NO_COLUMNS, _NO_COLUMNS)
+
+
 def parts_of(row: StoredRowsManifest, rows: np.ndarray) -> RowParts:
     """Views of stored rows, float32 [nodes, columns]."""
     output, *written, network_input, features = np.split(rows, [*accumulate(row.parts[:-1])], axis=1)

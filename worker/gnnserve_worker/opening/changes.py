@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -34,13 +35,44 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowedLayer:
+    """A stored layer whose rows follow changes."""
+
+    makers: tuple[MakesLayer, ...]
+    """One of each table."""
+    hops: int = 1
+    """Hops within which a row reads rows and degrees that it is made of."""
+
+
+class MakesNumberedLayer(MakesLayer, Protocol):
+    @property
+    def number(self) -> int:
+        """The first layer is 1."""
+        ...  # pragma: no cover
+
+
+def layers_by_number(makers: Iterable[MakesNumberedLayer], hops: Sequence[int] = ()) -> tuple[FollowedLayer, ...]:
+    """The layers that these store, the first layer's first, with one maker of each table. `hops`: of each layer; empty:
+    each reads one."""
+    found: dict[int, MakesNumberedLayer] = {}
+    for maker in makers:
+        found.setdefault(id(maker.table), maker)
+    by_number: dict[int, list[MakesNumberedLayer]] = {}
+    for maker in found.values():
+        by_number.setdefault(maker.number, []).append(maker)
+    return tuple(
+        FollowedLayer(tuple(by_number[number]), hops[number - 1] if hops else 1) for number in sorted(by_number)
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class FollowedRows:
     """Makers of the rows of tables that follow changes."""
 
-    makers: tuple[RowMaker, ...]
+    makers: tuple[RowMaker, ...] = ()
     """Makers of rows from features, of each table that has such rows."""
-    layers: Sequence[Sequence[MakesLayer]]
-    """Makers of stored layers, one of each table, the first layer's first."""
+    layers: Sequence[FollowedLayer] = ()
+    """Stored layers, the first layer's first."""
 
     @staticmethod
     def joined(parts: Sequence[FollowedRows]) -> FollowedRows:
@@ -60,10 +92,15 @@ class OpenedChanges:
     """Makers of rows from features, of each table that has such rows."""
     memory: DeltaMemory
     """Memory that changes take."""
-    layers: Sequence[Sequence[MakesLayer]] = ()
-    """Makers of stored layers, one of each table, the first layer's first."""
+    layers: Sequence[FollowedLayer] = ()
+    """Stored layers, the first layer's first."""
     features_of: FeaturesOf | None = None
     """What reads features of stored nodes; None: the revision does not keep them."""
+
+    @property
+    def layer_makers(self) -> tuple[MakesLayer, ...]:
+        """Those of all stored layers."""
+        return tuple(maker for layer in self.layers for maker in layer.makers)
 
 
 def draft_of(

@@ -6,7 +6,7 @@ the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +77,17 @@ def correction_of(variant: VariantManifest) -> CorrectionManifest | None:
 
 
 def followed_of(variant: VariantManifest) -> FollowedManifest | None:
+    """How rows of a later layer of an architecture's network are made anew."""
+    return None if variant.network.kind is NetworkKind.LISTED else _made_anew_by(variant)
+
+
+def followed_listed(variants: Iterable[VariantManifest]) -> list[VariantManifest]:
+    """Variants of listed layers whose stored rows are made anew."""
+    listed = (variant for variant in variants if variant.network.kind is NetworkKind.LISTED)
+    return [variant for variant in listed if _made_anew_by(variant) is not None]
+
+
+def _made_anew_by(variant: VariantManifest) -> FollowedManifest | None:
     return None if variant.stored is None else variant.stored.followed
 
 

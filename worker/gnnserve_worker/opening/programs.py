@@ -11,6 +11,7 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.programs import ProgramManifest, contract_problems
 from gnnserve_api.files.repository import VariantManifest
 from gnnserve_worker.models.program import ProgramNetwork
+from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.programs.answers import Runner
 from gnnserve_worker.programs.runner import ProgramRunner
@@ -51,7 +52,9 @@ def _runner_of(revision: RevisionFiles, schema: GraphSchema, program: ProgramMan
     # Imported here: few programs are layers.
     from gnnserve_worker.layers.runner import LayersRunner  # noqa: PLC0415
 
-    return LayersRunner(read_tensors(revision, file), program, schema)
+    # Behind stored layers the file has what these are made by, too.
+    tensors = {key: one for key, one in read_tensors(revision, file).items() if not key.startswith(CORRECTION)}
+    return LayersRunner(tensors, program, schema)
 
 
 def processes_of(runners: Runners) -> tuple[ProgramRunner, ...]:

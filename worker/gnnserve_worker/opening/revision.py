@@ -131,7 +131,7 @@ class OpenedVariants:
         """What applies changes, once all variants are open."""
         names = {id(table): name for name, table in self.tables.items()}
         followed = FollowedRows.joined([rows.followed() for rows in self._rows.values()])
-        stored: Sequence[MakesLayer] = [maker for layer in followed.layers for maker in layer]
+        stored: Sequence[MakesLayer] = [maker for layer in followed.layers for maker in layer.makers]
         drafted = draft_of(
             draft,
             [maker.source for maker in stored],
@@ -140,7 +140,8 @@ class OpenedVariants:
             lambda table: self._open_again(names[id(table)]) if id(table) in names else table,
         )
         mapped = MappedItems(self._mapped_nodes, self._mapped_entries)
-        memory = DeltaMemory(draft, followed.makers, followed.layers, drafted.tables, mapped)
+        layers = [layer.makers for layer in followed.layers]
+        memory = DeltaMemory(draft, followed.makers, layers, drafted.tables, mapped)
         widths = [one.features for one in self.type_rows]
         kept = (maker.kept_features(widths) for maker in followed.makers)
         features_of = next((one for one in kept if one is not None), None)
@@ -178,7 +179,7 @@ def _rows_by_type(
 ) -> RevisionRows:
     from gnnserve_worker.opening.rows_by_type import RowsByType  # noqa: PLC0415
 
-    return RowsByType(revision, graph, networks)
+    return RowsByType(revision, graph, networks, roots)
 
 
 _ROWS: Mapping[RowLayout, Callable[[RevisionFiles, OpenedGraph, VariantNetworks, _Roots], RevisionRows]] = {
@@ -253,7 +254,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network
     changes = None
     if graph.living is not None and graph.draft is not None:
         changes = parts.changes(graph.living, graph.draft)
-        weighs_neighbours |= any(maker.weighs_neighbours for layer in changes.layers for maker in layer)
+        weighs_neighbours |= any(maker.weighs_neighbours for maker in changes.layer_makers)
     roots = parts.roots() if weighs_neighbours else None
     payloads = graph.payloads if graph.living is None else graph.living.payloads
     made_of = None if described.version is UNSET else described.version.made_of

@@ -4,7 +4,7 @@ and what makes their rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,13 @@ from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, row
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
-from gnnserve_worker.opening.changes import FollowedRows
+from gnnserve_worker.opening.changes import FollowedRows, layers_by_number
 from gnnserve_worker.opening.loaded import CORRECTION, OpenedGraph, TypeRowRecipe
 from gnnserve_worker.opening.networks import (
     VariantNetworks,
     correction_of,
     followed_layers,
+    followed_listed,
     followed_of,
     made_of_features,
     stored_products,
@@ -72,7 +73,8 @@ class RowsByNode:
         return network, self._stored_rows(variant, network) or self._makers.get(variant.table)
 
     def followed(self) -> FollowedRows:
-        return FollowedRows(tuple(self._makers.values()), _by_number((*self._corrected, *self._followed())))
+        own = FollowedRows(tuple(self._makers.values()), layers_by_number((*self._corrected, *self._followed())))
+        return FollowedRows.joined((own, self._listed()))
 
     def _stored_rows(self, variant: VariantManifest, rest: VariantNetwork) -> StoredRowMaker | None:
         """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `rest`: the
@@ -112,6 +114,16 @@ class RowsByNode:
                 found |= {id(maker.table): maker for maker in layers}
         return tuple(found.values())
 
+    def _listed(self) -> FollowedRows:
+        """Makers of rows of stored layers that the manifest lists."""
+        if not (variants := followed_listed(self._revision.variants)):
+            return FollowedRows()
+        # Only a server that has such layers imports what makes their rows.
+        from gnnserve_worker.opening.listed_rows import listed_rows  # noqa: PLC0415
+
+        scaling = _scaling_of(_read_recipe(self._revision))
+        return listed_rows(variants, self._networks, self.tables, self._graph, self.sample, self._roots, [scaling])
+
 
 def _check_lists(revision: RevisionFiles, graph: Graph) -> None:
     """Raise DamagedError where nodes have several lists, or none, so that kernels would read those of others."""
@@ -127,17 +139,6 @@ def _type_rows(revision: RevisionFiles) -> tuple[TypeRowRecipe, ...]:
     return (TypeRowRecipe(FeatureColumns(revision.graph.features, manifest.row_source.columns), None),)
 
 
-def _by_number(makers: Iterable[StoredLayerMaker]) -> tuple[tuple[StoredLayerMaker, ...], ...]:
-    """One of each table, the first layer's first."""
-    found: dict[int, StoredLayerMaker] = {}
-    for maker in makers:
-        found.setdefault(id(maker.table), maker)
-    by_number: dict[int, list[StoredLayerMaker]] = {}
-    for maker in found.values():
-        by_number.setdefault(maker.number, []).append(maker)
-    return tuple(tuple(by_number[number]) for number in sorted(by_number))
-
-
 def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> dict[str, RowMaker]:
     """For the tables of variants that can answer about nodes that the graph does not have."""
     source = None if revision.manifest is None else revision.manifest.row_source
@@ -146,11 +147,10 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
     # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
     # products of the first one.
     made = {name: variant for variant in revision.variants if (name := made_of_features(variant)) is not None}
-    path = revision.folder / ((None if source is None else source.tensors) or paths.REVISION_COMMIT)
+    path = _recipe_path(revision)
     try:
-        recipe = revision.rows or _read_recipe(revision, path)
-        tensors = recipe.tensors
-        scaling = Scaling(recipe.normalization, tensors.get("mean"), tensors.get("deviation"))
+        recipe = revision.rows or _read_recipe(revision)
+        tensors, scaling = recipe.tensors, _scaling_of(recipe)
         # One projection for all storages of a first layer.
         stored = {revision.tables[name].made_by: variant for name, variant in made.items() if tables[name].projected}
         products = {prefix: stored_products(variant, prefix, tensors) for prefix, variant in stored.items()}
@@ -169,13 +169,23 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
         raise DamagedError(path, problem, revision.remedy) from error
 
 
-def _read_recipe(revision: RevisionFiles, path: Path) -> RowRecipe:
-    """That of a published revision. `path`: of its tensors, if it has any."""
+def _recipe_path(revision: RevisionFiles) -> Path:
+    """Path of what rows are made by."""
+    source = None if revision.manifest is None else revision.manifest.row_source
+    return revision.folder / ((None if source is None else source.tensors) or paths.REVISION_COMMIT)
+
+
+def _scaling_of(recipe: RowRecipe) -> Scaling:
+    return Scaling(recipe.normalization, recipe.tensors.get("mean"), recipe.tensors.get("deviation"))
+
+
+def _read_recipe(revision: RevisionFiles) -> RowRecipe:
+    """That of a published revision."""
     manifest = revision.manifest
     assert manifest is not None and manifest.row_source is not None  # noqa: S101
     source = manifest.row_source
     return RowRecipe(
         Normalization(source.normalization),
-        {} if source.tensors is None else read_tensors(revision, path),
+        {} if source.tensors is None else read_tensors(revision, _recipe_path(revision)),
         np.array(manifest.ranking.columns, np.int64),
     )

@@ -25,7 +25,7 @@ from gnnserve_worker.models.relation_rows import relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.stored_layers import StoredRelationMaker
-from gnnserve_worker.opening.changes import FollowedRows
+from gnnserve_worker.opening.changes import FollowedRows, layers_by_number
 from gnnserve_worker.opening.loaded import CORRECTION, OpenedGraph, TypeRowRecipe
 from gnnserve_worker.opening.networks import followed_of
 from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
@@ -77,10 +77,7 @@ class RowsByRelation:
             for variant in self._revision.variants:
                 if (followed := followed_of(variant)) is not None:
                     made = self._stored_layers(variant, followed, recipe) | made
-        by_number: dict[int, list[StoredRelationMaker]] = {}
-        for maker in made.values():
-            by_number.setdefault(maker.number, []).append(maker)
-        return FollowedRows(tuple(self._products.values()), tuple(by_number[number] for number in sorted(by_number)))
+        return FollowedRows(tuple(self._products.values()), layers_by_number(made.values()))
 
     def _reads(self, table: str) -> RelationTable:
         return RelationTable.of(self._graph, self._spread[table].first_rows)

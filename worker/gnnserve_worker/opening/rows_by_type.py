@@ -6,6 +6,7 @@ each type has rows of its own in the matrix. Or rows are embeddings that were le
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -21,10 +22,10 @@ from gnnserve_worker.models.folding import Folding, build_folding
 from gnnserve_worker.models.network import VariantNetwork
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.type_rows import asked_row_maker, type_row_maker
-from gnnserve_worker.opening.changes import FollowedRows
+from gnnserve_worker.opening.changes import FollowedLayer, FollowedRows
 from gnnserve_worker.opening.folded_nodes import FoldedNodes, read_from_one_end
 from gnnserve_worker.opening.loaded import OpenedGraph, TypeRowRecipe
-from gnnserve_worker.opening.networks import VariantNetworks, made_of_features, stored_products
+from gnnserve_worker.opening.networks import VariantNetworks, followed_listed, made_of_features, stored_products
 from gnnserve_worker.opening.spread_tables import spread_types
 from gnnserve_worker.opening.type_recipe import TypeRecipe, type_recipe
 from gnnserve_worker.repository import paths
@@ -42,8 +43,11 @@ class RowsByType:
 
     mapped_nodes = 0
 
-    def __init__(self, revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks) -> None:
-        self._revision, self._graph, self._networks = revision, graph, networks
+    def __init__(
+        self, revision: RevisionFiles, graph: OpenedGraph, networks: VariantNetworks, roots: Callable[[], np.ndarray]
+    ) -> None:
+        """`roots`: makes `inverse_roots` of the graph."""
+        self._revision, self._graph, self._networks, self._roots = revision, graph, networks, roots
         self.sample: Sampler = partial(sample_relations, layout=graph.seen.layout)
         self.tables = {name: self.open_table(name) for name in revision.tables}
         self._recipe = _open_recipe(revision, graph)
@@ -95,7 +99,20 @@ class RowsByType:
     def followed(self) -> FollowedRows:
         tables = {one.table for one in self._revision.variants if point_of(one) is FOLDED}
         folded = tuple(self._folded(name) for name in sorted(tables))
-        return FollowedRows(tuple(self._makers.values()), (folded,) if folded else ())
+        own = FollowedRows(tuple(self._makers.values()), (FollowedLayer(folded),) if folded else ())
+        return FollowedRows.joined((own, self._listed()))
+
+    def _listed(self) -> FollowedRows:
+        """Makers of rows of stored layers that the manifest lists."""
+        variants = followed_listed(self._revision.variants)
+        if self._recipe is None or not variants:
+            return FollowedRows()
+        # Only a server that has such layers imports what makes their rows.
+        from gnnserve_worker.opening.listed_rows import listed_rows  # noqa: PLC0415
+
+        return listed_rows(
+            variants, self._networks, self.tables, self._graph, self.sample, self._roots, self._recipe.scalings
+        )
 
     def _folded(self, name: str) -> FoldedRowMaker:
         """What makes rows of a table of embeddings where the graph changes."""

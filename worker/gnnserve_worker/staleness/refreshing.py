@@ -17,6 +17,7 @@ from enum import StrEnum
 import numpy as np
 
 from gnnserve_api.limits import RefreshBudget
+from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.models.stored_layers import MakesLayer, parts_of
 from gnnserve_worker.parallel import map_parallel
@@ -68,6 +69,8 @@ class StaleLayer:
     makers: Sequence[LayerMakers]
     """One of each table."""
     rows: StaleRows
+    hops: int
+    """As of `FollowedLayer`."""
 
 
 class Refreshing:
@@ -77,13 +80,17 @@ class Refreshing:
         self,
         graph: LivingGraph,
         layers: Sequence[Sequence[LayerMakers]],
+        hops: Sequence[int],
         note_written: Callable[[Sequence[Table], np.ndarray], None] = lambda _tables, _nodes: None,
     ) -> None:
-        """`graph`: as predictions see it. `layers`: makers of the layers behind the first, the second one's first.
+        """`graph`: as predictions see it. `layers`, `hops`: of the layers behind the first, the second one's first.
         `note_written` is told of rows that were written."""
         self._graph, self._note_written = graph, note_written
         room = len(graph.is_gone)
-        self.layers = [StaleLayer(number, makers, StaleRows(room)) for number, makers in enumerate(layers, start=2)]
+        self.layers = [
+            StaleLayer(number, makers, StaleRows(room), hops)
+            for number, (makers, hops) in enumerate(zip(layers, hops, strict=True), start=2)
+        ]
         """Layers whose rows may be stale, by their numbers."""
         self.budget: RefreshBudget | None = None
         """None: rows are made anew with each change, and those that are still stale before a batch reads them."""
@@ -182,8 +189,10 @@ class Refreshing:
         """Make rows of a layer, once those are right that they are made of."""
         if layer.number > 2:
             below = self.layers[layer.number - 3]
-            read = self._graph.lists.of(self._graph.places.lists_of(nodes))
-            if len(stale := below.rows.among(nodes, read)):
+            read = [nodes]
+            for _ in range(layer.hops):
+                read.append(distinct([self._graph.lists.of(self._graph.places.lists_of(read[-1]))]))
+            if len(stale := below.rows.among(*read)):
                 self._make(below, stale)
         parts = parts_of(nodes)
         map_parallel(lambda place: _make_part(layer, parts[place]), len(parts))

@@ -13,11 +13,17 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.families import STORED_LISTED
+from gnnserve_api.families import STORED_LISTED, STORED_LISTED_FOLLOWING, FollowAxis, VariantPoint
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest, StoredRowsManifest
 from gnnserve_api.files.programs import ProgramManifest
-from gnnserve_api.files.repository import StoredManifest, VariantManifest, program_network
+from gnnserve_api.files.repository import (
+    FollowedManifest,
+    LayerTables,
+    StoredManifest,
+    VariantManifest,
+    program_network,
+)
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, stored_layer_name
 from gnnserve_worker.generation.families.family import (
@@ -34,10 +40,11 @@ from gnnserve_worker.generation.families.family import (
 )
 from gnnserve_worker.generation.listed_layers import GivenLayers
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.layers.contract import FILE, program_of
-from gnnserve_worker.layers.passes import one_layer, stored, tensors_behind
+from gnnserve_worker.layers.contract import FILE, answered_types, program_of
+from gnnserve_worker.layers.passes import one_layer, rows_behind, stored, tensors_behind
 from gnnserve_worker.layers.shapes import columns_of
-from gnnserve_worker.layers.stored import RowParts, parts_of, stored_rows
+from gnnserve_worker.layers.stored import NOTHING, RowParts, parts_of, stored_rows
+from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import stored_bytes
 from gnnserve_worker.tables.table import Table, feature_blocks
@@ -62,32 +69,26 @@ class StoredLayersPlanner:
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         asked, storages = sorted(made_from.spec.variants.stored), storages_of(made_from.spec)
-        listed = _Listed.of(made_from)
+        listed, points = _Listed.of(made_from), {layer: _point_of(layer, made_from.spec) for layer in asked}
         tables: list[PlannedTable | DerivedTable] = [listed.first_table()]
         variants: list[PlannedVariant] = []
         for layer in range(1, asked[-1] + 1):
             tables.append(listed.table(layer))
             if layer in asked:
                 tables += [listed.copy(layer, storage) for storage in storages if storage is not Storage.FLOAT32]
-                variants += [listed.variant(layer, storage, storages[0]) for storage in storages]
+                variants += [listed.variant(points[layer], layer, storage, storages[0]) for storage in storages]
         return FamilyPlan(tables, variants, over=lambda graph: self.plan(replace(made_from, graph=graph), earlier))
+
+
+def _point_of(layer: int, spec: GNNServiceSpec) -> VariantPoint:
+    follows = layer == 1 or spec.variants.stored_follow_changes
+    return STORED_LISTED_FOLLOWING if follows else STORED_LISTED
 
 
 def columns_behind(contract: ProgramManifest, layers: LayersManifest, schema: GraphSchema) -> tuple[int, ...]:
     """Columns of a row behind each layer of a network, of the widest type: before the first one, behind it, …"""
-    answered = _answered(contract, schema)
-    rests = (stored(layers, schema, columns_of(schema), count, answered) for count in range(len(layers.layers) + 1))
-    return tuple(_widest(_rows_of(rest)) for rest in rests)
-
-
-def _answered(contract: ProgramManifest, schema: GraphSchema) -> tuple[int, ...]:
-    """Places of the types that are asked about."""
-    return tuple(schema.place_of(each.type) for each in (contract.scores, *contract.other_scores))
-
-
-def _rows_of(rest: LayersManifest) -> dict[int, StoredRowsManifest]:
-    """The rows that it reads, by type."""
-    return {} if rest.stored is UNSET else {row.type: row for row in rest.stored.rows}
+    answered, counts = answered_types(contract, schema), range(len(layers.layers) + 1)
+    return tuple(_widest(rows_behind(layers, schema, columns_of(schema), count, answered)) for count in counts)
 
 
 def _widest(rows: Mapping[int, StoredRowsManifest]) -> int:
@@ -96,8 +97,6 @@ def _widest(rows: Mapping[int, StoredRowsManifest]) -> int:
 
 PartsOf = Callable[[int, slice], RowParts]
 """Parts of the rows that a layer reads, of a type and some of its nodes."""
-_NO_COLUMNS = np.zeros((0, 0), np.float32)
-_NOTHING = RowParts(_NO_COLUMNS, (), _NO_COLUMNS, _NO_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,10 +139,13 @@ class _Listed:
         """The same rows in another storage."""
         return self._derived(layer, storage, lambda written: _blocks_of(written(_table_name(layer))))
 
-    def variant(self, layer: int, storage: Storage, first: Storage) -> PlannedVariant:
+    def variant(self, point: VariantPoint, layer: int, storage: Storage, first: Storage) -> PlannedVariant:
         """`first`: of the storages, whose variant brings the weights that all of them share."""
         rest = self._rest(layer)
         given = self._with_weights(rest)
+        if point.follows is FollowAxis.CHANGES:
+            made_by = {f"{CORRECTION}{key}": tensor for key, tensor in (self.given.tensors or {}).items()}
+            given = given.learnt({**(given.tensors or {}), **made_by})
         file = paths.program_file_of(stored_layer_name(layer, first), FILE)
         program = msgspec.structs.replace(given.like(self.contract, rest), file=file, sha256=given.digest)
         sampled = None if self.fanouts is None or not program.hops else self.fanouts[: program.hops]
@@ -151,14 +153,14 @@ class _Listed:
         name = stored_layer_name(layer, storage)
         manifest = VariantManifest(
             name=name,
-            family=STORED_LISTED.family,
+            family=point.family,
             table=_table_name(layer, storage),
-            columns=_widest(_rows_of(rest)),
+            columns=_widest(self._rows(layer)),
             fanouts=network.fanouts,
             network=network,
             compute="float32",
             weights=file,
-            stored=StoredManifest(layer=layer),
+            stored=StoredManifest(layer=layer, followed=self._followed(point, layer, file, given.digest)),
         )
         return PlannedVariant(manifest, factor=1, tensors=given.tensors if storage is first else None)
 
@@ -171,17 +173,26 @@ class _Listed:
         """As in the manifests of the tables."""
         return UNSET if len(self._schema.types) == 1 else len(self._schema.types)
 
+    def _followed(self, point: VariantPoint, layer: int, file: str, digest: str) -> FollowedManifest | None:
+        """`file`, `digest`: of the weights."""
+        if point.follows is not FollowAxis.CHANGES:
+            return None
+        whole = program_network(msgspec.structs.replace(self.contract, file=file, sha256=digest), self.fanouts)
+        return FollowedManifest(whole, tuple(LayerTables(_table_name(below)) for below in range(layer)))
+
     def _derived(self, layer: int, storage: Storage, rows: BlocksOf) -> DerivedTable:
         name, columns = _table_name(layer, storage), _widest(self._rows(layer))
         return DerivedTable(name, "projected", storage, columns, rows, types=self._types)
 
     def _rest(self, layer: int) -> LayersManifest:
-        return stored(
-            self.layers, self._schema, columns_of(self._schema), layer, _answered(self.contract, self._schema)
-        )
+        return stored(self.layers, self._schema, columns_of(self._schema), layer, self._answered)
 
     def _rows(self, layer: int) -> dict[int, StoredRowsManifest]:
-        return _rows_of(self._rest(layer))
+        return rows_behind(self.layers, self._schema, columns_of(self._schema), layer, self._answered)
+
+    @property
+    def _answered(self) -> tuple[int, ...]:
+        return answered_types(self.contract, self._schema)
 
     def _with_weights(self, part: LayersManifest) -> GivenLayers:
         return self.given.learnt(tensors_behind(self.given.tensors or {}, part, self._schema, columns_of(self._schema)))
@@ -189,7 +200,7 @@ class _Listed:
     def _features_of(self, type_: int, nodes: slice) -> RowParts:
         features = self.features[type_]
         (dense,) = feature_blocks(features[nodes], range(features.shape[1]))
-        return _NOTHING._replace(features=dense)
+        return NOTHING._replace(features=dense)
 
     def _behind(self, layer: int, written: Written) -> Iterator[np.ndarray]:
         table, before, schema = written(_table_name(layer - 1)), self._rows(layer - 1), self._schema
@@ -199,7 +210,7 @@ class _Listed:
         ]
 
         def parts(type_: int, nodes: slice) -> RowParts:
-            return parts_of(before[type_], own[type_][nodes]) if type_ in before else _NOTHING
+            return parts_of(before[type_], own[type_][nodes]) if type_ in before else NOTHING
 
         return self._made_rows(layer, own, parts)
 
@@ -224,7 +235,7 @@ class _Listed:
             left = self._schema.types[type_].nodes
             return (np.zeros((min(_COPIED_NODES, left - at), 0), np.float32) for at in range(0, left, _COPIED_NODES))
         columns = columns_of(self._schema)
-        alone = one_layer(self.layers, self._schema, columns, layer, _answered(self.contract, self._schema))
+        alone = one_layer(self.layers, self._schema, columns, layer, self._answered)
         program = program_of(alone, self._schema, columns, (type_,))
         return self.compute(self._with_weights(alone).runner(program), program, self.lists, features)
 
