@@ -97,10 +97,9 @@ BREAKS_RULE = {
     "for each class, and for APPNP, GCNII, AGNN, GIN, GINE and GEN, whose width follows": _of_layers(
         {"conv": "GCN"}, _SAGE
     ),
-    "variants.given must be left out with model.layers: a service of layers has one network, with other storage, "
-    "fanouts, oneRow and cascades beside; programs may stand beside each other, and gnnserve-describe writes them": {
+    "columns and hidden of variants.given must be left out with model.layers, which all given weights are of": {
         **_of_layers(_SAGE),
-        "variants": {"given": [{"checkpoint": {"uri": "data/a.safetensors"}}]},
+        "variants": {"given": [{"checkpoint": {"uri": "data/a.safetensors"}, "hidden": 8}]},
     },
     "expected may be given with a checkpoint or a program only: scores of a network that is trained here are not known "
     "before": {

@@ -35,10 +35,10 @@ programs_have_no_other_weights = _rule_of_programs(
 )
 
 
-layers_have_no_other_weights = rule(
-    f"!has(self.model.layers) || {all_empty('self.variants.given')}",
-    "variants.given must be left out with model.layers: a service of layers has one network, with other storage, "
-    "fanouts, oneRow and cascades beside; programs may stand beside each other, and gnnserve-describe writes them",
+layers_are_given_other_weights = rule(
+    "!has(self.model.layers) || !has(self.variants.given) || self.variants.given.all(one, !has(one.columns) && "
+    "!has(one.hidden))",
+    "columns and hidden of variants.given must be left out with model.layers, which all given weights are of",
 )
 
 

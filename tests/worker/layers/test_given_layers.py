@@ -44,9 +44,9 @@ LAYERS = [
 class Net(torch.nn.Module):
     """Attention with a norm and a residual, GCN, and a head over both layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 2) -> None:
         super().__init__()
-        torch.manual_seed(2)
+        torch.manual_seed(seed)
         self.conv1 = pyg.GATv2Conv(COLUMNS, HIDDEN // 2, heads=2)
         self.bn1 = torch.nn.BatchNorm1d(HIDDEN)
         self.res1 = torch.nn.Linear(COLUMNS, HIDDEN)
@@ -61,10 +61,10 @@ class Net(torch.nn.Module):
         return self.lin(rows), rows
 
 
-def over(features: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def over(features: np.ndarray, edges: np.ndarray, seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
     """Scores and embeddings of all nodes."""
     with torch.no_grad():
-        scores, rows = Net().eval()(torch.tensor(features), torch.tensor(edges))
+        scores, rows = Net(seed).eval()(torch.tensor(features), torch.tensor(edges))
     return scores.numpy(), rows.numpy()
 
 
@@ -189,6 +189,36 @@ def test_a_search_tries_layers_that_are_stored(given: Given) -> None:
     assert revision.profile.search is not None
     tried = {verdict.name for verdict in revision.profile.search.variants}
     assert {"x1", "stored1", "stored1-int8", "stored2", "stored2-int8"} <= tried
+
+
+def test_other_weights_of_the_same_layers_stand_beside(given: Given) -> None:
+    save_file(to_tensors(Net(3)), given.folder / "other.safetensors")
+    expected = over(FEATURES, EDGES, 3)[0]
+    np.savez(given.folder / "of_other.npz", nodes=np.arange(NODES), scores=expected)
+    other = {
+        "name": "other", "checkpoint": {"uri": (given.folder / "other.safetensors").as_uri()},
+        "expected": {"uri": (given.folder / "of_other.npz").as_uri()},
+    }  # fmt: skip
+    cascade = {"first": "other", "then": "x1", "passOnPercents": [50]}
+    variants = {"storage": ["float32", "int8"], "stored": [1], "given": [other], "cascades": [cascade]}
+    revision = given.generate(variants=variants)
+    names = [variant.name for variant in revision.profile.variants]
+    assert sorted(names) == sorted(given.service(variants=variants).spec.possible_variants())
+    families = {one.name: (one.family, one.table) for one in revision.variants}
+    assert families["other-int8"] == families["x1-int8"] == ("layers", "features-int8")
+    assert_close(given.scores(revision, "other"), expected)
+    for name in ("x1", "stored1"):
+        assert_close(given.scores(revision, name), over(FEATURES, EDGES)[0])
+
+
+def test_other_weights_of_other_layers_are_refused_by_their_name(given: Given) -> None:
+    tensors = to_tensors(Net(3))
+    tensors["lin.weight"] = tensors["lin.weight"][:, :-1].copy()
+    save_file(tensors, given.folder / "other.safetensors")
+    other = {"checkpoint": {"uri": (given.folder / "other.safetensors").as_uri()}}
+    told = given.refusal(variants={"given": [other]})
+    assert told.startswith("spec.variants.given[0].checkpoint.uri: ")
+    assert "lin.weight" in told
 
 
 def test_layers_that_are_not_there_cannot_be_stored(given: Given) -> None:

@@ -1,9 +1,9 @@
-"""Reading the layers that a manifest lists, with the weights of its checkpoint. Pure but for that file."""
+"""Reading the layers that a manifest lists, with the weights of its checkpoints. Pure but for these files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -13,8 +13,9 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.spec.layers import layers_manifest
-from gnnserve_api.spec.model import Model
-from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, wanted_of
+from gnnserve_api.spec.model import Checkpoint, Model
+from gnnserve_worker.generation.checkpoint import WantedNetwork, given_decoder_of, load_checkpoint, wanted_of
+from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.given_program import GivenProgram
 from gnnserve_worker.generation.listed_layers import GivenLayers
 from gnnserve_worker.generation.steps import RequestedRevision
@@ -22,6 +23,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.layers.contract import program_of
 from gnnserve_worker.layers.shapes import columns_of, problems_of, tensor_shapes
 from gnnserve_worker.models.registry import Tensors, without_decoder
+from gnnserve_worker.progress import Progress
 from gnnserve_worker.readers.matching import match
 from gnnserve_worker.tasks.generated import DecoderTensors, LearningProblem
 
@@ -40,9 +42,10 @@ class _WantedLayers:
         return match(self.layers, self.schema, tensors, self.shapes)
 
 
-def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningProblem) -> GivenProgram:
-    """The network of `spec.model.layers` over the graph, to be learnt where no checkpoint is given. InputError: the
-    layers do not fit the graph or each other, or the checkpoint has other weights."""
+def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningProblem) -> tuple[GivenProgram, ...]:
+    """The network of `spec.model.layers` over the graph, to be learnt where no checkpoint is given, and behind it the
+    same layers with the weights of each of `spec.variants.given`. InputError: the layers do not fit the graph or each
+    other, or a checkpoint has other weights."""
     spec, schema = wanted.spec, graph.schema
     model, columns = spec.model, columns_of(schema)
     layers = _manifest(model, schema, columns[0], spec.task.asked().outputs(len(graph.classes)))
@@ -51,23 +54,52 @@ def read_layers(wanted: RequestedRevision, graph: GraphData, problem: LearningPr
     program = program_of(layers, schema, columns, problem.answered_types(schema))
     if spec.task.asked().reads_pairs:  # of rows that the last product or layer gives
         program = msgspec.structs.replace(program, embeddings=None)
-    fanouts = _fanouts(model, program)
-    if model.checkpoint is None or wanted.identity.checkpoint is None:
-        without = DecoderTensors(FIELD, {}, "", "", "")
-        return GivenProgram(
-            Path(), program, "", fanouts=fanouts, field=FIELD, layers=GivenLayers(None, schema, without)
-        )
+    without = GivenLayers(None, schema, DecoderTensors(FIELD, {}, "", "", ""))
+    learnt = GivenProgram(Path(), program, "", fanouts=_fanouts(model, program), field=FIELD, layers=without)
     network = wanted_of(spec, _WantedLayers(layers, schema, tensor_shapes(layers, schema, columns)))
-    weights = given_weights(model, wanted.identity.checkpoint, network, wanted.progress) or {}
+    found, listed = list[GivenProgram](), [*_listed(wanted)]
+    for done, one in enumerate(listed):
+        wanted.progress(Progress("load checkpoint", done, len(listed)))
+        found.append(learnt if one.checkpoint is None else _with_checkpoint(one, learnt, network))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _ListedWeights:
+    """Weights of the layers, as a manifest names them."""
+
+    checkpoint: Checkpoint | None
+    """None: they are learnt."""
+    digest: str
+    weights: str
+    """As `GivenProgram.weights`."""
+    field: str
+    """The field that has the checkpoint."""
+
+
+def _listed(wanted: RequestedRevision) -> Iterator[_ListedWeights]:
+    """Those of the model, then those of spec.variants.given."""
+    spec, identity = wanted.spec, wanted.identity
+    yield _ListedWeights(spec.model.checkpoint, identity.checkpoint or "", MODEL, "spec.model")
+    for place, (name, one) in enumerate(zip(spec.variants.given_names(), spec.variants.given, strict=True)):
+        yield _ListedWeights(one.checkpoint, identity.given[name], name, f"spec.variants.given[{place}]")
+
+
+def _with_checkpoint(one: _ListedWeights, learnt: GivenProgram, network: WantedNetwork) -> GivenProgram:
+    """The layers with given weights in place of those that would be learnt."""
+    assert one.checkpoint is not None and learnt.layers is not None  # noqa: S101 - asked of these alone
+    field = f"{one.field}.checkpoint"
+    weights = load_checkpoint(one.checkpoint, one.digest, network, field)
     tensors, _ = without_decoder(weights)
-    given = GivenLayers(tensors, schema, given_decoder_of("spec.model.checkpoint", model.checkpoint, weights))
-    return GivenProgram(
-        model.checkpoint.uri.path.parent,
-        msgspec.structs.replace(program, sha256=given.digest),
-        wanted.identity.checkpoint,
-        fanouts=fanouts,
-        field=FIELD,
-        layers=given,
+    layers = GivenLayers(tensors, learnt.layers.schema, given_decoder_of(field, one.checkpoint, weights))
+    return replace(
+        learnt,
+        folder=one.checkpoint.uri.path.parent,
+        contract=msgspec.structs.replace(learnt.contract, sha256=layers.digest),
+        digest=one.digest,
+        weights=one.weights,
+        field=FIELD if one.weights == MODEL else field,
+        layers=layers,
     )
 
 

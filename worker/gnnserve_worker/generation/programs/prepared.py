@@ -142,11 +142,11 @@ def _read(wanted: RequestedRevision, given: Sequence[GivenProgram]) -> tuple[Giv
 
 
 def _listed(wanted: RequestedRevision, graph: GraphData, problem: LearningProblem) -> tuple[GivenProgram, ...]:
-    """Layers of the spec, which stand for a program over the graph."""
+    """Layers of the spec, which stand for programs over the graph."""
     # Imported here: few programs are layers.
     from gnnserve_worker.generation.given_layers import read_layers  # noqa: PLC0415
 
-    return (read_layers(wanted, graph, problem),)
+    return read_layers(wanted, graph, problem)
 
 
 def _stored_columns(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSchema) -> Sequence[int]:
