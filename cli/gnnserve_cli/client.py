@@ -161,7 +161,7 @@ def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[P
 def fetch_pairs(endpoint: Endpoint, request: PairsRequest[Id]) -> tuple[PairsAnswer, ServerReply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
     answer = _decoded(endpoint, reply, PairsAnswer)
-    _require_rows(endpoint, answer, request.outputs, len(request.pairs), "pairs")
+    _require_rows(endpoint, answer, request.outputs, len(request.pairs or ()), "pairs")
     return answer, reply
 
 

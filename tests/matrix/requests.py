@@ -49,6 +49,17 @@ async def _predict(scene: Scene, client: Client, **fields: Any) -> httpx.Respons
     return await client.http.post("/v1/predict", json=scene.body(scene.column.first, **fields))
 
 
+async def _embeddings(scene: Scene, client: Client, _: Opened) -> httpx.Response:
+    asked = {"nodes": [scene.column.first], "return": ["embeddings"]}
+    return await client.http.post("/v1/predict", json=asked)
+
+
+async def _influences(scene: Scene, client: Client, _: Opened) -> httpx.Response:
+    column = scene.column
+    asked = {"pair": [column.first, column.other]} if column.asks_pairs else {"node": column.first}
+    return await client.http.post("/v1/explain", json={**asked, "count": 2})
+
+
 async def _new_node(scene: Scene, client: Client, opened: Opened) -> httpx.Response:
     overlay = {"nodes": [opened.new_node(scene.column)], "edges": opened.edges_like(scene.column)}
     return await client.http.post("/v1/predict", json=scene.body(scene.column.new, overlay=overlay))
@@ -137,10 +148,7 @@ REQUESTS = (
         "labels (`return: [labels]`)", "http.md",
         lambda scene, client, _: _predict(scene, client, **{"return": ["labels"]}),
     ),
-    Request(
-        "embeddings (`return: [embeddings]`)", "embeddings.md",
-        lambda scene, client, _: _predict(scene, client, **{"return": ["embeddings"]}),
-    ),
+    Request("embeddings of nodes (`return: [embeddings]`)", "embeddings.md", _embeddings),
     Request("ids as arrays (`application/octet-stream`)", "http.md", _arrays),
     Request("a new node (`overlay`)", "http.md", _new_node),
     Request("… as arrays (`application/vnd.gnnserve.overlay`)", "http.md", _new_node_in_arrays),
@@ -155,10 +163,7 @@ REQUESTS = (
         "… of some classes (`filter.labels`)", "recommend.md",
         lambda scene, client, _: _recommended(scene, client, filter={"labels": [0]}),
     ),
-    Request(
-        "influences (`/v1/explain`)", "http.md#looking-at-a-node",
-        lambda scene, client, _: client.http.post("/v1/explain", json={"node": scene.column.first, "count": 2}),
-    ),
+    Request("influences (`/v1/explain`)", "http.md#looking-at-a-node", _influences),
     Request("labels that come later (`/v1/labels`)", "metrics.md", _labels),
 )  # fmt: skip
 

@@ -140,8 +140,9 @@ def predict(
         if nodes is not None:
             raise InputError("--pairs", "--nodes is given too", "give one of them")
         endpoint = open_url(url, read_access(token_file, ca_file))
+        named = _pairs_of(parse_pairs(pairs), endpoint)
         asked: PairsRequest[Any] = PairsRequest(
-            _pairs_of(parse_pairs(pairs), endpoint),
+            named,
             stated_objective(latency_ms, tolerance_permille),
             strict or UNSET,
             _parse_pair_outputs(outputs),
@@ -152,8 +153,8 @@ def predict(
             priority=priority,
         )
         scored, reply = fetch_pairs(endpoint, asked)
-        table = pairs_table(asked.pairs, _pair_columns(scored))
-        _show({"pairs": asked.pairs}, table, scored, reply, as_json=as_json)
+        table = pairs_table(named, _pair_columns(scored))
+        _show({"pairs": named}, table, scored, reply, as_json=as_json)
         return
     listed = _nodes_of(brought) if nodes is None else parse_nodes(nodes)
     wanted = parse_outputs(outputs or "labels")

@@ -1,4 +1,5 @@
-"""JSON between client and worker about pairs of nodes, of services that score links; of nodes: `protocol.py`."""
+"""JSON between client and worker of services that score links: pairs of nodes, and embeddings of nodes. Of classes:
+`protocol.py`."""
 
 from __future__ import annotations
 
@@ -10,22 +11,23 @@ from msgspec import UNSET, Meta, UnsetType
 from gnnserve_api.http.protocol import MAX_OFFSET, MAX_SEED, Id, RequestOverlay, TypedOverlay
 from gnnserve_api.objective import LOWEST_PRIORITY, Objective
 
-PairOutput = Literal["scores", "probabilities"]
+PairOutput = Literal["scores", "probabilities", "embeddings"]
 
 
 class PairsRequest(
     msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Pairs of nodes to score, and how well or fast. Other fields are those of `PredictRequest`."""
+    """Pairs of nodes to score, or nodes whose embeddings are wanted, and how well or fast. Other fields are those of
+    `PredictRequest`."""
 
     pairs: Annotated[
-        tuple[tuple[Id, Id], ...],
+        tuple[tuple[Id, Id], ...] | UnsetType,
         Meta(
             description="Pairs of node ids, the first and the second node of a link. They may repeat; the answer keeps "
             "their order.",
             extra_json_schema={"minItems": 1},
         ),
-    ]
+    ] = UNSET
     objective: Annotated[
         Objective | None, Meta(description="Replaces the service's objective as a whole; absent or empty: that holds.")
     ] = None
@@ -34,7 +36,11 @@ class PairsRequest(
         Meta(description="Refuse with 422, instead of answering by the nearest variant, what no variant can meet."),
     ] = UNSET
     outputs: Annotated[
-        tuple[PairOutput, ...], Meta(description="What to return.", extra_json_schema={"minItems": 1})
+        tuple[PairOutput, ...],
+        Meta(
+            description="What to return: of pairs scores, probabilities or both, of nodes embeddings.",
+            extra_json_schema={"minItems": 1},
+        ),
     ] = msgspec.field(name="return", default=("scores", "probabilities"))
     overlay: Annotated[
         RequestOverlay[Id] | None, Meta(description="New nodes, edges and new features, for this request alone.")
@@ -71,6 +77,14 @@ class PairsRequest(
             extra_json_schema={"minimum": 0, "maximum": LOWEST_PRIORITY},
         ),
     ] = None
+    nodes: Annotated[
+        tuple[Id, ...] | UnsetType,
+        Meta(
+            description="In place of pairs, where embeddings are wanted: node ids. They may repeat; the answer keeps "
+            "their order.",
+            extra_json_schema={"minItems": 1},
+        ),
+    ] = UNSET
 
 
 class TypedPairsRequest(PairsRequest[Any], frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -82,7 +96,7 @@ class TypedPairsRequest(PairsRequest[Any], frozen=True, rename="camel", forbid_u
 
 
 class PairsAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry per pair, in the order asked; only what was asked for."""
+    """One entry per pair, or per node, in the order asked; only what was asked for."""
 
     variant: Annotated[str, Meta(description="The variant that answered.")]
     revision: Annotated[str, Meta(description="The revision that it belongs to.")]
@@ -99,6 +113,9 @@ class PairsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     probabilities: Annotated[
         list[float] | UnsetType,
         Meta(description="Calibrated probability of a link, among as many links as other pairs."),
+    ] = UNSET
+    embeddings: Annotated[
+        list[list[float]] | UnsetType, Meta(description="Of each node the row that the decoder reads.")
     ] = UNSET
     offset: Annotated[
         int | UnsetType,

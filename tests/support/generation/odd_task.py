@@ -383,6 +383,9 @@ class ServedOdd(NodeItems):
         self.decoder = _DECODERS[parts.graph.naming.form]
         self.types = tuple(kind.name for kind in parts.graph.described.types)
 
+    def items_for(self, outputs: Sequence[str]) -> ServedOdd:
+        return self
+
     def example(self) -> str:
         return '{"nodes": [0]}'
 
@@ -419,7 +422,7 @@ class ServedOdd(NodeItems):
     def told(self) -> dict[str, Any]:
         return {"classes": (), "multi_label": False}
 
-    def explained(self, node: int) -> str:
+    def explained(self, nodes: Sequence[int]) -> str:
         return "what is odd is not explained"
 
     def is_like(self, other: Any) -> bool:

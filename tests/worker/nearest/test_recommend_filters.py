@@ -4,6 +4,7 @@ what is refused."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,6 +177,19 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     ({"brand": {"equals": 1}, "price": {"less": 5}}, "UnknownField", "filter.price.less",
      "there is no such field; known are below, above, atLeast, atMost, between, equals, oneOf"),
     ([], "InvalidType", "filter", "expected an object"),
+    ("price<20", "InvalidType", "filter", 'got "price<20"; give an object with labels, nodes, or columns'),
+    ({"price": 20}, "InvalidType", "filter.price", "expected a list or an object, got 20"),
+    ({"price": [20]}, "UnknownField", "filter.price", "is a list, and labels and nodes alone are"),
+    ({"price": {"below": None}}, "InvalidValue", "filter.price", "it says nothing of the column"),
+    ({"price": {"below": {"below": {"below": 1}}}}, "InvalidType", "filter.price.below", 'got {"below":{"below":1}}'),
+    ({"price": {"between": [[1], [2]]}}, "InvalidType", "filter.price.between[0]", "expected a number, got [1]"),
+    ({"price": {"equals": 5, "oneOf": [6]}}, "InvalidValue", "filter.price", "no number that equals or oneOf gives"),
+    ({"brand": {"oneOf": [1, 9], "below": 1}}, "InvalidValue", "filter.brand", "no number that equals or oneOf gives"),
+    ({"nodes": [1, NODES]}, "UnknownNode", "filter.nodes[1]", f"node {NODES} is not in the graph"),
+    ({"nodes": [1.5]}, "InvalidType", "filter.nodes[0]", "expected an integer, got 1.5"),
+    ({"labels": [99]}, "UnknownLabel", "filter.labels[0]", "99 is none of the graph's classes"),
+    ({"brand": {"oneOf": [1] * 262_145}}, "InvalidValue", "filter.brand.oneOf", "262,145 values, where 262,144 may be"),
+    ({"nodes": [1] * 600_000}, "InvalidValue", "filter", "more than 524,288 values, where 262,144 may be"),
 ]  # fmt: skip
 
 
@@ -185,6 +199,31 @@ def test_filters_that_are_wrong_are_refused_by_sentences_that_name_them(shop: Sh
         told = response.json()["error"]
         assert (response.status_code, told["code"], told.get("field")) == (400, code, field), (filter_, told)
         assert words in told["message"], (filter_, told)
+
+
+NOT_JSON = [
+    ('{"price": {"below": NaN}}', "filter", 'not JSON: "{'),
+    ('{"price": {"below": 1e999}}', "filter.price.below", "the number is out of range"),
+    ('{"price": ' * 2000 + "1" + "}" * 2000, "filter.price", "there is no such field"),
+]
+
+
+def test_filters_in_texts_are_refused_by_the_same_sentences(shop: Shop) -> None:
+    """As a parameter of the Open Inference Protocol."""
+    texts = [(json.dumps(filter_), field, words) for filter_, _, field, words in REFUSED] + NOT_JSON
+    node = {"name": "node", "datatype": "INT64", "shape": [1], "data": [1]}
+
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(loaded(shop.repository))
+            path = f"/v2/models/{client.model.service}.recommend/infer"
+            for text, field, words in texts:
+                response = await client.http.post(path, json={"inputs": [node], "parameters": {"filter": text}})
+                assert response.status_code == 400, text[:80]
+                assert response.json()["error"].removeprefix("parameters.").startswith(f"{field}: "), response.text
+                assert words in response.json()["error"]
+
+    asyncio.run(scenario())
 
 
 def test_an_index_without_columns_is_filtered_by_labels_and_nodes_alone(tmp_path: Path) -> None:
@@ -246,9 +285,12 @@ def test_new_nodes_and_those_that_changed_pass_by_what_they_have_now(shop: Shop)
             await asyncio.to_thread(replica.apply, 1, [ChangeBatch(counts, ids, rows)])
             override = ChangeBatch(ChangeCounts(overrides=1), IntegerIds(np.array([dear[0]])), again)
             await asyncio.to_thread(replica.apply, 2, [override])
-            return await followed(client, body, 2)
+            found = await followed(client, body, 2)
+            gone = await client.http.post("/v1/recommend", json={**body, "filter": {"nodes": [NODES, int(cheap[1])]}})
+            return {**found, "refused": gone.json()["error"]}
 
     told = asyncio.run(scenario())
+    assert (told["refused"]["code"], told["refused"]["field"]) == ("UnknownNode", "filter.nodes[1]")
     wanted = {*cheap.tolist(), NODES, int(dear[0])} - {int(cheap[0]), int(cheap[1])}
     assert {item["id"] for item in told["items"]} == wanted
     assert replica.delta_bytes > replica.drafting.memory.nbytes

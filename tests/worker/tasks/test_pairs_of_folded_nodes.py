@@ -108,6 +108,24 @@ def test_rows_of_new_and_joined_nodes_are_made_of_what_they_are_joined_to(learnt
         np.testing.assert_allclose(response.json()["scores"], expected, atol=close * max(1, *map(abs, expected)))
 
 
+def test_embeddings_of_new_and_joined_nodes_are_the_same_rows(learnt: Published) -> None:
+    loaded = load_revision(learnt.repository, learnt.revision)
+    joined, revision = JoinedRows(loaded), served_revision(loaded)
+    nodes = ["user/900", "item/900", "user/3", "user/7", "user/12", "item/9", "user/900"]
+    body = {"nodes": nodes, "return": ["embeddings"], "overlay": OVERLAY, "variant": "x1"}
+    whole, alone, tag = ask(
+        revision, body, {**body, "overlay": {"nodes": [{"id": "user/900"}]}, "nodes": ["user/900"]},
+        {"nodes": ["user/3", "tag/1"], "return": ["embeddings"]},
+    )  # fmt: skip
+    assert whole.status_code == 200, whole.text
+    expected = np.array([joined.row(name, NEW_EDGES) for name in nodes])
+    np.testing.assert_allclose(whole.json()["embeddings"], expected, atol=1e-5 * max(1, np.abs(expected).max()))
+    assert alone.json()["error"]["message"].startswith("nodes[0]: the node of the overlay is joined to no node")
+    assert tag.json()["error"]["message"].startswith(
+        'nodes[1]: node "tag/1" is of another type than links of user buys item join'
+    )
+
+
 def test_requests_of_one_batch_have_rows_of_their_own(learnt: Published) -> None:
     """The same new id is another node in each of them."""
     loaded = load_revision(learnt.repository, learnt.revision)

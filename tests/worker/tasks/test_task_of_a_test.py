@@ -75,8 +75,8 @@ class EstimateNodes(ClassifyNodes):
     def told(self) -> dict[str, Any]:
         return {"classes": ("number",), "multi_label": False}
 
-    def explained(self, node: int) -> str:
-        return f"the number of node {node} rests on nothing"
+    def explained(self, nodes: Sequence[int]) -> str:
+        return f"the number of node {nodes[0]} rests on nothing"
 
     def is_like(self, other: Any) -> bool:
         return isinstance(other, EstimateNodes)

@@ -85,6 +85,9 @@ class _TypesInTexts(_WithoutTypes):
 
 
 class _TypesInOrder(_TypesInTexts):
+    def lists(self, schema: GraphSchema, lists_by_relation: ListsByRelation, neighbours_of: NeighboursOf) -> NodeLists:
+        return RelationLists(schema.relations, lists_by_relation)
+
     def page(
         self, naming: NodeNaming, ids: QualifiedIds, nodes: int, kind: TypeManifest | None, start: int, count: int
     ) -> NodesAnswer:

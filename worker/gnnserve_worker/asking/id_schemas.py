@@ -12,11 +12,12 @@ from typing import Any, Protocol
 Schemas = dict[str, Any]
 _INTEGER, _TEXT = {"type": "integer"}, {"type": "string"}
 _TYPE_OF_OTHERS = ("RecommendRequest", "properties", "type")
-_RELATIONS = (
+_ID_OF_TYPE = ("TypedNodeId",)
+_OF_TYPES = (
     ("ExplainAnswer", "properties", "relations"),
     ("Neighbour", "properties", "relation"),
     ("ReadRelation",),
-    ("TypedNodeId",),
+    _ID_OF_TYPE,
 )
 
 
@@ -29,8 +30,8 @@ class IdSchemas(Protocol):
     def changes(self) -> str:
         """Schema of the changes that the graph takes."""
 
-    def describe(self, schemas: Schemas, lists: Schemas, types: Sequence[str], *, bounded: bool) -> None:
-        """`lists`: the schema of a list of ids that are asked about. `types`: names of the types that may be.
+    def describe(self, schemas: Schemas, lists: Sequence[Schemas], types: Sequence[str], *, bounded: bool) -> None:
+        """`lists`: schemas of lists of ids that are asked about. `types`: names of the types that may be.
         `bounded`: no other ids may stand there than those of the graph."""
 
 
@@ -41,15 +42,16 @@ class AnyIds:
     type_: type = int
     changes: str = "ChangesRequest"
 
-    def describe(self, schemas: Schemas, lists: Schemas, types: Sequence[str], *, bounded: bool) -> None:
+    def describe(self, schemas: Schemas, lists: Sequence[Schemas], types: Sequence[str], *, bounded: bool) -> None:
         either = {"anyOf": [_INTEGER, _TEXT]}
-        lists["items"] = schemas["RequestOverlay"]["properties"]["edges"]["items"]["items"] = either
+        for asked in (*lists, schemas["RequestOverlay"]["properties"]["edges"]["items"]):
+            asked["items"] = either
         for name in ("NodeFeatures", "NewNode", "NodeLabel"):
             schemas[name]["properties"]["id"] = either
         for name in ("RecommendRequest", "ExplainRequest"):
             schemas[name]["properties"]["node"] |= either
             schemas[name]["properties"]["node"].pop("type", None)
-        _filtered(schemas)["items"] = either
+        schemas["ExplainRequest"]["properties"]["pair"]["items"] = _filtered(schemas)["items"] = either
         changed = schemas["ChangesRequest"]["properties"]
         changed["removedNodes"]["items"] = either
         for name in ("edges", "removedEdges"):
@@ -65,11 +67,12 @@ class PlainIds:
     """Bounds of all ids of the graph; empty: they have none."""
     changes: str = "ChangesRequest"
 
-    def describe(self, schemas: Schemas, lists: Schemas, types: Sequence[str], *, bounded: bool) -> None:
+    def describe(self, schemas: Schemas, lists: Sequence[Schemas], types: Sequence[str], *, bounded: bool) -> None:
         if bounded:
-            lists["items"] |= self.bounds
+            for one in lists:
+                one["items"] |= self.bounds
         _filtered(schemas)["items"] = _INTEGER if self.type_ is int else _TEXT
-        _leave_out(schemas, (_TYPE_OF_OTHERS, *_RELATIONS))
+        _leave_out(schemas, (_TYPE_OF_OTHERS, *_OF_TYPES))
         _name_without_types(schemas)
 
 
@@ -80,8 +83,8 @@ class TextsWithTypes:
     type_: type = str
     changes: str = "ChangesRequest"
 
-    def describe(self, schemas: Schemas, lists: Schemas, types: Sequence[str], *, bounded: bool) -> None:
-        _leave_out(schemas, _RELATIONS)
+    def describe(self, schemas: Schemas, lists: Sequence[Schemas], types: Sequence[str], *, bounded: bool) -> None:
+        _leave_out(schemas, (_ID_OF_TYPE,))
         _name_without_types(schemas)
         _name_with_types(schemas, lists, [_TEXT, _of_type(types)])
 
@@ -93,7 +96,7 @@ class IdsOfTarget:
     type_: type
     changes: str = "TypedChangesRequest"
 
-    def describe(self, schemas: Schemas, lists: Schemas, types: Sequence[str], *, bounded: bool) -> None:
+    def describe(self, schemas: Schemas, lists: Sequence[Schemas], types: Sequence[str], *, bounded: bool) -> None:
         _name_with_types(schemas, lists, [_INTEGER, _TEXT, _of_type(types)])
 
 
@@ -120,8 +123,9 @@ def _name_without_types(schemas: Schemas) -> None:
         labelled["anyOf"] = [one for one in labelled["anyOf"] if "$ref" not in one]
 
 
-def _name_with_types(schemas: Schemas, lists: Schemas, of_any: list[Schemas]) -> None:
-    lists["items"] = _filtered(schemas)["items"] = {"anyOf": of_any}
+def _name_with_types(schemas: Schemas, lists: Sequence[Schemas], of_any: list[Schemas]) -> None:
+    for one in (*lists, _filtered(schemas), schemas["ExplainRequest"]["properties"]["pair"]):
+        one["items"] = {"anyOf": of_any}
     for name in ("RecommendRequest", "ExplainRequest"):
         node = schemas[name]["properties"]["node"]
         node.pop("type", None)

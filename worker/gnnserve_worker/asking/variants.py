@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gnnserve_api.families import Capabilities, point_of
-from gnnserve_api.files.repository import NetworkKind, RevisionManifest
+from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
 
 
 def capabilities_of(manifest: RevisionManifest) -> Mapping[str, Capabilities]:
     """What each variant can give that not every request needs, in the order of the profile."""
-    bare = {variant.name for variant in manifest.variants if not variant.network.embedding_columns}
+    bare = {variant.name for variant in manifest.variants if not embedding_columns(variant, manifest)}
     gives = {v.name: point_of(v).capabilities for v in manifest.profile.variants}
     return gives | {name: replace(gives[name], embeddings=False) for name in bare if name in gives}
 
@@ -38,16 +38,28 @@ _MISSING = {
     ),
 }
 """By kind of network; of a revision that has several, the first one here counts: one-row variants are of layers."""
+_BEHIND_STORED = MissingEmbeddings(
+    "all variants read a stored layer", "have a variant that computes all layers, such as variants.pruning.factors [1]"
+)
+"""Of links, whatever the network is."""
 
 
 def missing_embeddings(manifest: RevisionManifest) -> MissingEmbeddings | None:
     """None: a variant gives embeddings."""
     if any(each.embeddings for each in capabilities_of(manifest).values()):
         return None
+    if manifest.links is not None:
+        return _BEHIND_STORED
     kinds = {variant.network.kind for variant in manifest.variants}
     return next(missing for kind, missing in _MISSING.items() if kind in kinds)
 
 
 def most_embedding_columns(manifest: RevisionManifest) -> int:
     """Largest width of embeddings, over all variants."""
-    return max(variant.network.embedding_columns for variant in manifest.variants)
+    return max(embedding_columns(variant, manifest) for variant in manifest.variants)
+
+
+def embedding_columns(variant: VariantManifest, manifest: RevisionManifest) -> int:
+    """Width of the embeddings that a variant's network has; 0: it has none. Where links are scored it ends in them,
+    otherwise they are its last hidden layer."""
+    return variant.network.embedding_columns if manifest.links is None else manifest.links.dimensions

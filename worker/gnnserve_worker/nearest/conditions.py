@@ -45,4 +45,7 @@ def why_none_passes(condition: ColumnCondition) -> str:
     is_open = told.get("above") == lower or told.get("below") == upper
     if lower > upper or (lower == upper and is_open):
         return f"no number is in the range from {lower:g} to {upper:g}"
+    listed = (*told.get("one_of", ()), *((told["equals"],) if "equals" in told else ()))
+    if listed and len(told) > 1 and not passing(np.array(listed, np.float32), condition).any():
+        return "no number that equals or oneOf gives meets the rest"
     return ""

@@ -26,13 +26,17 @@ class TaskDescription:
     """Members of a request that ask about something."""
     example_outputs: Mapping[str, Any]
     """Members of the answer to it, by output."""
+    other_items: tuple[tuple[str, ...], ...] = ()
+    """As `items`, of lists that a request may have in place of that one."""
     tells_bounds: bool = True
     """Whether the bounds of positions are told where ids are these."""
 
-    def lists_of(self, schemas: Mapping[str, Any]) -> dict[str, Any]:
-        """The schema of a list of ids that are asked about. `schemas`: by name."""
-        name, *below = self.items
-        found: dict[str, Any] = schemas[self.request.__name__]["properties"][name]
-        for part in below:
-            found = found[part]
+    def lists_of(self, schemas: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Schemas of lists of ids that are asked about. `schemas`: by name."""
+        found: list[dict[str, Any]] = []
+        for name, *below in (self.items, *self.other_items):
+            one = schemas[self.request.__name__]["properties"][name]
+            for part in below:
+                one = one[part]
+            found.append(one)
         return found

@@ -16,7 +16,6 @@ import numpy as np
 
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.provenance import Provenance
-from gnnserve_api.http.protocol import Label
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.id_list import IdList
 from gnnserve_worker.asking.question import RequestError
@@ -74,14 +73,20 @@ class Items(Protocol):
 
 
 class ExplainedScores(Protocol):
-    """Scores of one node, of which it is told what they rest on."""
+    """An answer about one node, or about a pair of them, of which it is told what it rests on. `answers`: of each of
+    these nodes, computed by itself."""
 
-    def column_of(self, answer: ScoredNodes) -> int:
-        """The column of the class that has the highest score."""
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs that not every variant gives, and which it is made of."""
 
-    def class_of(self, column: int) -> Label: ...
+    def column_of(self, answers: Sequence[ScoredNodes]) -> int:
+        """The column of the scores that is explained, such as that of the class with the highest one."""
 
-    def probability(self, answer: ScoredNodes, column: int) -> float: ...
+    def probability(self, answers: Sequence[ScoredNodes], column: int) -> float: ...
+
+    def told(self, answers: Sequence[ScoredNodes], column: int) -> Mapping[str, Any]:
+        """Members of `ExplainAnswer` about it, beside its probability."""
 
 
 class OwnInputs(NamedTuple):
@@ -179,16 +184,16 @@ class AskedModel(Protocol):
     def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
         """Raises RequestError where one of them cannot be given. `fields`: where each of them stands."""
 
+    def items_for(self, outputs: Sequence[str]) -> AskedModel:
+        """Items that a request for these outputs names, as a model of their own: pairs have scores, nodes embeddings.
+        The model itself, unless they differ from what most requests name."""
+
     def first_request(self) -> dict[str, Any]:
         """A body in JSON for people to begin with."""
 
 
-class ServedTask(Items, AskedModel, Protocol):
-    # Asking (`serving/http/codecs`, `serving/http/tensors`)
-
-    @property
-    def id_list(self) -> IdList:
-        """Where a request in JSON lists its items."""
+class TaskItems(Items, AskedModel, Protocol):
+    """Items that a task is asked about, and their form in each protocol."""
 
     def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
         """Ids of all nodes of a request in JSON, at least one. Raises RequestError where there are none or too many, or
@@ -196,6 +201,19 @@ class ServedTask(Items, AskedModel, Protocol):
 
     def check_count(self, ids: int, max_nodes: int) -> None:
         """Raises RequestError where so many ids in an array are no items, or too many."""
+
+    @property
+    def tensors(self) -> TaskTensors: ...
+
+
+class ServedTask(TaskItems, Protocol):
+    # Asking (`serving/http/codecs`, `serving/http/tensors`)
+
+    def items_for(self, outputs: Sequence[str]) -> TaskItems: ...
+
+    @property
+    def id_list(self) -> IdList:
+        """Where a request in JSON lists its items."""
 
     @property
     def decoder(self) -> msgspec.json.Decoder[Any]:
@@ -216,9 +234,6 @@ class ServedTask(Items, AskedModel, Protocol):
         """Raises RequestError where an output is no array of numbers, so that the binary form cannot have it."""
 
     # Answering
-
-    @property
-    def tensors(self) -> TaskTensors: ...
 
     @property
     def numbers_per_node(self) -> int:
@@ -264,8 +279,9 @@ class ServedTask(Items, AskedModel, Protocol):
     @property
     def recommending(self) -> Recommender: ...
 
-    def explained(self, node: int) -> ExplainedScores | str:
-        """The scores of a node (its number) as they are explained; a text: why it has none."""
+    def explained(self, nodes: Sequence[int]) -> ExplainedScores | str:
+        """The answer about a node, or about a pair of them (their numbers), as it is explained; a text: why there is
+        none. Raises RequestError where they are no items of the task."""
 
     # Labels and accuracy, cascades, canary
 

@@ -93,7 +93,11 @@ def test_an_influence_is_what_the_answer_loses_without_the_edge(repository: Repo
         ({"node": 1, "variant": "x9"}, "variant", "has no variant"),
         ({"node": "1"}, "node", 'expected an integer, got "1"; node ids of this graph are integers'),
         ({"node": 1, "count": "few"}, "count", "give a number from 1 to 100"),
-        ({"nodes": [1]}, "nodes", "there is no such field; known are node, count, variant"),
+        ({"nodes": [1]}, "nodes", "there is no such field; known are node, pair, count, variant"),
+        ({"pair": [1, 2]}, "pair", "this service classifies nodes, and does not score pairs of them"),
+        ({"pair": [1, 4000]}, "pair[1]", "node 4000 is not in the graph"),
+        ({"pair": [1]}, "pair", "expected a pair, got [1]; give the ids of two nodes"),
+        ({"node": 1, "pair": [1, 2]}, "pair", "node is given too; give one of them"),
         ({}, "node", "it is missing"),
     ],
 )

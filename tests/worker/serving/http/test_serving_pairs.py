@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -92,7 +94,7 @@ def test_pairs_are_tensors_of_the_open_inference_protocol() -> None:
         path, wanted = f"/v2/models/{client.model.service}", [4, 0, 4]
         told = (await client.http.get(path)).json()
         assert (told["inputs"][0], [output["name"] for output in told["outputs"]]) == (
-            {"name": "pairs", "datatype": "INT64", "shape": [-1, 2]}, ["scores", "probabilities"],
+            {"name": "pairs", "datatype": "INT64", "shape": [-1, 2]}, ["scores", "probabilities", "embeddings"],
         )  # fmt: skip
         scores, probabilities = (await client.http.post(f"{path}/infer", json={"inputs": [PAIRS]})).json()["outputs"]
         assert (scores["datatype"], scores["shape"], scores["data"]) == ("FP32", [3], wanted)
@@ -180,6 +182,23 @@ def test_new_nodes_may_stand_at_both_ends() -> None:
         ({"pairs": [[1, 2]], "return": ["labels"]}, "InvalidValue", "return[0]", "give scores or probabilities"),
         ({"pairs": [[1, 2]], "return": []}, "InvalidValue", "return", "the list is empty"),
         ({"pairs": [[1, 2]], "nodes": [1]}, "WrongTask", "nodes", "send {"),
+        ({"nodes": [1]}, "WrongTask", "nodes", '{"nodes": [0, 1], "return": ["embeddings"]}'),
+        (
+            {"pairs": [[1, 2]], "return": ["embeddings"]},
+            "WrongTask",
+            "pairs",
+            "embeddings are of nodes, and not",
+        ),
+        ({"nodes": [1], "return": ["embeddings", "scores"]}, "InvalidValue", "return[1]", '"scores" is of pairs'),
+        ({"return": ["embeddings"]}, "MissingField", "nodes", "give a list of node ids"),
+        ({"nodes": [], "return": ["embeddings"]}, "EmptyNodes", "nodes", "name at least one node id"),
+        ({"nodes": ["a"], "return": ["embeddings"]}, "InvalidType", "nodes[0]", "node ids of this graph are integers"),
+        (
+            {"nodes": [1, NODES], "return": ["embeddings"]},
+            "UnknownNode",
+            "nodes[1]",
+            f"node {NODES} is not in the graph",
+        ),
         ({"pairs": [[1, 2]] * 251}, "TooManyPairs", "pairs", "251 pairs, more than the 250"),
     ],
 )
@@ -187,6 +206,95 @@ def test_wrong_requests_name_the_place_and_what_to_do(body: Any, code: str, fiel
     found = refused(of_links(), body)
     assert found[1:3] == (code, field)
     assert message in found[3]
+
+
+def rows_of(*nodes: int) -> list[list[float]]:
+    """As the fake worker has them."""
+    return [[1.0 if node % 4 == column else -1.0 for column in range(4)] for node in nodes]
+
+
+EMBEDDED = {"name": "nodes", "datatype": "INT64", "shape": [3], "data": [3, 8, 3]}
+
+
+def test_embeddings_of_nodes_are_the_rows_of_the_decoder_in_every_protocol() -> None:
+    async def scenario(client: Client) -> None:
+        wanted, ids = rows_of(3, 8, 3), np.array([3, 8, 3], "<i8").tobytes()
+        told = await client.http.post("/v1/predict", json={"nodes": [3, 8, 3], "return": ["embeddings"]})
+        assert told.json()["embeddings"] == wanted and "scores" not in told.json()
+        array = await client.http.post("/v1/predict?return=embeddings", content=ids, headers=BINARY)
+        assert array.headers["gnnserve-shape"] == "3,4"
+        assert np.frombuffer(array.content, "<f4").reshape(3, 4).tolist() == wanted
+        path = f"/v2/models/{client.model.service}"
+        described = (await client.http.get(path)).json()
+        assert described["inputs"][1] == {"name": "nodes", "datatype": "INT64", "shape": [-1]}
+        assert described["outputs"][2] == {"name": "embeddings", "datatype": "FP32", "shape": [-1, 4]}
+        outputs = [{"name": "embeddings"}]
+        (found,) = (await client.http.post(f"{path}/infer", json={"inputs": [EMBEDDED], "outputs": outputs})).json()[
+            "outputs"
+        ]
+        assert (found["datatype"], found["shape"], found["data"]) == ("FP32", [3, 4], np.ravel(wanted).tolist())
+        named = {"name": "nodes", "datatype": "INT64", "shape": [3], "parameters": {"binary_data_size": len(ids)}}
+        text = json.dumps(
+            {"inputs": [named], "outputs": [{"name": "embeddings", "parameters": {"binary_data": True}}]}
+        ).encode()
+        behind = await client.http.post(
+            f"{path}/infer", content=text + ids, headers={"inference-header-content-length": str(len(text))}
+        )
+        start = int(behind.headers["inference-header-content-length"])
+        assert np.frombuffer(behind.content[start:], "<f4").reshape(3, 4).tolist() == wanted
+        message = ModelInferRequest(
+            model_name="links", inputs=[{"name": "nodes", "datatype": "INT64", "shape": [3]}], outputs=outputs,
+            raw_input_contents=[ids],
+        )  # fmt: skip
+        lane = client.model.lane
+        assert lane is not None
+        question = question_of(InferCodec(message.SerializeToString()), b"", lane.revision)
+        assert (question.nodes.tolist(), question.outputs) == ([3, 8, 3], ("embeddings",))
+
+    on_worker(of_links(), scenario)
+
+
+def test_large_embeddings_come_in_pieces_that_are_the_same_json() -> None:
+    """65,536 numbers and more."""
+    nodes = [place % NODES for place in range(20_000)]
+
+    async def scenario(client: Client) -> None:
+        told = await client.http.post("/v1/predict", json={"nodes": nodes, "return": ["embeddings"]})
+        assert told.json()["embeddings"] == rows_of(*nodes)
+
+    on_worker(of_links(), scenario, max_queued_seeds=32_768, max_seeds=4096)
+
+
+def test_embeddings_and_scores_are_answered_beside_each_other() -> None:
+    async def scenario(client: Client) -> None:
+        both = await asyncio.gather(
+            *(
+                client.http.post("/v1/predict", json=body)
+                for body in ({"nodes": [3], "return": ["embeddings"]}, {"pairs": [[3, 7]]})
+            )
+        )
+        assert (both[0].json()["embeddings"], both[1].json()["scores"]) == (rows_of(3), [4])
+
+    on_worker(of_links(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "outputs", "words"),
+    [
+        (PAIRS, ["embeddings"], "inputs[0].name: embeddings are of nodes, and not of pairs of them; send {"),
+        (EMBEDDED, ["scores"], "inputs[0].name: this service scores pairs of nodes"),
+        (EMBEDDED, ["embeddings", "scores"], 'outputs[1].name: "scores" is of pairs'),
+        ({**EMBEDDED, "shape": [0], "data": []}, ["embeddings"], "nodes: the list is empty"),
+        ({**EMBEDDED, "data": [3, 8, NODES]}, ["embeddings"], f"nodes[2]: node {NODES} is not in the graph"),
+    ],
+)
+def test_wrong_tensors_of_embeddings_are_told(tensor: dict[str, Any], outputs: list[str], words: str) -> None:
+    async def scenario(client: Client) -> None:
+        body = {"inputs": [tensor], "outputs": [{"name": name} for name in outputs]}
+        response = await client.http.post(f"/v2/models/{client.model.service}/infer", json=body)
+        assert (response.status_code, response.json()["error"].startswith(words)) == (400, True), response.json()
+
+    on_worker(of_links(), scenario)
 
 
 def test_pairs_to_a_service_that_classifies_nodes_are_told_so() -> None:
@@ -233,7 +341,9 @@ def test_an_id_without_a_type_is_told_by_its_place(given: Any) -> None:
 def test_forms_of_ids_are_described_where_links_join_types() -> None:
     async def scenario(client: Client) -> None:
         schemas = (await client.http.get("/openapi.json")).json()["components"]["schemas"]
-        one = schemas["PairsRequest"]["properties"]["pairs"]["items"]["items"]["anyOf"]
+        asked = schemas["PairsRequest"]["properties"]
+        one = asked["pairs"]["items"]["items"]["anyOf"]
+        assert one == asked["nodes"]["items"]["anyOf"]
         assert [each["type"] for each in one] == ["string", "object"]
         assert one[1]["properties"]["type"]["enum"] == ["user", "item"]
 
@@ -248,6 +358,8 @@ def test_nodes_of_the_wrong_type_are_named() -> None:
     )
     _, code, field, message = refused(worker, {"pairs": [["user/2", "item/0"], ["user/1", "user/2"]]})
     assert (code, field) == ("WrongNodeType", "pairs[1][1]")
+    embedded = {"nodes": ["user/2", "item/3", "user/2"], "return": ["embeddings"]}
+    assert ask(worker, embedded)[1]["embeddings"] == rows_of(2, 6, 2)
     assert message == (
         'pairs[1][1]: node "user/2" is not of type item, which links of user buys item end at; give a node of '
         'type user and one of type item, such as {"pairs": [["user/0", "item/0"]]}'

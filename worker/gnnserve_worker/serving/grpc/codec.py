@@ -182,7 +182,7 @@ class InferCodec:
         in_pieces: bool,
     ) -> EncodedAnswer:
         """`in_pieces`: a message is whole; its elements are copied, and not written one by one."""
-        tensors = revision.task.tensors
+        tensors = revision.task.items_for(question.outputs).tensors
         # A message has either bytes for all of its outputs or for none.
         if any(question.answer_form.are_binary):
             return EncodedAnswer(b"", self._encode_bytes(answer, question, revision, is_in_time))
@@ -199,7 +199,7 @@ class InferCodec:
         self, answer: Answer, question: Question, revision: ServedRevision, is_in_time: Callable[[], bool] | None
     ) -> bytes:
         """A message may be written in parts, one behind the other: the most of it is alike for many answers."""
-        tensors = revision.task.tensors
+        tensors = revision.task.items_for(question.outputs).tensors
         outputs: list[tuple[str, str, tuple[int, ...]]] = []
         parts: list[bytes | memoryview] = [b""]
         for name in question.outputs:

@@ -16,7 +16,7 @@ from gnnserve_api import decoding
 from gnnserve_api.files.graph_schema import Classes
 from gnnserve_api.files.provenance import Provenance
 from gnnserve_api.files.repository import RevisionManifest
-from gnnserve_api.http.protocol import Label, PredictAnswer, PredictRequest, TypedPredictRequest
+from gnnserve_api.http.protocol import PredictAnswer, PredictRequest, TypedPredictRequest
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows
@@ -49,20 +49,23 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class ClassScores:
-    """Scores of a node as they are explained: by the class that has the highest one."""
+    """Scores of a node as they are explained (`ExplainedScores`): by the class that has the highest one."""
 
     classes: Classes
     multi_label: bool
     decisive_scores: Callable[[str, np.ndarray], np.ndarray]
     """Scores of a variant as labels are decided by them."""
+    outputs: tuple[str, ...] = ()
 
-    def column_of(self, answer: ScoredNodes) -> int:
+    def column_of(self, answers: Sequence[ScoredNodes]) -> int:
+        (answer,) = answers
         return int(self.decisive_scores(answer.variant, answer.scores)[0].argmax())
 
-    def class_of(self, column: int) -> Label:
-        return self.classes[column]
+    def told(self, answers: Sequence[ScoredNodes], column: int) -> Mapping[str, Any]:
+        return {"class_": self.classes[column]}
 
-    def probability(self, answer: ScoredNodes, column: int) -> float:
+    def probability(self, answers: Sequence[ScoredNodes], column: int) -> float:
+        (answer,) = answers
         scores = answer.scores[0].astype(np.float64)
         if self.multi_label:
             return float(1 / (1 + np.exp(-scores[column])))
@@ -130,6 +133,9 @@ class ClassifyNodes(NodeItems):
         if not 0 < len(nodes) <= max_nodes:
             check_node_count(len(nodes), max_nodes)
         return nodes
+
+    def items_for(self, outputs: Sequence[str]) -> ClassifyNodes:
+        return self
 
     def example(self) -> str:
         return f'{{"nodes": [{shown_value(self.graph.naming.shown(0, 1)[0])}]}}'
@@ -236,8 +242,10 @@ class ClassifyNodes(NodeItems):
 
     # Recommending and explaining
 
-    def explained(self, node: int) -> ClassScores | str:
-        if node >= self.graph.nodes:
+    def explained(self, nodes: Sequence[int]) -> ClassScores | str:
+        if len(nodes) > 1:
+            raise self.wrong_task("pair")
+        if nodes[0] >= self.graph.nodes:
             return f"answers are about nodes of type {self.graph.types.target.name}"
         return ClassScores(self.classes, self.multi_label, self.decisive_scores)
 

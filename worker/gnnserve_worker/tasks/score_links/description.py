@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from gnnserve_api.http.pairs import PairsAnswer, PairsRequest
 from gnnserve_worker.tasks.description import TaskDescription
 
-OUTPUTS = ("scores", "probabilities")
-"""All that may be asked for."""
+PAIR_OUTPUTS, EMBEDDINGS = ("scores", "probabilities"), "embeddings"
+OUTPUTS = (*PAIR_OUTPUTS, EMBEDDINGS)
+"""All that may be asked for: of pairs, and of nodes."""
 
 
 def describe_pairs(pair: Sequence[int | str]) -> TaskDescription:
@@ -19,6 +20,7 @@ def describe_pairs(pair: Sequence[int | str]) -> TaskDescription:
         request=PairsRequest,
         answer=PairsAnswer,
         items=("pairs", "items"),
+        other_items=(("nodes",),),
         outputs=OUTPUTS,
         example_items={"pairs": [[*pair]]},
         example_outputs={"scores": [1.25], "probabilities": [0.82]},

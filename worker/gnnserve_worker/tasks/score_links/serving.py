@@ -1,5 +1,5 @@
 """Scores of links, as they are served: pairs of nodes are asked about, and answered by what the decoder makes of their
-embeddings, and by probabilities."""
+embeddings, and by probabilities; or nodes, and answered by these embeddings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import orjson
+from msgspec import UNSET
 
 from gnnserve_api import decoding
 from gnnserve_api.families import FOLDED, point_of
@@ -24,25 +25,28 @@ from gnnserve_api.http.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_worker.asking.asked_nodes import ALL_NODES, TARGET_NODES, AskedNodes
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.id_list import IdList
-from gnnserve_worker.asking.json_arrays import ARRAYS
+from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.asking.served_graph import ServedGraph
+from gnnserve_worker.asking.tensors import Datatype
+from gnnserve_worker.asking.variants import missing_embeddings
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.tasks.deciding import Decides
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
-from gnnserve_worker.tasks.score_links.description import OUTPUTS, describe_pairs
+from gnnserve_worker.tasks.score_links.description import EMBEDDINGS, OUTPUTS, describe_pairs
 from gnnserve_worker.tasks.score_links.ends import PairEnds
 from gnnserve_worker.tasks.score_links.folding import Folder
 from gnnserve_worker.tasks.score_links.form import FORM
 from gnnserve_worker.tasks.score_links.links import ServedLinks, served_links
+from gnnserve_worker.tasks.score_links.nodes import EndNodes
 from gnnserve_worker.tasks.score_links.pairs import PairForm, check_pair_count, form_pairs, told_of_pair
 from gnnserve_worker.tasks.score_links.published import PublishedLinks, link_parts
 from gnnserve_worker.tasks.score_links.recommending import BestPairs, BestPairsOfTypes
 from gnnserve_worker.tasks.score_links.served_labels import LinkLabels, NoNodeLabels
 from gnnserve_worker.tasks.score_links.tensors import PairTensors
-from gnnserve_worker.tasks.served import AskedItems, ExplainedScores, ScoredNodes
+from gnnserve_worker.tasks.served import AskedItems, ScoredNodes, TaskItems
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.INTEGERS: decoding.decoder(PairsRequest[int]),
@@ -55,6 +59,28 @@ _PAIRS = IdList(b'"pairs"', (b",", b"]]"), (b",", b"]]"))
 
 
 @dataclass(frozen=True, slots=True)
+class PairScore:
+    """Score of a pair as it is explained (`ExplainedScores`): by the probability of a link."""
+
+    links: ServedLinks
+    outputs: tuple[str, ...] = (EMBEDDINGS,)
+
+    def column_of(self, answers: Sequence[ScoredNodes]) -> int:
+        return 0
+
+    def probability(self, answers: Sequence[ScoredNodes], column: int) -> float:
+        return float(self.links.probabilities(answers[0].variant, self._score(answers))[0])
+
+    def told(self, answers: Sequence[ScoredNodes], column: int) -> Mapping[str, Any]:
+        return {"score": float(self._score(answers)[0])}
+
+    def _score(self, answers: Sequence[ScoredNodes]) -> np.ndarray:
+        """float32 [1]"""
+        first, second = (answer.scores for answer in answers)
+        return self.links.decoder.score(first, second)
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreLinks:
     graph: ServedGraph
     provenance: Provenance
@@ -62,6 +88,7 @@ class ScoreLinks:
     ends: PairEnds
     live_labels: LinkLabels
     recommending: BestPairs
+    nodes: EndNodes
     decoder: msgspec.json.Decoder[Any]
     form: BodyForm = FORM
     id_list: IdList = _PAIRS
@@ -72,22 +99,28 @@ class ScoreLinks:
     classes: Classes = ()
     """What the graph has beside links, which nothing here answers."""
     multi_label: bool = False
-    numbers_per_node: int = 0
-    """A pair has a number or two."""
     labels: NoNodeLabels = field(default_factory=NoNodeLabels)
     tensors: PairTensors = field(init=False)
 
     def __post_init__(self) -> None:
         # It does not refer to the task: a revision that is let go is gone at once, with its mapped files.
-        object.__setattr__(self, "tensors", PairTensors(partial(_outputs, self.links)))
+        ids = Datatype.BYTES if self.graph.naming.are_texts else Datatype.INT64
+        object.__setattr__(self, "tensors", PairTensors(partial(_outputs, self.links), self.nodes, ids))
 
     # Asking
+
+    def items_for(self, outputs: Sequence[str]) -> TaskItems:
+        return self.nodes if EMBEDDINGS in outputs else self
 
     def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
         if not request.outputs:
             raise RequestError(
                 ErrorCode.INVALID_VALUE, "return", "the list is empty", f"name at least one of {', '.join(OUTPUTS)}"
             )
+        if request.nodes is not UNSET:
+            raise self.wrong_task("nodes")
+        if request.pairs is UNSET:
+            raise RequestError(ErrorCode.MISSING_FIELD, "pairs", "it is missing", FORM.remedies["pairs"])
         check_pair_count(len(request.pairs), max_nodes)
         return tuple(chain.from_iterable(request.pairs))
 
@@ -111,30 +144,42 @@ class ScoreLinks:
 
     def wrong_task(self, where: str) -> RequestError:
         return RequestError(
-            ErrorCode.WRONG_TASK, where, "this service scores pairs of nodes, and does not classify nodes",
-            f"send {self.example()}, or ask a service without task.links",
+            ErrorCode.WRONG_TASK, where,
+            "this service scores pairs of nodes, and does not classify nodes, of which it gives embeddings alone",
+            f"send {self.example()} or {self.ends.example_nodes()}, or ask a service without task.links",
         )  # fmt: skip
 
     def most_lists(self, max_nodes: int) -> int:
         return max_nodes // 2
 
     def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
-        """All outputs can be given."""
+        items = self.items_for(outputs)
+        if items is not self:
+            items.check_outputs(outputs, fields)
 
     def check_array(self, output: str) -> None:
         """All outputs are arrays."""
 
     # Answering
 
+    @property
+    def numbers_per_node(self) -> int:
+        return self.links.manifest.dimensions
+
     def is_large(self, question: AskedItems, most_numbers: int) -> bool:
-        return False
+        return question.form is None and len(question.nodes) * self.numbers_per_node > most_numbers
 
     def as_json(self, answer: ScoredNodes, question: AskedItems) -> bytes:
         return b"".join(self.json_blocks(answer, question))
 
     def json_blocks(self, answer: ScoredNodes, question: AskedItems) -> Iterator[bytes]:
         for name, one in _outputs(self.links, answer, question).items():
-            yield b"%b%b," % (_MEMBERS[name], orjson.dumps(one, option=ARRAYS))
+            if one.ndim == 1:
+                yield b"%b%b," % (_MEMBERS[name], orjson.dumps(one, option=ARRAYS))
+            else:
+                yield b"%b[" % _MEMBERS[name]
+                yield from encode_rows(one)
+                yield b"],"
 
     def array(self, answer: ScoredNodes, question: AskedItems) -> np.ndarray:
         return _outputs(self.links, answer, question)[question.outputs[0]].astype("<f4", copy=False)
@@ -158,8 +203,11 @@ class ScoreLinks:
 
     # Recommending and explaining
 
-    def explained(self, node: int) -> ExplainedScores | str:
-        return "pairs of nodes are scored here, and a node alone has no answer"
+    def explained(self, nodes: Sequence[int]) -> PairScore | str:
+        if len(nodes) == 1:
+            return "pairs of nodes are scored here, and a node alone has no answer: name a pair"
+        self.ends.check(np.array(nodes, np.int64), None, "pair[{}]".format)
+        return PairScore(self.links)
 
     # Cascades and canary
 
@@ -172,8 +220,10 @@ class ScoreLinks:
 
 
 def _outputs(links: ServedLinks, answer: ScoredNodes, question: AskedItems) -> dict[str, np.ndarray]:
-    """The arrays that are asked for, float32 [pairs] each, C-contiguous."""
+    """The arrays that are asked for, float32 [pairs] each, or [nodes, dimensions], C-contiguous."""
     outputs, form = question.outputs, question.form
+    if form is None:
+        return {EMBEDDINGS: np.ascontiguousarray(answer.scores)}
     scores = links.score_by(answer.variant, answer.scores, form.first, form.second)
     made = {"scores": scores}
     if "probabilities" in outputs:
@@ -195,6 +245,7 @@ def _open(parts: TaskParts) -> ScoreLinks:
         ends=ends,
         live_labels=LinkLabels(parts.graph, links, standing, ends),
         recommending=_recommending(parts, links, standing, is_folded=is_folded),
+        nodes=EndNodes(ends, links.manifest.dimensions, missing_embeddings(parts.manifest)),
         decoder=_DECODERS[parts.graph.naming.form],
         classes=parts.classes,
         multi_label=parts.multi_label,

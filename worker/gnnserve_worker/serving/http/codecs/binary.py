@@ -55,11 +55,12 @@ class BinaryCodec:
                 f"{len(body):,} bytes are no whole number of node ids, which have {ID_BYTES} bytes each",
                 "send int64, little-endian",
             )
-        revision.task.check_count(len(body) // ID_BYTES, max_nodes)
+        items = revision.task.items_for(outputs)
+        items.check_count(len(body) // ID_BYTES, max_nodes)
         nodes = np.frombuffer(body, "<i8")
         if sys.byteorder == "big":
             nodes = nodes.astype(np.int64)
-        return Ask(revision.task, nodes, outputs, may_bring=False)
+        return Ask(items, nodes, outputs, may_bring=False)
 
     def encode_answer(
         self,

@@ -43,6 +43,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
 )
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.requests import Answer, Ask, EncodedAnswer, Question
+from gnnserve_worker.tasks.served import TaskItems
 
 COUNTS = struct.Struct("<4q")
 
@@ -73,8 +74,9 @@ class BinaryOverlayCodec:
         check_integer_ids(revision)
         if _brings_nothing(body):
             return _PLAIN.decode(body[COUNTS.size :], query, revision, max_nodes, limits)
-        arrange = partial(_arrange, body, revision, max_nodes, limits)
-        return Ask(revision.task, (), read_outputs(query, revision), arrange=arrange)
+        outputs = read_outputs(query, revision)
+        items = revision.task.items_for(outputs)
+        return Ask(items, (), outputs, arrange=partial(_arrange, body, items, revision, max_nodes, limits))
 
     def encode_answer(
         self,
@@ -112,13 +114,13 @@ def _brings_nothing(body: bytes) -> bool:
 
 
 def _arrange(
-    body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
+    body: bytes, items: TaskItems, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
 ) -> tuple[Overlay, np.ndarray]:
     overlays = revision.compute.overlays.arrays(limits)
     counts = _read_counts(body)
     text, start = _read_parts(body) if overlays.form.names_types else (b"", COUNTS.size)
     if start + ID_BYTES * counts.ids <= len(body):  # otherwise it may be something else, and its counts mean nothing
-        revision.task.check_count(counts.asked, max_nodes)
+        items.check_count(counts.asked, max_nodes)
         overlays.check(counts, limits)
     parts = overlays.read_parts(text, counts)
     features = overlays.features_in(parts)

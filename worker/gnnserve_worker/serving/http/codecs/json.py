@@ -94,13 +94,14 @@ class JsonCodec:
             raise _refused(error, body, revision) from None
         given = given_in(request)
         wishes = NO_WISHES if given == NOTHING_GIVEN else wishes_of_body(given)
-        ids, overlay = task.ids_of(request, max_nodes), request.overlay
+        items, overlay = task.items_for(request.outputs), request.overlay
+        ids = items.ids_of(request, max_nodes)
         arrange: Arrange | None = None
         if overlay is not None and not brings_nothing(overlay):
             arrange = partial(revision.compute.overlays.arrange, ids, overlay, limits)
             if len(body) > LARGE_BYTES:
                 arrange = without_collection()(arrange)
-        return Ask(task, ids, request.outputs, wishes, arrange=arrange)
+        return Ask(items, ids, request.outputs, wishes, arrange=arrange)
 
     def encode_answer(
         self,

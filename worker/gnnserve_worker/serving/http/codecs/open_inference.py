@@ -138,7 +138,7 @@ class OpenInferenceCodec:
             return known.body
         asked = self.asked_of(revision)
         read = read_infer_body(body, self.json_bytes, self.name, self.version, asked, revision, max_nodes, limits)
-        tensors = revision.task.tensors
+        tensors = asked.items_for(read.outputs).tensors
         seeds = read.tensors[tensors.items].shape[0] * tensors.item_ids or 1
         self._known = KnownJson(body[: self.json_bytes], len(body), seeds, facts, read)
         return read
@@ -152,7 +152,7 @@ class OpenInferenceCodec:
         *,
         in_pieces: bool,
     ) -> EncodedAnswer:
-        are_binary, tensors = question.answer_form.are_binary, revision.task.tensors
+        are_binary, tensors = question.answer_form.are_binary, revision.task.items_for(question.outputs).tensors
         if not any(are_binary):
             pieces = self._pieces(answer, question, revision, is_in_time, [], tensors)
             return EncodedAnswer(JSON_HEAD, b"", pieces) if in_pieces else EncodedAnswer(JSON_HEAD, b"".join(pieces))

@@ -21,12 +21,13 @@ from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, cut, shown_value, wishes_of_body
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
-from gnnserve_worker.serving.http.codecs.large_json import may_have_field
+from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, check_values, may_have_field
 from gnnserve_worker.serving.http.codecs.recommending.asked import COUNT_REMEDY, NodeSearch, ask_of, check_count
 from gnnserve_worker.serving.http.codecs.recommending.filters import (
     FILTER_ENTRIES,
     FILTER_MEMBERS,
     FILTER_REMEDIES,
+    check_size,
     read_filter,
 )
 from gnnserve_worker.serving.http.codecs.recommending.found import recommend
@@ -82,6 +83,10 @@ class RecommendCodec:
         return may_have_field(body, b"overlay")
 
     def decode(self, body: bytes, query: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> Ask:
+        if not self.may_have_overlay(body):
+            check_size(body)
+        elif len(body) > LARGE_BYTES:
+            check_values(body, revision, max_nodes, limits, may_bring=True)
         request: RecommendRequest[Any] = decode_body(_DECODERS[revision.graph.naming.form], body, revision, _FORM)
         check_count(request.count, "count")
         wishes = wishes_of_body((request.objective, request.strict, request.seed, None, request.min_offset, None, None))

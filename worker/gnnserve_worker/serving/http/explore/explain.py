@@ -1,13 +1,14 @@
-"""`POST /v1/explain`: the influence of single edges on a node's answer, by occlusion.
+"""`POST /v1/explain`: the influence of single edges on an answer about a node, or about a pair of them, by occlusion.
 
-The node is asked as a new one of an overlay: as it is stored and with all of its neighbours, then with one of them left
+A node is asked as a new one of an overlay: as it is stored and with all of its neighbours, then with one of them left
 out in turn. So nothing but the edge differs between two answers, and the engine computes them as it does every
 prediction, with the draws of one seed. Where a node has more neighbours than the variant draws, an edge counts as far
-as it is drawn. Of a node that has no answer, its neighbours are told alone.
+as it is drawn. Of a pair each node is computed by itself, and the score is made of both. Of a node that has no answer,
+its neighbours are told alone.
 
-What is explained is a node, the nodes that it reads, and the same node without one of them (`ExplainedNode`). Nodes of
-any type may be looked at, so that people find their way from one to the next; only those that the task answers about
-are explained.
+What is explained is one node or two, the nodes that each reads, and the same node without one of them
+(`ExplainedNode`). Nodes of any type may be looked at, so that people find their way from one to the next; only those
+that the task answers about are explained.
 """
 
 from __future__ import annotations
@@ -38,51 +39,67 @@ from gnnserve_worker.tasks.served import ExplainedScores
 
 
 @dataclass(frozen=True, slots=True)
-class NodeExplanation:
-    """A node that can be asked about with other lists."""
-
-    scores: ExplainedScores
-    stand_in: StandIn
-
-
-@dataclass(frozen=True, slots=True)
 class ExplainedNode:
     """A node of the graph."""
 
     node: int
     """Its number."""
     lists: tuple[ReadList, ...]
-    explained: NodeExplanation | str
-    """A text: why it cannot be asked about."""
 
     @property
     def degree(self) -> int:
         return sum(len(one.neighbours) for one in self.lists)
 
 
-def subject_of(request: ExplainRequest[Any], revision: ServedRevision) -> ExplainedNode:
-    """Raises RequestError: there is no such node."""
-    node = revision.graph.naming.find_any(request.node, "node")
-    return ExplainedNode(node, revision.graph.lists.of(node), _explained(node, revision))
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An answer about nodes that can be asked about with other lists."""
+
+    scores: ExplainedScores
+    stand_ins: tuple[StandIn, ...]
+    """One for each of the nodes."""
 
 
-def _explained(node: int, revision: ServedRevision) -> NodeExplanation | str:
-    scores = revision.task.explained(node)
+def nodes_of(request: ExplainRequest[Any], revision: ServedRevision) -> tuple[ExplainedNode, ...]:
+    """The node, or both of the pair, that a request names. Raises RequestError: there is no such node."""
+    named: dict[str, Any] = {} if request.node is UNSET else {"node": request.node}
+    if request.pair is not UNSET:
+        if named:
+            raise RequestError(ErrorCode.INVALID_VALUE, "pair", "node is given too", "give one of them")
+        named = {f"pair[{place}]": id_ for place, id_ in enumerate(request.pair)}
+    if not named:
+        raise RequestError(
+            ErrorCode.MISSING_FIELD, "node", "it is missing, and so is pair",
+            f'{_FORM.body_remedy(revision)}, or where links are scored {{"pair": [first, second]}}',
+        )  # fmt: skip
+    numbers = [revision.graph.naming.find_any(id_, where) for where, id_ in named.items()]
+    return tuple(ExplainedNode(node, revision.graph.lists.of(node)) for node in numbers)
+
+
+def explanation_of(nodes: Sequence[ExplainedNode], revision: ServedRevision) -> Explanation | str:
+    """A text: why there is none. Raises RequestError: nodes are no items of the task, by their number or types."""
+    scores = revision.task.explained([one.node for one in nodes])
     if isinstance(scores, str):
         return scores
-    stand_in = revision.compute.overlays.stand_in(node)
-    return stand_in if isinstance(stand_in, str) else NodeExplanation(scores, stand_in)
+    stand_ins = list[StandIn]()
+    for one in nodes:
+        stand_in = revision.compute.overlays.stand_in(one.node)
+        if isinstance(stand_in, str):
+            return stand_in
+        stand_ins.append(stand_in)
+    return Explanation(scores, tuple(stand_ins))
 
 
 _SEED = 0
 _ENTRIES_AT_ONCE = 100_000
 """Entries of the lists that are arranged in one go, while the event loop does nothing else."""
 _FORM = BodyForm(
-    {"": ("node", "count", "variant")},
-    frozenset({"node"}),
+    {"": ("node", "pair", "count", "variant")},
+    frozenset({"node", "pair[]"}),
     {
         "count": f"give a number from 1 to {MOST_EXPLAINED}",
         "variant": "give the name of a variant, or leave it out",
+        "pair": "give the ids of two nodes: [first, second]",
     },
     lambda revision: f'{{"node": {", ".join(map(shown_value, revision.graph.naming.shown(0, 1)))}}}',
 )
@@ -99,6 +116,8 @@ _Lists = Sequence[np.ndarray]
 class _Edge(NamedTuple):
     """An edge that is left out."""
 
+    end: int
+    """The place of the node that reads it."""
     place: int
     """The place of its list in `ExplainedNode.lists`."""
     neighbour: int
@@ -107,9 +126,8 @@ class _Edge(NamedTuple):
 class _Influences(NamedTuple):
     """Nodes and edges that a variant's answer rests on."""
 
-    column: int
-    """The column of the class that it gives the highest score for."""
-    probability: float
+    told: Mapping[str, Any]
+    """Members of the answer about what is explained."""
     of_edges: list[float]
 
 
@@ -117,61 +135,69 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
     """The answer, or what became of the predictions that it is made of. Raises RequestError."""
     revision = lane.revision
     request = _read(body, revision)
-    subject = subject_of(request, revision)
-    explained = subject.explained
-    edges = list(islice(_in_turns(subject), request.count))
+    nodes = nodes_of(request, revision)
+    explained = explanation_of(nodes, revision)
+    edges = list(islice(_in_turns(nodes), request.count))
     if isinstance(explained, str):
         untold: list[float | UnsetType] = [UNSET] * len(edges)
-        return _answer(subject, _neighbours(subject, edges, untold, revision), revision, unexplained=explained)
-    variant = _variant_of(request, revision)
-    found = await _influences(model, lane, variant, subject, explained, edges)
+        return _answer(nodes, _neighbours(nodes, edges, untold, revision), revision, unexplained=explained)
+    variant = _variant_of(request, explained.scores.outputs, revision)
+    found = await _influences(model, lane, variant, nodes, explained, edges)
     if not isinstance(found, _Influences):
         return found
     order = sorted(range(len(edges)), key=lambda place: -abs(found.of_edges[place]))
     neighbours = _neighbours(
-        subject, [edges[place] for place in order], [found.of_edges[place] for place in order], revision
+        nodes, [edges[place] for place in order], [found.of_edges[place] for place in order], revision
     )
-    return _answer(
-        subject, neighbours, revision, class_=explained.scores.class_of(found.column), probability=found.probability,
-        variant=variant,
-    )  # fmt: skip
+    return _answer(nodes, neighbours, revision, variant=variant, **found.told)
 
 
-def _in_turns(subject: ExplainedNode) -> Iterator[_Edge]:
-    """The edges of the lists, each once: the first of each list, then the second of each."""
-    distinct = [np.unique(one.neighbours).tolist() for one in subject.lists]
+def _in_turns(nodes: Sequence[ExplainedNode]) -> Iterator[_Edge]:
+    """The edges of all lists, each once: the first of each list, then the second of each."""
+    lists = [(end, place, listed) for end, node in enumerate(nodes) for place, listed in enumerate(node.lists)]
+    distinct = [np.unique(listed.neighbours).tolist() for _, _, listed in lists]
     for round_ in zip_longest(*distinct):
-        yield from (_Edge(place, neighbour) for place, neighbour in enumerate(round_) if neighbour is not None)
+        yield from (
+            _Edge(end, place, neighbour)
+            for (end, place, _), neighbour in zip(lists, round_, strict=True)
+            if neighbour is not None
+        )
 
 
 async def _influences(
     model: ServedModel,
     lane: Lane,
     variant: str,
-    subject: ExplainedNode,
-    explained: NodeExplanation,
+    nodes: Sequence[ExplainedNode],
+    explained: Explanation,
     edges: Sequence[_Edge],
 ) -> _Influences | Outcome:
-    revision, lists = lane.revision, [one.neighbours for one in subject.lists]
-    whole = await _ask(model, lane, variant, explained, lists)
-    if not isinstance(whole, Answer):
-        return whole
-    column = explained.scores.column_of(whole)
-    at_once, parts = max(1, _ENTRIES_AT_ONCE // max(1, subject.degree)), list[Outcome]()
+    revision, scores = lane.revision, explained.scores
+    lists = [[one.neighbours for one in node.lists] for node in nodes]
+
+    async def ask(end: int, read: _Lists) -> Outcome:
+        return await _ask(model, lane, variant, explained.stand_ins[end], scores.outputs, read)
+
+    whole = list[Answer]()
+    for outcome in await asyncio.gather(*(ask(end, read) for end, read in enumerate(lists))):
+        if not isinstance(outcome, Answer):
+            return outcome
+        whole.append(outcome)
+    column = scores.column_of(whole)
+    at_once, parts = max(1, _ENTRIES_AT_ONCE // max(1, *(one.degree for one in nodes))), list[Outcome]()
     for start in range(0, len(edges), at_once):
         # Settings may have changed meanwhile; another revision may not.
         if (present := model.lane) is not None and present.revision is revision:
             lane = present
-        asked = (
-            _ask(model, lane, variant, explained, _left_out(lists, edge)) for edge in edges[start : start + at_once]
-        )
+        asked = (ask(edge.end, _left_out(lists[edge.end], edge)) for edge in edges[start : start + at_once])
         parts += await asyncio.gather(*asked)
-    probability, found = explained.scores.probability(whole, column), []
-    for part in parts:
+    probability, found = scores.probability(whole, column), list[float]()
+    for edge, part in zip(edges, parts, strict=True):
         if not isinstance(part, Answer):
             return part
-        found.append(probability - explained.scores.probability(part, column))
-    return _Influences(column, probability, found)
+        without = [part if end == edge.end else one for end, one in enumerate(whole)]
+        found.append(probability - scores.probability(without, column))
+    return _Influences({"probability": probability, **scores.told(whole, column)}, found)
 
 
 def _left_out(lists: _Lists, edge: _Edge) -> _Lists:
@@ -179,43 +205,51 @@ def _left_out(lists: _Lists, edge: _Edge) -> _Lists:
 
 
 def _neighbours(
-    subject: ExplainedNode, edges: Sequence[_Edge], influences: Sequence[float | UnsetType], revision: ServedRevision
+    nodes: Sequence[ExplainedNode],
+    edges: Sequence[_Edge],
+    influences: Sequence[float | UnsetType],
+    revision: ServedRevision,
 ) -> tuple[Neighbour, ...]:
     """Those that have not left meanwhile."""
     labels, naming = revision.task.labels, revision.graph.naming
+    readers: list[Any] = [naming.shown_any(one.node) if len(nodes) > 1 else UNSET for one in nodes]
     return tuple(
-        Neighbour(shown, influence, labels.of_node(edge.neighbour), subject.lists[edge.place].name)
+        Neighbour(
+            shown, influence, labels.of_node(edge.neighbour), nodes[edge.end].lists[edge.place].name, readers[edge.end]
+        )
         for edge, influence in zip(edges, influences, strict=True)
         if (shown := naming.shown_any(edge.neighbour)) is not None
     )
 
 
 def _answer(
-    subject: ExplainedNode, neighbours: tuple[Neighbour, ...], revision: ServedRevision, **found: Any
+    nodes: Sequence[ExplainedNode], neighbours: tuple[Neighbour, ...], revision: ServedRevision, **found: Any
 ) -> ExplainAnswer:
-    shown: Any = revision.graph.naming.shown_any(subject.node)
+    shown: list[Any] = [revision.graph.naming.shown_any(one.node) for one in nodes]
+    of_one = {"node": shown[0], "label": revision.task.labels.of_node(nodes[0].node)}
     return ExplainAnswer(
-        node=shown,
-        label=revision.task.labels.of_node(subject.node),
-        degree=subject.degree,
+        degree=sum(one.degree for one in nodes),
         neighbours=neighbours,
         revision=revision.manifest.revision,
-        is_asked_about=subject.node < revision.graph.nodes,
-        relations=revision.graph.lists.relations_of(subject.lists),
+        is_asked_about=all(one.node < revision.graph.nodes for one in nodes),
+        relations=revision.graph.lists.relations_of([listed for one in nodes for listed in one.lists]),
+        **(of_one if len(nodes) == 1 else {"pair": tuple(shown)}),
         **found,
     )
 
 
-async def _ask(model: ServedModel, lane: Lane, variant: str, explained: NodeExplanation, lists: _Lists) -> Outcome:
-    """The outcome about the node where it reads these nodes."""
-    overlay, seeds = explained.stand_in(lists)
+async def _ask(
+    model: ServedModel, lane: Lane, variant: str, stand_in: StandIn, outputs: tuple[str, ...], lists: _Lists
+) -> Outcome:
+    """The outcome about a node where it reads these nodes."""
+    overlay, seeds = stand_in(lists)
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def deliver(given: Outcome) -> None:
         if not outcome.done():
             outcome.set_result(given)
 
-    question = Question(lane, seeds, (), Wishes(seed=_SEED, variant=variant), overlay)
+    question = Question(lane, seeds, outputs, Wishes(seed=_SEED, variant=variant), overlay)
     pending = model.submit(question, monotonic_ms(), deliver)
     if isinstance(pending, Refusal):
         return pending
@@ -234,9 +268,9 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
     return request
 
 
-def _variant_of(request: ExplainRequest[Any], revision: ServedRevision) -> str:
+def _variant_of(request: ExplainRequest[Any], outputs: tuple[str, ...], revision: ServedRevision) -> str:
     if request.variant is not None:
-        return check_variant(request.variant, (), True, revision, "variant")
-    needed = replace(revision.changes.needed, overlay=True)
+        return check_variant(request.variant, outputs, True, revision, "variant")
+    needed = replace(revision.changes.needed, overlay=True, embeddings="embeddings" in outputs)
     able = [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
     return max(able, key=lambda each: each.validation_accuracy).name

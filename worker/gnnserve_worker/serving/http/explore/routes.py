@@ -48,7 +48,8 @@ def add_explore(
         openapi_extra={"requestBody": {"required": True, "content": json_content(ExplainRequest)}},
     )
     async def post_explain(request: Request) -> Response:
-        """Neighbours of a node by their influence on its answer: each edge is left out in turn."""
+        """Neighbours of a node, or of both of a pair, by their influence on its answer: each edge is left out in
+        turn."""
         try:
             body = await read_body(request.scope, request.receive)
             lane = model.lane

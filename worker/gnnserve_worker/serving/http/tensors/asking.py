@@ -42,15 +42,15 @@ def to_ask(
     limits: OverlayLimits,
 ) -> Ask:
     """What the request asks, with its elements. Raises RequestError."""
-    task, tensors = revision.task, read.tensors
-    items = task.tensors.items
-    task.tensors.check_count(tensors[items].shape[0], max_nodes)
+    items, tensors = revision.task.items_for(read.outputs), read.tensors
+    name = items.tensors.items
+    items.tensors.check_count(tensors[name].shape[0], max_nodes)
     if len(tensors) > 1:
-        arrange = arrange_of(tensors, items, read_elements, revision, limits)
+        arrange = arrange_of(tensors, name, read_elements, revision, limits)
         if arrange is not None:
-            return Ask(task, (), read.outputs, read.wishes, IN_PARAMETERS, arrange, read.form)
-    ids = read_elements(tensors[items])
-    return Ask(task, ids, read.outputs, read.wishes, IN_PARAMETERS, answer_form=read.form)
+            return Ask(items, (), read.outputs, read.wishes, IN_PARAMETERS, arrange, read.form)
+    ids = read_elements(tensors[name])
+    return Ask(items, ids, read.outputs, read.wishes, IN_PARAMETERS, answer_form=read.form)
 
 
 def arrange_of(

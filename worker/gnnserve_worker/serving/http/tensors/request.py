@@ -139,7 +139,7 @@ def read_request(
     outputs, are_binary = _read_outputs(
         request.outputs or (), asked, all_binary=as_bytes if all_binary is None else all_binary
     )
-    tensors = _read_inputs(request.inputs, enclosed, asked, revision, limits)
+    tensors = _read_inputs(request.inputs, enclosed, asked.items_for(outputs), revision, limits)
     return InferBody(tensors, outputs, wishes, AnswerForm(request.id, are_binary), own)
 
 
@@ -218,7 +218,7 @@ def _read_inputs(
         name, kind = tensor.name, given_kind(tensor.name, tensor.datatype, asked, revision)
         if kind is None and name.startswith(OVERLAY):
             revision.compute.overlays.check(limits)
-        if kind is None and name in asked.fields_of_others:
+        if name in asked.fields_of_others:
             raise asked.wrong_task(f"inputs[{index}].name")
         if kind is None:
             known = ", ".join(input_kinds(asked, revision))

@@ -20,8 +20,11 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.columns import IndexColumns
 from gnnserve_worker.nearest.conditions import passing, why_none_passes
 from gnnserve_worker.nearest.revision_index import RevisionIndex
+from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, has_more_values
 
 _OPERATORS = tuple(one.encode_name for one in msgspec.structs.fields(ColumnCondition))
+_MOST_VALUES = 262_144
+"""Numbers and ids of a filter: as many are read and compared within tens of milliseconds, while others wait."""
 _MOST_NAMED = 20
 """Columns that a message names."""
 FILTER_MEMBERS = {"filter[...]": _OPERATORS}
@@ -72,6 +75,10 @@ def read_filter(given: Mapping[str, Any] | None, naming: NodeNaming) -> NodeFilt
     if given is None:
         return None
     lists = {name: value for name, value in given.items() if not isinstance(value, ColumnCondition)}
+    columns = {name: value for name, value in given.items() if isinstance(value, ColumnCondition)}
+    for where, listed in (*lists.items(), *((f"{cut(name)}.oneOf", one.one_of) for name, one in columns.items())):
+        if listed is not None and len(listed) > _MOST_VALUES:
+            raise _too_many(f"filter.{where}", len(listed))
     labels, nodes = lists.pop("labels", None), lists.pop("nodes", None)
     if lists:
         name = next(iter(lists))
@@ -82,7 +89,6 @@ def read_filter(given: Mapping[str, Any] | None, naming: NodeNaming) -> NodeFilt
     _check_kinds(labels, (int, str), "filter.labels", "give a label, as the graph's source has it")
     ids = "texts" if naming.are_texts else "integers"
     _check_kinds(nodes, _KINDS[naming.form], "filter.nodes", f"node ids of this graph are {ids}")
-    columns = {name: value for name, value in given.items() if isinstance(value, ColumnCondition)}
     for name, condition in columns.items():
         if why := why_none_passes(condition):
             remedy = f"give one or several of {', '.join(_OPERATORS)}, which a number can meet together"
@@ -90,10 +96,30 @@ def read_filter(given: Mapping[str, Any] | None, naming: NodeNaming) -> NodeFilt
     return NodeFilter(labels, nodes, columns)
 
 
+def check_size(body: bytes) -> None:
+    """Refuse a body whose filter has more values than any may have, without decoding it. Raises RequestError."""
+    if len(body) > LARGE_BYTES and has_more_values(body, 2 * _MOST_VALUES):
+        raise _too_many("filter", 2 * _MOST_VALUES, "more than ")
+
+
+def _too_many(where: str, count: int, over: str = "") -> RequestError:
+    return RequestError(
+        ErrorCode.INVALID_VALUE, where, f"{over}{count:,} values, where {_MOST_VALUES:,} may be",
+        "split the list over several requests, or give a range: between, atLeast, atMost",
+    )  # fmt: skip
+
+
 def read_filter_text(text: str, revision: ServedRevision) -> dict[str, Any]:
     """A filter that stands as JSON in a text. Raises RequestError."""
     body = b'{"filter":%b}' % text.encode()
-    filtered: _FilterBody = decode_body(_filtered, body, revision, _TEXT_FORM)
+    check_size(body)
+    try:
+        filtered: _FilterBody = decode_body(_filtered, body, revision, _TEXT_FORM)
+    except RequestError as error:
+        if error.code is not ErrorCode.INVALID_JSON:
+            raise
+        problem = f"not JSON: {shown_value(text)}"
+        raise RequestError(error.code, "filter", problem, FILTER_REMEDIES["filter"]) from None
     return filtered.filter
 
 

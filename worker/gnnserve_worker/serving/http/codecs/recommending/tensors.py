@@ -88,6 +88,9 @@ class RecommendModel:
     def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
         """All outputs can be given."""
 
+    def items_for(self, outputs: Sequence[str]) -> RecommendModel:
+        return self
+
     def wrong_task(self, where: str) -> RequestError:
         return self._revision.task.wrong_task(where)
 
