@@ -4,8 +4,9 @@ much memory?
 On an API server without nodes (etcd, kube-apiserver, kube-controller-manager), with the operator as a process that has
 the rights and the settings of the chart, but for a resync twice as often. A stand-in for the nodes ends Jobs and
 answers as workers. Services run, are suspended, are suspended before their first revision, are scaled to zero, or have
-failed (`fleet_states.py`). What the operator asks of the API server is counted by the API server's own audit log,
-watches included; a read of one object is counted for the state of its service.
+failed (`fleet_states.py`). Beside them services come where a quota allows no pod (`fleet_quota.py`). What the operator
+asks of the API server is counted by the API server's own audit log, watches included; a read of one object is counted
+for the state of its service.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.cluster.harness.session import running_api_server
 from tests.support.kubernetes.helm import render
 
 from benchmarks.clusters.fleet_process import RELEASE, SYSTEM_NAMESPACE, Audit, Operator, writes_in
+from benchmarks.clusters.fleet_quota import measure_quota
 from benchmarks.clusters.fleet_services import NAMESPACES, Fleet
 from benchmarks.clusters.fleet_states import FAILED, STATES, state_by_name
 from benchmarks.clusters.kubernetes_api import KubernetesApi
@@ -41,6 +43,8 @@ _TRIES, _OF_RESYNC = 8, 0.8
 QUIET_S = 5.0
 """Seconds without a write after which everything has settled."""
 WANTED_RSS_MB = 200
+WANTED_QUOTED_S = 3.0
+"""Seconds from the creation of a service."""
 WANTED_CALLS_A_MINUTE = 75
 """Calls a minute of an operator whose services rest, as docs/operator.md promises them, and a tenth for lists and
 renewals at the edges of what was measured."""
@@ -91,6 +95,7 @@ def measure(fleet: Fleet, operator: Operator, audit: Audit, extent: Extent) -> d
         grown[str(size)] = watched(operator, audit, grow, fleet.is_as_declared, extent)
         idle[str(size)] = measure_idle(operator, audit, extent, size)
     labelled = measure_labels(operator, audit, fleet, extent)
+    quota = measure_quota(fleet.api)
     changed = watched(operator, audit, fleet.change, fleet.is_as_declared, extent)
     restarted = measure_restart(operator, audit, extent)
     deleted = watched(operator, audit, fleet.delete, fleet.is_gone, extent)
@@ -101,6 +106,7 @@ def measure(fleet: Fleet, operator: Operator, audit: Audit, extent: Extent) -> d
         "grow": grown,
         "idle": idle,
         "labels": labelled,
+        **quota,
         "change": changed,
         "restart": restarted,
         "delete": deleted,
@@ -136,6 +142,10 @@ def verdicts_of(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     verdicts[f"memory of the operator, {largest} services, at most, MB"] = _at_most(
         WANTED_RSS_MB, found["memory_peak_mb"]
     )
+    if "quota" in found:  # runs of before had none
+        verdicts["a quota's refusal of a Job's pod, quoted by its service after, at most, s"] = _at_most(
+            WANTED_QUOTED_S, max(found["quota"]["told_after_s"])
+        )
     return verdicts
 
 
@@ -320,6 +330,9 @@ def show(result: Mapping[str, Any]) -> None:
         "operator restarted: ready, all looked at", f"{restart['ready_s']:.1f} s, {restart['all_looked_at_s']:.1f} s"
     )  # fmt: skip
     table.add_row("a label or an annotation", f"{labels['processor_ms_per_change']:.2f} ms of a processor")
+    if "quota" in result:
+        told = ", ".join(f"{seconds:.2f}" for seconds in result["quota"]["told_after_s"])
+        table.add_row("a quota's refusal is quoted after", f"{told} s")
     for size, part in result["idle"].items():
         said = f"{part['processor_share']:.1%} of a core, {part['memory_after_mb']} MB"
         table.add_row(f"{size} services at rest", said)

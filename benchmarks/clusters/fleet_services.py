@@ -13,7 +13,7 @@ from functools import partial
 
 from tests.cluster.harness.client import wait_for
 
-from benchmarks.clusters.fleet_states import State, state_of
+from benchmarks.clusters.fleet_states import state_of
 from benchmarks.clusters.kubernetes_api import MERGE_PATCH, KubernetesApi, Manifest
 from benchmarks.clusters.stand_in_kubelet import until_it_is_gone
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
@@ -125,7 +125,9 @@ class Fleet:
                 done.result()
 
     def _create(self, number: int) -> None:
-        self.api.call("POST", GNNSERVICE.path(namespace_of(number)), _service(number))
+        namespace, state = namespace_of(number), state_of(number)
+        manifest = service(_name(number), namespace, seed=number, fields=state.spec)
+        self.api.call("POST", GNNSERVICE.path(namespace), manifest)
 
     def _patch(self, number: int, patch: Manifest) -> None:
         self.api.call("PATCH", GNNSERVICE.path(namespace_of(number), _name(number)), patch, MERGE_PATCH)
@@ -139,21 +141,22 @@ def _conditions(service: Manifest) -> dict[str, Manifest]:
     return {found["type"]: found for found in (service.get("status") or {}).get("conditions") or ()}
 
 
-def _service(number: int) -> Manifest:
-    """A service as people write it: with comments' worth of settings, and kubectl's annotation of what was applied."""
-    state: State = state_of(number)
+def service(name: str, namespace: str, *, seed: int = 0, fields: Manifest | None = None) -> Manifest:
+    """A service as people write it: with comments' worth of settings, and kubectl's annotation of what was applied.
+    `fields`: of the spec, beside or in place of these."""
+    beside = fields or {}
     worker = {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}}
     manifest = {
         "apiVersion": GNNSERVICE.api_version,
         "kind": GNNSERVICE.name,
-        "metadata": {"name": _name(number), "namespace": namespace_of(number)},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "graph": {"source": {"builtin": "Digits"}},
-            "model": {"hidden": 64, "fanouts": [10, 5], "training": {"seed": number}},
+            "model": {"hidden": 64, "fanouts": [10, 5], "training": {"seed": seed}},
             "variants": {"pruning": {"factors": [1, 2]}, "projection": "Disabled"},
             "objective": {"latencyMs": LATENCY_MS},
-            **state.spec,
-            "worker": {**worker, **state.spec.get("worker", {})},
+            **beside,
+            "worker": {**worker, **beside.get("worker", {})},
         },
     }
     applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(manifest)}

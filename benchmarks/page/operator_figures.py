@@ -46,6 +46,9 @@ def _fleet_actions(found: Any) -> str:
              f"{restart['ready_s']:.1f} / {restart['all_looked_at_s']:.1f}", "", f"{restart['writes']:,}"),
             (f"{labels['changes']:,} labels and annotations of services", f"{labels['acted_s']:.1f}", "",
              f"{labels['writes']:,}"),
+            *((("a quota allows a Job no pod: until its service quotes the API server, worst of "
+                f"{len(found['quota']['told_after_s'])}", f"{max(found['quota']['told_after_s']):.1f}", "", ""),)
+              if "quota" in found else ()),  # runs of before had none
             (f"all {services} are deleted: no child left", *_acted(found["delete"])),
         ),
     )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.clusters.fleet import verdicts_of
 from benchmarks.clusters.fleet_process import Audit, writes_in
@@ -58,5 +60,12 @@ def test_a_read_of_a_service_at_rest_is_a_verdict_that_is_missed() -> None:
         "idle": {"100": idle(), "500": idle(unborn=3)}, "labels": {"reconciles": 0}, "restart": {"writes": 0},
         "memory_peak_mb": 150,
     }  # fmt: skip
-    missed = {name: verdict["measured"] for name, verdict in verdicts_of(found).items() if not verdict["passed"]}
-    assert missed == {"reads about services at rest, in two resyncs": "3 that are suspended before the first revision"}
+    reads = {"reads about services at rest, in two resyncs": "3 that are suspended before the first revision"}
+    assert missed_of(found) == reads
+    quoted = "a quota's refusal of a Job's pod, quoted by its service after, at most, s"
+    assert missed_of(found | {"quota": {"told_after_s": [1.2, 3.5, 2.0]}}) == reads | {quoted: 3.5}
+    assert missed_of(found | {"quota": {"told_after_s": [1.2, 3.0]}}) == reads
+
+
+def missed_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: verdict["measured"] for name, verdict in verdicts_of(found).items() if not verdict["passed"]}

@@ -1,10 +1,9 @@
-"""The examples for KServe and KEDA by these projects' own CRDs, which their Go modules have, asked of an API server
-alone."""
+"""Manifests for KServe, KEDA and Istio by these projects' own CRDs, which their Go modules have, asked of an API server
+alone. Istio's are those of docs/mesh.md."""
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from tests.cluster.harness.binaries import module_folder
 from tests.cluster.harness.client import wait_for
-from tests.cluster.harness.commands import output_of
 from tests.cluster.harness.session import running_api_server
 from tests.support.kubernetes.api_contract import client_of
+from tests.support.pages.pages import code_blocks
 from tests.support.pods.pods import ROOT
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
@@ -29,13 +29,14 @@ class ForeignKind:
 
     module: str
     """Go module with its CRD, and the version."""
-    crd: str
-    """Path of the CRD in the module."""
+    crds: str
+    """Path of the file with its CRD in the module."""
     path: str
     """Path of its objects at the API server."""
 
 
 KSERVE, KEDA = "github.com/kserve/kserve@v0.20.0", "github.com/kedacore/keda/v2@v2.21.0"
+ISTIO = "istio.io/api@v1.32.0"
 KINDS = {
     "InferenceService": ForeignKind(
         KSERVE,
@@ -52,22 +53,48 @@ KINDS = {
         "config/crd/bases/keda.sh_scaledobjects.yaml",
         "/apis/keda.sh/v1alpha1/namespaces/default/scaledobjects",
     ),
+    **{
+        kind: ForeignKind(
+            ISTIO,
+            "kubernetes/customresourcedefinitions.gen.yaml",
+            f"/apis/security.istio.io/v1/namespaces/default/{plural}",
+        )
+        for kind, plural in (
+            ("PeerAuthentication", "peerauthentications"),
+            ("AuthorizationPolicy", "authorizationpolicies"),
+        )
+    },
 }
 FILES = [*sorted((ROOT / "examples/kserve").glob("*.yaml")), ROOT / "examples/autoscaling/keda.yaml"]
-MANIFESTS = {path.name: yaml.safe_load(path.read_text()) for path in FILES}
+MESH = [
+    manifest | {"metadata": {"name": manifest["metadata"]["name"]}}
+    for block in code_blocks((ROOT / "docs/mesh.md").read_text(), "yaml") if "security.istio.io" in block
+    for manifest in yaml.safe_load_all(block)
+]  # fmt: skip
+MANIFESTS = {
+    **{path.name: yaml.safe_load(path.read_text()) for path in FILES},
+    **{f"{number}: {manifest['kind']} of docs/mesh.md": manifest for number, manifest in enumerate(MESH)},
+}
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     with running_api_server(controllers=False) as cluster, client_of(Path(cluster.kubeconfig)) as client:
         client.post("/api/v1/namespaces", json={"metadata": {"name": "default"}})
-        for kind in KINDS.values():
-            told = json.loads(output_of("go", "mod", "download", "-json", kind.module, timeout_s=600))
-            crd = yaml.load(Path(told["Dir"], kind.crd).read_bytes(), yaml.CSafeLoader)
+        for crd in _crds():
             client.post(CRDS, json=crd).raise_for_status()
         paths = [kind.path for kind in KINDS.values()]
         wait_for("their kinds to be served", lambda: all(client.get(path).status_code == 200 for path in paths))
         yield client
+
+
+def _crds() -> Iterator[dict[str, Any]]:
+    """Each once, of the kinds above."""
+    for module, path in {(kind.module, kind.crds): None for kind in KINDS.values()}:
+        text = (module_folder(module) / path).read_bytes()
+        found = [crd for crd in yaml.load_all(text, yaml.CSafeLoader) if crd and crd["spec"]["names"]["kind"] in KINDS]
+        assert found, f"{module} has no CRD in {path}"
+        yield from found
 
 
 def tried(client: httpx.Client, manifest: dict[str, Any]) -> httpx.Response:
@@ -87,6 +114,7 @@ def test_examples_fit_the_schema_of_their_project(client: httpx.Client, name: st
     [
         pytest.param("inference-service.yaml", ("predictor", "model"), "storage_uri", id="KServe"),
         pytest.param("keda.yaml", (), "minReplicas", id="KEDA"),
+        pytest.param("0: PeerAuthentication of docs/mesh.md", ("mtls",), "strict", id="Istio"),
     ],
 )
 def test_a_field_that_the_project_does_not_know_is_refused(
