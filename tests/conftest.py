@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from tests.support import campaigns, missing_data
+from tests.support.processor_time import ProcessorTimes
 
 # Importing what is tested and collecting tests makes millions of objects that stay. Until then there is no garbage to
 # look for, and afterwards they are not looked at any more (`pytest_collection_finish`).
@@ -86,14 +89,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: _RANKS.get(item.path.name, len(LONG)))
 
 
+SPENT = pytest.StashKey[ProcessorTimes]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SPENT] = ProcessorTimes()
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[SPENT].collected()
     gc.freeze()
     gc.enable()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with item.config.stash[SPENT].counting(item.nodeid):
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    spent, sent = session.config.stash[SPENT], getattr(session.config, "workeroutput", None)
+    if sent is not None:
+        sent["processor_times"] = spent.as_sent()
+    elif session.config.getoption("dist", "no") != "no":
+        spent.handed_out()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[SPENT].add(getattr(node, "workeroutput", {}).get("processor_times", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     skipped = terminalreporter.stats.get("skipped", ())
     if (words := missing_data.sentence(str(report.longrepr) for report in skipped)) is not None:
         terminalreporter.section("not tested", yellow=True)
         terminalreporter.write_line(words)
+    # Beside the durations, and as many.
+    if (most := config.getoption("durations")) is not None:
+        terminalreporter.section("processor seconds, by file and by test")
+        for line in config.stash[SPENT].lines(most):
+            terminalreporter.write_line(line)

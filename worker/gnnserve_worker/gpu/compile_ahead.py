@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from gnnserve_api.device import CachePolicy
 from gnnserve_api.files.profile import Compute
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.variants import Storage
+from gnnserve_worker.gpu.absent_driver import use_absent_card
 from gnnserve_worker.gpu.accelerator import RowsToWrite, Runner
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.kernels.bounds import ARCHITECTURES
@@ -47,7 +48,6 @@ _FEATURES: Final = 24
 """Width of made-up features; no kernel of projected tables knows it."""
 _FACTORS: Final = (1, 2, 4, 8)
 _FREE_BYTES: Final = 64 * 2**30
-_WARP: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,35 +131,6 @@ def _warm_up(root: Path, network: Architecture, wanted: KernelTargets) -> None:
 
 def _draws(network: Architecture) -> bool:
     return spec_of(network).aggregator is not Aggregator.NONE
-
-
-def use_absent_card(architecture: int) -> None:
-    """Make Triton compile for a card that is not there, from now on in this process."""
-    from triton.runtime import driver  # noqa: PLC0415  (as late as what looks for a card)
-
-    driver.set_active(_AbsentDriver(architecture))
-
-
-class _AbsentDriver:
-    """A driver with as much of Triton's as its compiler asks for."""
-
-    def __init__(self, architecture: int) -> None:
-        from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-
-        self.target = GPUTarget("cuda", architecture, _WARP)
-        self.utils = self
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return int(self.target.arch)
-
-    def get_current_stream(self, _device: int) -> int:
-        return 0
-
-    def get_device_properties(self, _device: int) -> dict[str, int]:
-        return {"max_shared_mem": 164 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
