@@ -24,8 +24,10 @@ from tests.support.serving.secured_worker import Running, started
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.pods.routing import RoutingTable
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.worker_log import Updates
+from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision
@@ -176,12 +178,8 @@ def test_after_a_kill_amid_changes_both_have_all_that_was_acknowledged(tmp_path:
         document = json.loads(manifest_of(tmp_path))
         document["spec"]["model"]["hidden"] = hidden
         document["spec"]["updates"] = {"log": {"sqlite": {}}}
-        manifest.write_text(yaml.safe_dump(document))
-        subprocess.run(
-            [sys.executable, "-m", "gnnserve_cli", "generate", str(manifest), "--repository", str(repository)],
-            env={**os.environ, "GNNSERVE_PROFILE_SECONDS": "0"}, capture_output=True, check=True,
-        )  # fmt: skip
-        names.append(Repository(repository, "default", "tiny").revisions()[0].revision)
+        published = generate(GNNService.model_validate(document), Repository(repository, "default", "tiny"))
+        names.append(published.revision)
     document["spec"]["routing"] = {"canary": {"revision": names[0], "percent": 50}}
     manifest.write_text(yaml.safe_dump(document))
     acknowledged: list[int] = []

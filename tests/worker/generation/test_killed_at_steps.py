@@ -6,17 +6,17 @@ from __future__ import annotations
 import copy
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.support import campaigns
+from tests.support.generation import killed_at_steps
 from tests.support.graphs.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.graphs.several_types import shop, write_folder
-from tests.support.pods.pods import ROOT
+from tests.support.machine import fork_server
+from tests.support.pods import generating_pod
 from tests.support.programs.programs import write_linear
 
 COLUMNS, CLASSES = 12, (2, 5, 9)
@@ -47,11 +47,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What became of each manifest."""
     folder = tmp_path_factory.mktemp("killed")
     (folder / "manifests.json").write_text(json.dumps(manifests_in(folder)))
-    command = [sys.executable, "-m", "tests.support.generation.killed_at_steps", folder / "manifests.json", folder, *AT]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    print(done.stderr)
-    return {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+    fork_server.prepare(generating_pod.__name__)
+    arguments = (str(folder / "manifests.json"), str(folder), *AT)
+    with fork_server.started(killed_at_steps.__name__, *arguments, stdout=True) as process:
+        assert process.stdout is not None
+        lines = process.stdout.read().splitlines()
+        assert process.wait() == 0
+    return {one["name"]: one for one in map(json.loads, lines)}
 
 
 def manifests_in(folder: Path) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def source_of(name: str) -> GraphSource:
     return GraphSource(npz=NpzSource(uri=(DATASETS / f"{name}.npz").resolve().as_uri()))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_published_graph_is_read_as_it_is_described(name: str) -> None:
     data = load_source(source_of(name), Path("unused"))

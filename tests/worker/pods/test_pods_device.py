@@ -162,8 +162,7 @@ def test_a_worker_that_may_do_without_answers_on_the_cpu(tmp_path: Path, api: Co
 
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
 
-    # A real start, as a pod's is: the others here are forked.
-    with worker_pod(tmp_path, api, environ=environ, imports_anew=True) as pod:
+    with worker_pod(tmp_path, api, environ=environ) as pod:
         pod.wait_until("/readyz", "ok")
         route = pod.route()
 

@@ -17,6 +17,7 @@ import pytest
 from tests.support.lacks import needs_root
 from tests.support.machine import fork_server
 from tests.support.machine.waiting import WAIT_S
+from tests.support.pods import generating_pod
 from tests.support.pods.generating_pod import (
     environ_of,
     keep_signals,  # noqa: F401 - a fixture
@@ -35,7 +36,9 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository
 
-COMMAND = [sys.executable, "-m", "gnnserve_worker.pods.generate"]
+PROGRAM = "gnnserve_worker.pods.generate"
+COMMAND = [sys.executable, "-m", PROGRAM]
+"""Imports everything anew: `test_a_user_without_a_name…` trains so."""
 
 
 @pytest.mark.parametrize(
@@ -65,12 +68,17 @@ def test_a_damaged_revision_is_set_aside_and_generated_again(
     assert len(kept) == 1, "nothing is deleted"
 
 
+@pytest.fixture(scope="module")
+def imported() -> None:
+    fork_server.prepare(generating_pod.__name__)
+
+
+@pytest.mark.usefixtures("imported")
 def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
     environ = environ_of(tmp_path, manifest_of(tmp_path))
     messages = []
-    done = subprocess.run(COMMAND, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    # The second finds it published.
-    for result in (done, fork_server.completed(COMMAND[-1], env=environ)):
+    for _ in range(2):  # the second finds it published
+        result = fork_server.completed(PROGRAM, env=environ)
         assert result.returncode == PodExit.OK, result.stderr
         messages.append((tmp_path / "termination-log").read_bytes())
     assert messages[0] == messages[1]
@@ -97,7 +105,7 @@ def test_a_relative_path_is_looked_for_where_the_volume_of_the_data_is_mounted(t
     spec = {"graph": {"source": {"npz": {"uri": "parts/no-such.npz"}}}}
     head = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "digits"}}
     environ = environ_of(tmp_path, json.dumps({**head, "spec": spec})) | {"GNNSERVE_DATA": "/mnt/shop"}
-    fork_server.completed(COMMAND[-1], env=environ)
+    fork_server.completed(PROGRAM, env=environ)
     assert "cannot read /mnt/shop/parts/no-such.npz" in (tmp_path / "termination-log").read_text()
 
 
@@ -139,8 +147,9 @@ def test_a_relative_path_is_looked_for_where_the_volume_of_the_data_is_mounted(t
         ),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("imported")
 def test_bad_input_ends_with_one_message_and_its_own_code(tmp_path: Path, manifest: str, message: str) -> None:
-    result = fork_server.completed(COMMAND[-1], env=environ_of(tmp_path, manifest))
+    result = fork_server.completed(PROGRAM, env=environ_of(tmp_path, manifest))
     assert result.returncode == PodExit.BAD_INPUT
     left = (tmp_path / "termination-log").read_text()
     assert message in left
@@ -212,9 +221,10 @@ def test_result_that_cannot_be_told_is_a_failure_to_try_again(
     assert "missing/termination-log: the termination message cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("imported")
 def test_terminated_generation_leaves_nothing_unfinished(tmp_path: Path) -> None:
     environ = environ_of(tmp_path, manifest_of(tmp_path, epochs=10_000))
-    with subprocess.Popen(COMMAND, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True) as process:
+    with fork_server.started(PROGRAM, env=environ, stderr=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "] train x1: " in line:

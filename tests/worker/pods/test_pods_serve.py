@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from tests.support.kubernetes.configmap_server import ConfigMapServer, configmap_server
+from tests.support.machine import fork_server
 from tests.support.machine.waiting import until
 from tests.support.pods.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
 
@@ -260,6 +261,7 @@ def test_programs_start_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+PROGRAM = "gnnserve_worker.pods.serve"
 ENVIRON = {
     "GNNSERVE_SERVICE": "digits",
     "GNNSERVE_NAMESPACE": "default",
@@ -302,17 +304,25 @@ def test_worker_answers_over_grpc_where_it_is_told_to(
         ({"GNNSERVE_LAME_DUCK_S": "soon"}, PodExit.BAD_INPUT, "'soon' is not a number of seconds"),
         ({"GNNSERVE_GRPC_PORT": "99999"}, PodExit.BAD_INPUT, "'99999' is not a port"),
         ({"GNNSERVE_LAME_DUCK_S": "-1"}, PodExit.BAD_INPUT, "'-1' is not a number of seconds"),
-        ({"KUBERNETES_SERVICE_HOST": ""}, PodExit.RESOURCE, "runs in a pod"),
     ],
 )  # fmt: skip
 def test_environment_that_will_not_do_is_named_in_the_log(change: dict[str, str], code: PodExit, message: str) -> None:
-    environ = {**os.environ, **ENVIRON, **change}
-    command = [sys.executable, "-m", "gnnserve_worker.pods.serve"]
-    result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert result.returncode == code
-    line = json.loads(result.stderr)
+    ended = fork_server.completed(PROGRAM, env={**os.environ, **ENVIRON, **change})
+    assert (ended.returncode, message in told_last(ended)) == (code, True)
+
+
+def test_outside_of_a_pod_it_says_so_as_it_starts() -> None:
+    environ = {**os.environ, **ENVIRON, "KUBERNETES_SERVICE_HOST": ""}
+    command = [sys.executable, "-m", PROGRAM]
+    ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "runs in a pod" in told_last(ended)) == (PodExit.RESOURCE, True)
+
+
+def told_last(ended: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a program logs which ends at once."""
+    line = json.loads(ended.stderr)
     assert line["level"] == "CRITICAL"
-    assert message in line["message"]
+    return str(line["message"])
 
 
 def test_interrupt_ends_it_too(tmp_path: Path, api: ConfigMapServer, three: RevisionManifest) -> None:

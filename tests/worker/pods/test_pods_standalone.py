@@ -25,6 +25,7 @@ from tests.support.pods.pods import ROOT, answers_of, publish_answering
 
 from gnnserve_api.pods.interface import PodExit
 
+PROGRAM = "gnnserve_worker.pods.standalone"
 EXAMPLES = ROOT / "examples" / "kserve"
 THREE, FIVE = 3, 5
 """The labels that the two revisions give to the first nodes; the second one is the newer."""
@@ -131,7 +132,6 @@ def test_options_name_the_revision_the_objective_and_tokens(model: Path, tmp_pat
     ("arguments", "code", "message"),
     [
         (["--model-name=digits", "--model-dir={model}", "--revision=none"], PodExit.REPOSITORY, "name one of "),
-        (["--model-name=digits", "--model-dir={empty}"], PodExit.REPOSITORY, "holds no published revision"),
         (["--model-name=digits"], 2, "--model-dir"),
         (["--model-name=digits", "--model-dir={model}", "--http-port=70000"], 2, "'70000' is not a port"),
         (["--model-name=digits", "--model-dir={model}", "--http-port=80.5"], 2, "'80.5' is not a port"),
@@ -140,14 +140,16 @@ def test_options_name_the_revision_the_objective_and_tokens(model: Path, tmp_pat
         (["--model-name=digits", "--model-dir={model}", "--lame-duck-seconds=x"], 2, "a number of seconds"),
     ],
 )
-def test_what_cannot_be_served_is_told(
-    model: Path, tmp_path: Path, arguments: Sequence[str], code: int, message: str
-) -> None:
-    given = [argument.format(model=model, empty=tmp_path) for argument in arguments]
-    ended = subprocess.run(
-        [sys.executable, "-m", "gnnserve_worker.pods.standalone", *given], capture_output=True, text=True, check=False
-    )
+def test_what_cannot_be_served_is_told(model: Path, arguments: Sequence[str], code: int, message: str) -> None:
+    given = [argument.format(model=model) for argument in arguments]
+    ended = fork_server.completed(PROGRAM, *given)
     assert (ended.returncode, message in ended.stderr) == (code, True), ended.stderr
+
+
+def test_started_for_real_it_tells_what_cannot_be_served_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", PROGRAM, "--model-name=digits", f"--model-dir={tmp_path}"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "holds no published revision" in ended.stderr) == (PodExit.REPOSITORY, True)
 
 
 def test_it_leaves_at_once_where_it_is_asked_before_it_answers(model: Path) -> None:

@@ -237,7 +237,7 @@ def test_worker_that_touches_what_was_cut_off_says_so_with_its_last_word(tmp_pat
     with configmap_server() as api:
         api.put(table_of(manifest))
         environ = {**os.environ, "TESTS_LOOK_EVERY_S": "3600"}
-        with worker_pod(tmp_path, api, environ=environ, imports_anew=True) as pod:
+        with worker_pod(tmp_path, api, environ=environ) as pod:
             pod.wait_until("/readyz", "ok")
             served = Served(tmp_path, api, pod, manifest)
             os.truncate(writable(served.table), 0)
