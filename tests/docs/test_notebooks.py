@@ -18,6 +18,7 @@ PANDAS = ROOT / ".venv" / "notebooks"
 """pandas is beside the other packages: pyarrow would import it into every program of the tests."""
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.ipynb")))
 def test_a_notebook_runs_and_what_it_shows_is_committed(name: str, tmp_path: Path) -> None:
     assert PANDAS.is_dir(), f"{PANDAS} is missing: make .venv/installed"
