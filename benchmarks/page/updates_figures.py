@@ -48,8 +48,29 @@ def _kept(rate: Mapping[str, Any]) -> str:
 
 @figures("staleness")
 def staleness(found: Any) -> str:
-    """Differing answers by rule, times of requests, changes per second."""
-    return paragraphs(_differing(found), _times(found), *([_applied(found)] if "shapes" in found else []))
+    """Differing answers by rule, times of requests, a stream of answers with tolerances, changes per second."""
+    parts = [_differing(found), _times(found)]
+    parts += [_tolerated(stream) for stream in found.get("streams", ())]
+    return paragraphs(*parts, *([_applied(found)] if "shapes" in found else []))
+
+
+def _tolerated(stream: Mapping[str, Any]) -> str:
+    return table(
+        (
+            f"answers while {stream['changes']:,} changes come, tolerance in ‰", "answers", "from stored rows",
+            "rows made anew by requests", "differing", "fewer right", "windows", "beyond the tolerance",
+        ),
+        (
+            (
+                f"{stream['graph']}, {one['tolerance_permille']:g}",
+                *(
+                    f"{one[name]:,}"
+                    for name in ("answers", "stored", "rows_made", "differing", "lost", "windows", "exceeded")
+                ),
+            )
+            for one in stream["kept"]
+        ),
+    )  # fmt: skip
 
 
 def _differing(found: Mapping[str, Any]) -> str:

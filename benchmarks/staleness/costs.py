@@ -122,13 +122,21 @@ class Served:
         """`came`: pairs of nodes, int64 [edges, 2]."""
         self.loaded = load_revision(repository, revision, _ROOM_BYTES)
         self.living = LivingRevision(self.loaded, _ROOM_BYTES, refresh=_NOTHING)
-        self.infer: Infer = served_revision(self.loaded, self.living).compute.infer
+        served = served_revision(self.loaded, self.living)
+        within, comparison = served.compute.infer_within, served.changes.comparison
+        assert within is not None and comparison is not None  # noqa: S101 - layers follow changes
+        self.infer: Infer = served.compute.infer
+        self.infer_within, self.comparison, self.manifest = within, comparison, served.manifest
         warm_up(self.loaded)
+        self.apply(came)
+        (layer,) = self.living.refreshing.layers
+        self.rows = layer.rows
+
+    def apply(self, came: np.ndarray) -> None:
+        """`came`: as of `__init__`."""
         for start in range(0, len(came), _EDGES_OF_BATCH):
             said = self.living.apply(self.living.offset + 1, [_edges_that_come(came[start : start + _EDGES_OF_BATCH])])
             assert all(isinstance(one, BatchEffect) for one in said)  # noqa: S101 - nothing else may come of these
-        (layer,) = self.living.refreshing.layers
-        self.rows = layer.rows
 
     def ask(self, variant: str, seeds: np.ndarray, key: int) -> tuple[float, np.ndarray]:
         """Time in microseconds, and the class of each seed (int64)."""

@@ -66,6 +66,13 @@ class Differences:
     """Percent of right answers with rows chosen by the estimate, for each of `SHARES`."""
     rank_correlation: float
     """Spearman's, of the estimate with the true error, over the changed rows."""
+    read_error: float | None = None
+    """Mean estimate over the rows that the nodes asked about read; None: measured before it was."""
+
+    @property
+    def sensitivity(self) -> float | None:
+        """Share of answers that differ, for each unit of that, where no changed row is recomputed."""
+        return self.none / 100 / self.read_error if self.read_error else None
 
 
 def scenes(edges: Edges, subject: Subject, test: np.ndarray) -> Iterator[Scene]:
@@ -145,8 +152,16 @@ def differences(
         graph, network.layers, aggregation, scene.name, len(scene.asked), len(changed),
         None if is_new else differing(before[last].argmax(1).numpy()), differing(answers(changed[:0])), by_rule,
         tuple(right),
-        round(_rank_correlation(estimate[changed], errors[changed]), 4),
+        round(_rank_correlation(estimate[changed], errors[changed]), 4), round(_read_error(estimate, edges, scene), 5),
     )  # fmt: skip
+
+
+def _read_error(estimate: np.ndarray, edges: Edges, scene: Scene) -> float:
+    """Mean estimate over own rows and those of neighbours; rows of new nodes are right."""
+    left = np.where(scene.is_new_node, 0, estimate)
+    is_asked = np.zeros(edges.nodes, np.bool_)
+    is_asked[scene.asked] = True
+    return float(np.concatenate((left[scene.asked], left[edges.sources[is_asked[edges.targets]]])).mean())
 
 
 def estimated(schema: GraphSchema, edges: Edges, scene: Scene, stored: int) -> np.ndarray:

@@ -3,12 +3,13 @@
 A part for each of five public graphs, one of them of several types; two and three layers; means, maxima and attention:
 answers that differ from exact after 1, 5 and 20 % of the edges have come, and of new nodes, against the share of the
 changed rows that are made anew, by the estimate that workers go by, at random, by degree, and by the true error. Then
-the time of requests by that share (`costs.py`), and changes per second of arxiv's shape with two stored layers that are
-kept exact, and that are marked as stale.
+the time of requests by that share (`costs.py`), a stream of answers with tolerances (`tolerances.py`), and changes per
+second of arxiv's shape with two stored layers that are kept exact, and that are marked as stale.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -41,16 +42,19 @@ from benchmarks.staleness.rules import (
     scenes,
     states_over,
 )
-from benchmarks.verdicts import Verdict, Worded, above, at_least, that
+from benchmarks.staleness.tolerances import StreamEffort, TolerancesKept, measure_stream
+from benchmarks.verdicts import Verdict, Worded, above, at_least, at_most, that
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.staleness.loss import Sensitivity
 
 GRAPHS = ("amazon_photo", "amazon_computers", "coauthor_cs", "facebook_pages", "acm")
 DEPTHS = (2, 3)
 EPOCHS, QUICK_EPOCHS, QUICK_DEPTHS = 40, 3, (3,)
 COSTS_OF, CHANGES_OF = "amazon_computers", "arxiv"
+FULL_STREAM, QUICK_STREAM = StreamEffort(420, 40, 40), StreamEffort(6, 40, 16)
 FULL_COSTS, QUICK_COSTS = Effort(requests=300, repeats=15), Effort(requests=30, repeats=3)
 FULL_CHANGES, QUICK_CHANGES = (GraphEffort(seconds, sum_changes=0, pairs=0) for seconds in (5.0, 0.2))
 WANTED_EXACT_PER_S, WANTED_STALE_PER_S = 56_000, 200_000
@@ -58,6 +62,8 @@ _PROFILE_S = "0.2"
 """Latencies of the profile are not read."""
 WANTED_OF_NONE, WANTED_OF_ORACLE, AT = 0.5, 2.0, SHARES.index(0.2)
 WANTED_CORRELATION = 0.5
+MOST_EXCEEDED = 0.02
+"""As often as a sensitivity may be above its bound (`worker/gnnserve_worker/staleness/loss.py`)."""
 _SPREAD = "the error is spread over more rows: by the true error little less differs"
 
 
@@ -91,6 +97,7 @@ def _source(name: str) -> GraphSource:
 
 
 def run_costs(run: Run) -> dict[str, Any]:
+    effort, stream = (QUICK_COSTS, QUICK_STREAM) if run.quick else (FULL_COSTS, FULL_STREAM)
     os.environ[BUDGET_VARIABLE] = _PROFILE_S
     with tempfile.TemporaryDirectory(prefix="gnnserve-staleness-") as folder:
         data = load_source(_source(COSTS_OF), Path(folder))
@@ -98,8 +105,9 @@ def run_costs(run: Run) -> dict[str, Any]:
         *_, scene, _ = scenes(edges, subject, data.splits.test)
         network = train(subject, edges.where(scene.is_old), "mean", 3, QUICK_EPOCHS if run.quick else EPOCHS)
         repository, revision = publish_stored(data, subject, edges, network, scene, Path(folder))
-        effort = QUICK_COSTS if run.quick else FULL_COSTS
-        return {"costs": [asdict(measure_costs(COSTS_OF, repository, revision, edges, scene, effort))]}
+        costs = measure_costs(COSTS_OF, repository, revision, edges, scene, effort)
+        kept = measure_stream(COSTS_OF, repository, revision, edges, scene, subject.labels.numpy(), stream)
+        return {"costs": [asdict(costs)], "streams": [asdict(kept)]}
 
 
 def run_changes(run: Run) -> dict[str, Any]:
@@ -126,7 +134,43 @@ def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
         "rank correlation of the estimate with the true error, median", at_least(WANTED_CORRELATION),
         lambda _: round(statistics.median(correlations), 2) if correlations else None,
     )  # fmt: skip
+    sensitivities = [one.sensitivity for one in measured if one.sensitivity is not None]
+    if sensitivities:
+        yield Verdict(
+            "share of answers that differ for each unit of the mean estimated error that they read, largest",
+            at_most(round(Sensitivity().bound, 2)), lambda _: round(max(sensitivities), 2),
+        )  # fmt: skip
+    yield from _about_tolerances()
     yield from _about_speed()
+
+
+def _about_tolerances() -> Iterator[Verdict]:
+    """Verdicts about a stream of answers, left out where it was not run."""
+    yield Verdict(
+        "answers with tolerances: windows whose accuracy is below that of exact ones by more than is tolerated",
+        that(f"at most {100 * MOST_EXCEEDED:g} %"), _exceeded,
+    )  # fmt: skip
+    yield Verdict(
+        "answers with tolerances: those that differ from exact ones, of what is tolerated, at the worst tolerance",
+        at_most(1.0), lambda found: max(_share_of_tolerance(one) for one in _kept_of(found)),
+    )  # fmt: skip
+
+
+def _kept_of(found: Any) -> list[TolerancesKept]:
+    return [one for stream in found["streams"] for one in msgspec.convert(stream["kept"], list[TolerancesKept])]
+
+
+def _exceeded(found: Any) -> Worded:
+    kept = _kept_of(found)
+    exceeded, windows = (sum(getattr(one, name) for one in kept) for name in ("exceeded", "windows"))
+    answers = sum(one.answers for one in kept)
+    words = f"{exceeded} of {windows} ({answers:,} answers, {sum(one.stored for one in kept):,} from stored rows)"
+    return Worded(exceeded <= MOST_EXCEEDED * windows, words)
+
+
+def _share_of_tolerance(kept: TolerancesKept) -> float:
+    tolerated = kept.tolerance_permille / 1000 * kept.answers
+    return round(kept.differing / tolerated, 3) if tolerated else math.inf if kept.differing else 0.0
 
 
 def _differences_of(found: Mapping[str, Any]) -> list[Differences]:
@@ -193,6 +237,13 @@ def show(found: Mapping[str, Any]) -> None:
             table.add_column(heading)
         for one in costs["costs"]:
             table.add_row(*("" if value is None else str(value) for value in one.values()))
+        Console(width=140).print(table)
+    for stream in found.get("streams", ()):
+        table = Table(title=f"{stream['graph']}, {stream['changes']:,} changes, sensitivity {stream['sensitivity']}")
+        for heading in ("tolerance, ‰", "answers", "from stored rows", "rows made", "differing", "lost", "windows", ""):
+            table.add_column(heading)
+        for one in stream["kept"]:
+            table.add_row(*map(str, one.values()))
         Console(width=140).print(table)
 
 

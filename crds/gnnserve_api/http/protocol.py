@@ -328,6 +328,21 @@ class StaleLayerAnswer(msgspec.Struct, frozen=True, rename="camel"):
             "should be."
         ),
     ]
+    read_error_estimate: Annotated[
+        float,
+        Meta(description="Expected mean of the estimated errors of all rows that a batch reads."),
+    ]
+    loss_permille: Annotated[
+        float,
+        Meta(
+            description="Expected answers in permille that differ from those of exact rows: an upper bound of what the "
+            "variants' accuracy loses, which tolerances count."
+        ),
+    ]
+    accuracy_now: Annotated[
+        dict[str, float],
+        Meta(description="Validation accuracy of each of these variants, as the profile has it, less that loss."),
+    ]
 
 
 class NodeTypeAnswer(msgspec.Struct, frozen=True, rename="camel"):

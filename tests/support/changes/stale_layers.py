@@ -19,6 +19,7 @@ CLOSE = 1e-5
 UNDIRECTED, DIRECTED = EdgeRules(Direction.UNDIRECTED), EdgeRules(Direction.DIRECTED)
 ALL = RefreshBudget(rows=1_000_000, microseconds=10**9)
 FEW = RefreshBudget(rows=2, microseconds=10**9)
+NEVER = RefreshBudget(rows=0, microseconds=500, background_permille=0)
 NO_FEATURES = np.zeros((0, FEATURES), np.float32)
 
 

@@ -175,7 +175,7 @@ def answered(served: ServedRevision, variant: str, pairs: np.ndarray) -> np.ndar
     nodes, form = form_pairs(np.ascontiguousarray(pairs.reshape(-1), np.int64))
     infer = served.compute.infer
     if variant in served.paired:
-        infer = served.infer_paired(variant, form.within(0, len(nodes)))
+        infer = served.infer_by(variant, form.within(0, len(nodes)))
     outputs = infer(variant, nodes.copy(), 0).scores
     scores: np.ndarray = served.task.links.score_by(variant, outputs, form.first, form.second)  # type: ignore[attr-defined]
     return scores
@@ -238,10 +238,10 @@ def shares_below(served: ServedRevision, name: str, pairs: np.ndarray) -> np.nda
 def test_labels_of_pairs_tell_how_right_a_cascade_is(served: ServedRevision) -> None:
     """What is computed while nothing is asked for has the rows of both stages, whatever pairs it is scored in."""
     measure = served.task.live_labels.measure()
-    rows = served.infer_paired(MORE, each_alone(len(measure.nodes)))(MORE, measure.nodes.copy(), 0).scores
+    rows = served.infer_by(MORE, each_alone(len(measure.nodes)))(MORE, measure.nodes.copy(), 0).scores
     assert not len(measure.note(MORE, 0, rows))
     nodes, form = form_pairs(np.ascontiguousarray(PAIRS.reshape(-1), np.int64))
-    scores = served.infer_paired(MORE, each_alone(len(nodes)))(MORE, nodes.copy(), 0).scores
+    scores = served.infer_by(MORE, each_alone(len(nodes)))(MORE, nodes.copy(), 0).scores
     found = measure.values(MORE, scores, form, np.ones(len(PAIRS), bool))
     np.testing.assert_allclose(found, shares_below(served, MORE, PAIRS), atol=0.01)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +13,16 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.changes.living import MODELS, batch_of
-from tests.support.changes.stale_layers import ALL, DIRECTED, FEW, NO_FEATURES, UNDIRECTED, Scene
+from tests.support.changes.stale_layers import ALL, CLOSE, DIRECTED, FEW, NEVER, NO_FEATURES, UNDIRECTED, Scene
 from tests.support.machine.waiting import until_holds
 from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.limits import RefreshBudget
 from gnnserve_worker.following.routing import parse_routing
+from gnnserve_worker.inference.batch import Inference
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.staleness.loss import StaleRead
 from gnnserve_worker.staleness.movement import Moved
 from gnnserve_worker.staleness.refreshing import RefreshedBy
 
@@ -116,11 +121,135 @@ def test_marks_are_kept_by_what_is_refreshed_before_changes_are_published(tmp_pa
     refreshing, nodes = scene.living.refreshing, np.arange(5)
     (layer,) = refreshing.layers
     with refreshing.marking([Moved(nodes, np.full(5, 0.5, np.float32))]):
-        assert refreshing.refresh_read(layer, nodes) == 5
+        assert refreshing.refresh_read(layer, nodes).made == 5
         assert refreshing.refresh_worst() == 0
         assert layer.rows.count == 5
-    assert refreshing.refresh_read(layer, nodes) == 5
+    assert refreshing.refresh_read(layer, nodes).made == 5
     assert layer.rows.count == 0
+
+
+def within(scene: Scene, most_permille: float) -> Inference:
+    """Answers about all nodes by stored rows, of which so many may be expected to differ."""
+    infer_within = scene.served.compute.infer_within
+    assert infer_within is not None
+    return infer_within(most_permille)("stored2", scene.nodes, 0)
+
+
+@pytest.mark.parametrize("budget", [NEVER, FEW], ids=["no rows", "two rows"])
+def test_a_batch_that_bears_nothing_is_exact_whatever_the_budget(tmp_path: Path, budget: RefreshBudget) -> None:
+    scene = Scene(tmp_path, budget)
+    scene.change(4)
+    found = within(scene, 0.0)
+    assert found.stale is not None
+    assert (found.stale.made > 2, found.stale.error) == (True, 0.0)
+    np.testing.assert_allclose(found.scores, scene.rebuilt()["stored2"], atol=CLOSE, rtol=CLOSE)
+    assert within(scene, 0.0).stale is None or not scene.errors()[scene.nodes].any()
+
+
+def test_a_batch_makes_as_many_rows_anew_as_leave_what_it_bears(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, NEVER)
+    scene.change(4)
+    (layer,) = scene.living.refreshing.layers
+    before = within(scene, math.inf).stale
+    assert before is not None
+    assert before.made == 0
+    most_permille = 500 * before.error * layer.sensitivity.bound
+    after = within(scene, most_permille).stale
+    assert after is not None
+    assert 0 < after.error <= 0.5 * before.error
+    assert 0 < after.made < np.count_nonzero(scene.errors()[scene.nodes]) + after.made
+    assert within(scene, most_permille).stale == StaleRead(0, after.error)
+
+
+def test_comparing_answers_bounds_what_errors_do_to_them(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, NEVER)
+    comparison = scene.served.changes.comparison
+    assert comparison is not None
+    (layer,) = scene.living.refreshing.layers
+    comparison.compare_some()  # nothing is stale
+    assert layer.sensitivity.errors == 0
+    for _ in range(10):
+        scene.change(2)
+        comparison.compare_some()
+    assert layer.sensitivity.errors > 0
+    assert scene.living.refreshing.counts[RefreshedBy.BACKGROUND].rows > 0
+    within(scene, 0.0)
+    scene.assert_exact()
+
+
+def accurate_if_fresh(scene: Scene) -> ServedRevision:
+    """The revision, by whose profile the second layer is the most accurate variant."""
+    profile = scene.served.manifest.profile
+    variants = tuple(
+        msgspec.structs.replace(one, validation_accuracy=0.9 if one.name == "stored2" else 0.8)
+        for one in profile.variants
+    )
+    profile = msgspec.structs.replace(profile, variants=variants)
+    return replace(scene.served, manifest=msgspec.structs.replace(scene.served.manifest, profile=profile))
+
+
+STRICT = {"accuracyTolerancePermille": 0}
+
+
+def test_a_request_that_tolerates_nothing_goes_to_exact_variants_while_rows_are_stale(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, NEVER)
+
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            revision = accurate_if_fresh(scene)
+            client.switch(revision)
+            table = client.model.table
+            assert table is not None
+            client.model.switch(revision, msgspec.structs.replace(table, refresh=NEVER))
+
+            async def answered_by() -> str:
+                return str((await client.predict([asked], objective=STRICT)).json()["variant"])
+
+            def losses() -> set[float]:
+                assert client.model.lane is not None
+                return {*client.model.lane.chooser.stale_permille.values()}
+
+            asked = next(iter(scene.plain.lists))
+            assert await answered_by() == "stored2"
+            scene.change(4)
+            errors = scene.errors().copy()
+            await until_holds(lambda: losses() != {0.0}, "routing knows of stale rows")
+            asked = next(iter(scene.plain.lists))
+            assert not (await answered_by()).startswith("stored2")
+            np.testing.assert_array_equal(scene.errors(), errors)
+            (told,) = (await client.http.get("/v1/variants")).json()["stale"]
+            assert 0 < told["lossPermille"] <= 1000
+            assert told["accuracyNow"]["stored2"] == pytest.approx(max(0.0, 0.9 - told["lossPermille"] / 1000))
+            text = client.metrics.render().decode()
+            assert f'gnnserve_stale_loss_permille{{layer="2",service="digits"}} {told["lossPermille"]}' in text
+            background = msgspec.structs.replace(table, refresh=RefreshBudget(rows=0, background_permille=100))
+            client.model.switch(revision, background)
+            await until_holds(lambda: losses() == {0.0}, "all rows are made anew, and have been for a while")
+            assert await answered_by() == "stored2"
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_tolerates_nothing_reads_no_stale_row_before_routing_knows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, NEVER)
+    monkeypatch.setattr(scene.living, "expected_losses", lambda: {"stored2": 0.0})
+
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            revision = accurate_if_fresh(scene)
+            client.switch(revision)
+            table = client.model.table
+            assert table is not None
+            client.model.switch(revision, msgspec.structs.replace(table, refresh=NEVER))
+            scene.change(4)
+            assert scene.errors()[scene.nodes].any()
+            answer = await client.predict([*scene.plain.lists], objective=STRICT)
+            assert answer.json()["variant"] == "stored2"
+            assert not scene.errors()[scene.nodes].any()
+
+    asyncio.run(scenario())
 
 
 def test_replays_mark_the_same(tmp_path: Path) -> None:

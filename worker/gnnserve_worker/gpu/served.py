@@ -33,7 +33,7 @@ from gnnserve_worker.gpu.sharing import share_where_it_pays
 from gnnserve_worker.inference.batch import Inference, infer_each, warm_up, with_cascades
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.inference.latency import measure_latencies, measure_new_nodes
-from gnnserve_worker.inference.refreshed import refreshed
+from gnnserve_worker.inference.opening import computing
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView
@@ -105,12 +105,10 @@ def serve_on_gpu(
     parts = ", ".join(f"{part} {size:,}" for part, size in stats.memory_bytes.items())
     _log.info("on %s: %s of %s bytes of its memory", stats.device, parts, f"{stats.memory_budget_bytes:,}")
     guarded = GuardedEngine(loaded, engine, trust, may_fall_back=may_fall_back)
-    refreshing = refreshed(guarded.infer, loaded, served.changes.living)
-    infer = with_cascades(refreshing, served.manifest.cascades, served.task.decides)
     # Warming up is as before: the CPU finds ids, and is to answer at once where the GPU is lost.
     compute = replace(
         served.compute,
-        infer=served.changes.log.guarded(infer),
+        **computing(guarded.infer, loaded, served.manifest, served.task, served.changes),
         device_stats=guarded.stats,
         forget_copies=guarded.forget_copies,
         would_gain=guarded.would_gain,

@@ -34,6 +34,7 @@ from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop
 from gnnserve_worker.sampling.normalised import weigh
 from gnnserve_worker.sampling.payload import gather_payload
+from gnnserve_worker.staleness.loss import StaleRead
 from gnnserve_worker.tables.table import RowsBehind
 from gnnserve_worker.tasks.deciding import Decides, SeedPairs, in_turn
 
@@ -80,6 +81,8 @@ class Inference(msgspec.Struct, frozen=True):
     """float32 [seeds, hidden], the last hidden layer; None for one-layer networks, and where no request wants them."""
     times: StageTimes
     gathered_bytes: int
+    stale: StaleRead | None = None
+    """Rows of a stored layer that it read, where some were stale before; None: none were."""
 
     def repeated(self, places: np.ndarray) -> Inference:
         """The answers of repeated seeds: each takes the answer at its place here (int32)."""
@@ -367,7 +370,8 @@ class _CascadeInference:
         times = answer.times + StageTimes(0.0, 0.0, (time.perf_counter() - started) * 1e3)
         if not len(places):
             scores = self.decides.joined(answer.scores, places, answer.scores[:0])
-            return Inference(scores, None, times, answer.gathered_bytes)
+            return Inference(scores, None, times, answer.gathered_bytes, answer.stale)
         rest = self.infer(cascade.then, seeds[places], key, with_embeddings=False, view=seen)
         scores = self.decides.joined(answer.scores, places, rest.scores)
-        return Inference(scores, None, times + rest.times, answer.gathered_bytes + rest.gathered_bytes)
+        read_bytes = answer.gathered_bytes + rest.gathered_bytes
+        return Inference(scores, None, times + rest.times, read_bytes, answer.stale or rest.stale)

@@ -241,19 +241,39 @@ class LivingRevision:
                 _note_rows(self._written, [table], nodes)
 
     def refresh_worst(self) -> None:
-        """Refresh the worst rows of stored layers for a turn, unless a batch of predictions is computed or changes are
-        published just then."""
-        if self._is_broken or not self._computing.acquire(blocking=False):
-            return
+        """Refresh the worst rows of stored layers for a turn, as far as `unless_busy` lets it."""
+        with self.unless_busy() as may:
+            if may:
+                self.refreshing.refresh_worst()
+
+    @contextmanager
+    def unless_busy(self) -> Iterator[bool]:
+        """Within it nothing else reads or writes the revision; False: a batch of predictions is computed or changes are
+        published just then, or it is broken."""
+        may = not self._is_broken and self._computing.acquire(blocking=False)
         try:
-            self.refreshing.refresh_worst()
+            yield may
         finally:
-            self._computing.release()
+            if may:
+                self._computing.release()
 
     def variants_of(self, layer: StaleLayer) -> tuple[str, ...]:
-        """Names of the variants that read the rows of a stored layer."""
+        """Names of the variants that read the rows of a stored layer, by way of a cascade too."""
         variants = self._loaded.variants.items()
-        return tuple(name for name, variant in variants if self.refreshing.layer_of(variant.table) is layer)
+        found = [name for name, variant in variants if self.refreshing.layer_of(variant.table) is layer]
+        manifest = self._loaded.manifest
+        cascades = () if manifest is None else manifest.cascades
+        return (*found, *(one.name for one in cascades if {one.first, one.then} & {*found}))
+
+    def expected_losses(self) -> dict[str, float]:
+        """Expected answers in permille that differ from those of exact rows, by the variants that read rows that may be
+        stale."""
+        found = dict[str, float]()
+        for layer in self.refreshing.layers:
+            for name in self.variants_of(layer):
+                # A cascade may read two of them.
+                found[name] = found.get(name, 0.0) + self.refreshing.expected_loss_permille(layer)
+        return found
 
     @property
     def is_busy(self) -> bool:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import TypedDict
 
 from gnnserve_api.files.programs import ProgramLimits
 from gnnserve_api.files.provenance import provenance_of
+from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_worker.asking.asked_nodes import AskedNodes, GraphTypes
 from gnnserve_worker.asking.changed_features import ChangedFeatures
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.living_ids import look_up_one
-from gnnserve_worker.inference.batch import infer_batch, warm_up, with_cascades
+from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up, with_cascades
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of
-from gnnserve_worker.inference.refreshed import refreshed
+from gnnserve_worker.inference.refreshed import InferWithin, StaleComparison, refreshed
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
 from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, AppliedLog, MarkedGoneNodes, ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
@@ -25,7 +28,16 @@ from gnnserve_worker.parallel import own_threads
 from gnnserve_worker.programs.stats import ProgramRun, total_stats
 from gnnserve_worker.tasks.opening import TaskParts
 from gnnserve_worker.tasks.recommending import Recommender
+from gnnserve_worker.tasks.served import ServedTask
+from gnnserve_worker.tasks.served_labels import LiveLabels
 from gnnserve_worker.tasks.serving import opener_of
+
+
+class ComputingMembers(TypedDict):
+    """As `computing` returns them."""
+
+    infer: Infer
+    infer_within: InferWithin | None
 
 
 def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = None) -> ServedRevision:
@@ -52,12 +64,11 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     indexes = _indexes_of(loaded, manifest.revision, task.recommending)
     changes = STILL
     if replica is not None:
-        changes = _changes_of(loaded, replica, changed_features_of(loaded, manifest, graph), indexes)
-    refreshing = refreshed(partial(infer_batch, loaded), loaded, changes.living)
-    infer = with_cascades(refreshing, manifest.cascades, task.decides)
+        features = changed_features_of(loaded, manifest, graph)
+        changes = _changes_of(loaded, replica, features, indexes, task.live_labels)
     is_elsewhere = bool(loaded.programs)
     compute = ServedCompute(
-        infer=changes.log.guarded(infer),
+        **computing(partial(infer_batch, loaded), loaded, manifest, task, changes),
         warm_up=partial(_warm_up, loaded, own_threads if is_elsewhere else nullcontext),
         is_elsewhere=is_elsewhere,
         overlays=overlays,
@@ -68,6 +79,18 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         indexes=indexes,
     )
     return ServedRevision(manifest, graph, task, compute, changes)
+
+
+def computing(
+    infer: Infer, loaded: LoadedRevision, manifest: RevisionManifest, task: ServedTask, changes: ServedChanges
+) -> ComputingMembers:
+    """Members of `ServedCompute` by `infer` of a revision's networks, on whatever device."""
+    refreshing = refreshed(infer, loaded, changes.living)
+
+    def within(most_permille: float) -> Infer:
+        return changes.log.guarded(with_cascades(refreshing(most_permille), manifest.cascades, task.decides))
+
+    return {"infer": within(math.inf), "infer_within": None if changes.living is None else within}
 
 
 def _runs_between(loaded: LoadedRevision, began_ms: float, ended_ms: float) -> list[ProgramRun]:
@@ -105,15 +128,18 @@ def _types_of(loaded: LoadedRevision) -> GraphTypes:
 
 
 def _changes_of(
-    loaded: LoadedRevision, replica: LivingRevision, features: ChangedFeatures, indexes: tuple[RevisionIndex, ...]
-) -> ServedChanges:
+    loaded: LoadedRevision, replica: LivingRevision, features: ChangedFeatures, indexes: tuple[RevisionIndex, ...],
+    live: LiveLabels,
+) -> ServedChanges:  # fmt: skip
+    may_be_stale = bool(replica.refreshing.layers)
     return ServedChanges(
         log=AppliedLog(replica),
         gone=MarkedGoneNodes(replica.graph.is_gone),
         features=features,
         would_wait=lambda: replica.is_busy,
         index_follower=IndexFollower(replica, indexes, reach_of(loaded)) if indexes else None,
-        living=replica if replica.refreshing.layers else None,
+        living=replica if may_be_stale else None,
+        comparison=StaleComparison(loaded, replica, live) if may_be_stale else None,
         latest=replica.latest,
         needed=CHANGED_GRAPH,
     )

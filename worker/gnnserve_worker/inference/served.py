@@ -23,6 +23,7 @@ from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.variants import capabilities_of
 from gnnserve_worker.inference.batch import Infer, with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.refreshed import InferWithin
 from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.programs.stats import ProgramRun, ProgramStats
@@ -46,6 +47,8 @@ class ServedCompute:
     """Run once, before the first batch."""
     overlays: Overlays
     """What requests may bring along."""
+    infer_within: InferWithin | None = None
+    """`infer`, by how much a batch bears of stale rows; None: none that it reads may be stale."""
     files: WatchedFiles | None = None
     """Files that the revision is mapped from; None: none that could change."""
     device_stats: Callable[[], DeviceStats] = lambda: ON_CPU
@@ -102,9 +105,15 @@ class ServedRevision:
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
 
-    def infer_paired(self, cascade: str, pairs: SeedPairs) -> Infer:
-        """What computes a batch of one of `paired`, whose seeds are asked about so."""
-        return with_cascades(self.compute.infer, (self.paired[cascade],), self.task.decides, lambda _: pairs)
+    def infer_by(self, variant: str, pairs: SeedPairs | None, most_permille: float = math.inf) -> Infer:
+        """What computes a batch of a variant. `pairs`: which of its seeds are asked about together; None: it need not
+        know. `most_permille`: expected answers that stale rows may change."""
+        infer = self.compute.infer
+        if most_permille < math.inf and self.compute.infer_within is not None:
+            infer = self.compute.infer_within(most_permille)
+        if pairs is None:
+            return infer
+        return with_cascades(infer, (self.paired[variant],), self.task.decides, lambda _: pairs)
 
     def follow(self, table: RoutingTable) -> None:
         """Compute as the table says, whatever answers are chosen by it."""

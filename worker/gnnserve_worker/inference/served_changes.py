@@ -16,6 +16,7 @@ from gnnserve_worker.inference.batch import Infer
 from gnnserve_worker.inference.index_follower import IndexFollower
 from gnnserve_worker.inference.latest_features import LatestFeatures
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.refreshed import StaleComparison
 from gnnserve_worker.inference.written import WrittenSince
 
 CHANGED_GRAPH = Capabilities(changes=True)
@@ -164,6 +165,8 @@ class ServedChanges:
     living: LivingRevision | None = None
     """What applies changes to it, where layers behind the first are stored whose rows may be stale; None: none may be.
     """
+    comparison: StaleComparison | None = None
+    """What measures how many answers their errors change, likewise."""
     latest: LatestFeatures | None = None
     """Features that changes have brought; None: none have, or they are not kept."""
     needed: Capabilities = STORED_GRAPH

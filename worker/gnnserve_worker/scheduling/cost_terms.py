@@ -298,6 +298,14 @@ class OverlayCosts:
         self._batches = [0] * len(variants)
         self._all_batches = 0
 
+    def keep(self, before: OverlayCosts, places: Sequence[int]) -> None:
+        """Take over what was learnt of these same variants in another order. `places`: where each stood."""
+        self.share, self._alike, self._all_batches = before.share, before._alike, before._all_batches
+        self._own = [before._own[place] for place in places]
+        self._lowest = [before._lowest[place] for place in places]
+        self._batches = [before._batches[place] for place in places]
+        self.follow(before._machine)
+
     def part_ms(self, variant: int, overlay: float, stored_ms: float) -> float:
         """Expected time of an overlay part of this load, as if it were a batch. `stored_ms`: that of stored nodes."""
         curve = self._curves[variant]

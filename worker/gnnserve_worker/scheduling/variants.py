@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from statistics import median
 
@@ -54,7 +55,19 @@ from gnnserve_worker.scheduling.cost_terms import (
     stretch,
 )
 
-NO_LOSSES: Mapping[str, float] = {}
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Losses in permille by variant, beside those of the profile."""
+
+    in_service: Mapping[str, float] = field(default_factory=dict)
+    """Against the profile's most accurate variant, as labels show them: they take the place of the profile's."""
+    stale: Mapping[str, float] = field(default_factory=dict)
+    """What stale rows of stored layers add at present, of the variants that read rows that may be stale."""
+
+
+PROFILED = Losses()
+"""Nothing is known beside the profile."""
 _ROUNDING_PERMILLE = 1e-6
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
 LEAST_MARGIN = 0.08
@@ -302,6 +315,18 @@ class CostModel:
 
     # Corrections
 
+    def keep(self, before: CostModel, places: Sequence[int]) -> None:
+        """Take over what was learnt of these same variants in another order. `places`: where each stood."""
+        self.overhead, self.margin = before.overhead, before.margin
+        self._measured = [before._measured[place] for place in places]
+        self._own = [before._own[place] for place in places]
+        self._anchors = [before._anchors[place] for place in places]
+        self._lowest = [before._lowest[place] for place in places]
+        self._batches = [before._batches[place] for place in places]
+        self._forgot_ms = before._forgot_ms
+        self.overlays.keep(before.overlays, places)
+        self._use_curves()
+
     def use(self, costs: Mapping[int, AffineCost]) -> None:
         """Use a routing table's costs, by variant. A new cost resets the variant's own correction."""
         if len(costs) == len(self._measured) and not self._all_batches:
@@ -424,24 +449,35 @@ class VariantChooser:
         profile: Profile,
         max_seeds: int,
         before: CostModel | None = None,
-        losses_in_service: Mapping[str, float] = NO_LOSSES,
+        known: Losses = PROFILED,
+        same: VariantChooser | None = None,
     ) -> None:
-        """`before`: the cost model of the revision that was served until now. `losses_in_service`: losses in permille
-        against the profile's most accurate variant, which take the place of the profile's."""
+        """`before`: the cost model of the revision that was served until now. `same`: the chooser of this same profile
+        until now, whose costs are kept. `known`: what is known of losses beside the profile."""
         best = max(variant.validation_accuracy for variant in profile.variants)
-        losses = {v.name: (best - v.validation_accuracy) * 1000 for v in profile.variants} | dict(losses_in_service)
-        # One that labels show to be better than the profile's best is the best.
-        least = min(losses.values())
-        losses = {name: loss - least for name, loss in losses.items()}
+        fresh = {v.name: (best - v.validation_accuracy) * 1000 for v in profile.variants} | dict(known.in_service)
+        # One that labels show to be better than the profile's best is the best; but one that is stale now is no better
+        # than the best of those that are exact: who tolerates nothing is to get that.
+        least = min([loss for name, loss in fresh.items() if not known.stale.get(name)] or fresh.values())
+        fresh = {name: max(0.0, loss - least) for name, loss in fresh.items()}
+        losses = {name: loss + known.stale.get(name, 0.0) for name, loss in fresh.items()}
+        if least := min(losses.values()):
+            losses = {name: loss - least for name, loss in losses.items()}
         ranked = sorted(profile.variants, key=lambda v: (losses[v.name], _full_ms(v)))
         self.names = tuple(variant.name for variant in ranked)
         self.indices = {name: index for index, name in enumerate(self.names)}
         self.loss_permille = tuple(losses[name] for name in self.names)
-        """Validation accuracy below the most accurate served variant, or accuracy in service; ascending."""
+        """Validation accuracy below the most accurate served variant, or accuracy in service, with what stale rows add;
+        ascending."""
+        self.stale_permille = known.stale
+        """As of `Losses`."""
+        self._fresh_permille = fresh
         self.capabilities = tuple(point_of(variant).capabilities for variant in ranked)
         self._of_all = reduce(Capabilities.both, self.capabilities)
         """What every variant is capable of."""
         self.costs = CostModel(ranked, max_seeds, before)
+        if same is not None:
+            self.costs.keep(same.costs, [same.indices[name] for name in self.names])
         self.version = 0
         """Version of `frontiers`: it changes when values derived from them become stale."""
         self.frontiers: dict[BatchKind, tuple[int, ...]] = {}
@@ -486,6 +522,10 @@ class VariantChooser:
     def _stands_in(self, variant: int, other: int) -> bool:
         """Whether it can answer whatever the other can."""
         return self.capabilities[variant].cover(self.capabilities[other])
+
+    def bearable_permille(self, variant: str, tolerance_permille: float) -> float:
+        """What stale rows may add to the loss of a variant within the tolerance; 0 or less: nothing."""
+        return tolerance_permille - self._fresh_permille[variant]
 
     def count_within(self, tolerance_permille: float | None) -> int:
         """Number of variants, from the first, that the tolerance allows."""

@@ -38,7 +38,7 @@ from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.scheduling.batcher import Batch, Batcher, Piece
 from gnnserve_worker.scheduling.queue import Request
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.variants import NO_LOSSES, VariantChooser
+from gnnserve_worker.scheduling.variants import PROFILED, Losses, VariantChooser
 from gnnserve_worker.serving.tracing.tracer import Tracer
 from gnnserve_worker.serving.tracing.traces import RequestTrace
 from gnnserve_worker.tasks.deciding import SeedPairs
@@ -72,16 +72,19 @@ def open_lane(
     chooser: VariantChooser | None,
     before: Lane | None,
     now_ms: float,
-    losses_in_service: Mapping[str, float] = NO_LOSSES,
+    known: Losses = PROFILED,
 ) -> Lane:
-    """Open the lane that follows `before`. `chooser` keeps what was learnt about this same revision; for another one,
-    or with other losses, only the machine's part is kept. `losses_in_service`: as `VariantChooser` takes them."""
-    batching, busy_until_ms, costs_before = table.batching, -math.inf, None
+    """Open the lane that follows `before`. `chooser` keeps what was learnt about this same revision; with other losses,
+    another one keeps its costs, and of another revision only the machine's part is kept. `known`: as `VariantChooser`
+    takes it."""
+    batching, busy_until_ms, costs_before, same = table.batching, -math.inf, None, None
     if before is not None:
         busy_until_ms = before.batcher.busy_until_ms(now_ms)
         costs_before = before.chooser.costs
+        if before.revision is revision and before.batching == batching:
+            same = before.chooser
     if chooser is None:
-        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, costs_before, losses_in_service)
+        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, costs_before, known, same)
     # A random start: replicas with equal starts would go through their weights in step.
     drawn = secrets.randbelow(1 << 20) / (1 << 20)
     batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
@@ -345,6 +348,8 @@ class BatchInputs(msgspec.Struct, frozen=True):
     """The requests, or pieces of them, whose seeds these are, in order; None: none of them has an overlay or a seed."""
     pairs: SeedPairs | None = None
     """Which seeds are asked about together; None: the variant need not know."""
+    most_stale_permille: float = math.inf
+    """Expected answers that stale rows may change, by the tolerances of the batch's requests."""
 
 
 class ComputedBatch(msgspec.Struct, frozen=True):
@@ -365,14 +370,29 @@ def fetch_inputs(accepted: AcceptedRequests, lane: Lane, batch: Batch, key: int)
         nodes.append(question.nodes if piece.whole else question.nodes[piece.start : piece.stop])
         with_embeddings |= pending.needs.embeddings
         has_parts |= question.overlay is not None or question.wishes.seed is not None
+    pairs = _pairs_of(accepted, lane, batch) if lane.revision.paired else None
+    most = math.inf
+    if batch.variant in lane.chooser.stale_permille:
+        most = _most_stale_permille(accepted, lane, batch)
     if has_parts:
         seeds = np.concatenate(nodes, out=lane.seeds[: batch.seeds])  # a copy: the view changes it
         parts = [_part_of(accepted[p.request.key], p) for p in batch.pieces]
-        return BatchInputs(seeds, key, with_embeddings, parts, _pairs_of(accepted, lane, batch))
+        return BatchInputs(seeds, key, with_embeddings, parts, pairs, most)
     seeds = nodes[0] if len(nodes) == 1 else np.concatenate(nodes, out=lane.seeds[: batch.seeds])
-    if lane.revision.paired:
-        return BatchInputs(seeds, key, with_embeddings, None, _pairs_of(accepted, lane, batch))
-    return BatchInputs(seeds, key, with_embeddings)
+    return BatchInputs(seeds, key, with_embeddings, None, pairs, most)
+
+
+def _most_stale_permille(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> float:
+    """What is added to the loss of the batch's variant by stale rows has to be no more, or a request that tolerates
+    less would not have it."""
+    most = math.inf
+    for piece in batch.pieces:
+        pending = accepted[piece.request.key]
+        tolerance = pending.objective.accuracy_tolerance_permille
+        # Where a client names the variant, there is nothing left for its tolerance to choose, but for refusals.
+        if tolerance is not None and (pending.named is None or pending.question.wishes.strict):
+            most = min(most, lane.chooser.bearable_permille(batch.variant, tolerance))
+    return most
 
 
 def _pairs_of(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> SeedPairs | None:
@@ -399,9 +419,7 @@ def infer(
         started_ms = clock_ms()
         # Before the batch begins, so that no offset is told that it did not see.
         offset = lane.revision.changes.log.offset
-        run = lane.revision.compute.infer
-        if inputs.pairs is not None:
-            run = lane.revision.infer_paired(variant, inputs.pairs)
+        run = lane.revision.infer_by(variant, inputs.pairs, inputs.most_stale_permille)
         if inputs.parts is None:
             inference = run(variant, inputs.seeds, inputs.key, with_embeddings=inputs.with_embeddings)
         else:
@@ -475,7 +493,7 @@ def note_traced(
         runs = lane.revision.compute.program_runs(computed.started_ms, computed.finished_ms)
         tracer.note_batch(
             traces, batch.variant, batch.seeds, len(keys), computed.started_ms, computed.finished_ms,
-            computed.inference.times, runs,
+            computed.inference, runs,
         )  # fmt: skip
 
 

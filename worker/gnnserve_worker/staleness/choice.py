@@ -19,3 +19,13 @@ def within(costs: np.ndarray, most: float) -> np.ndarray:
     over. `costs`: of each, in order; `most`: the budget, in the same unit."""
     fitting = np.flatnonzero(costs <= most)
     return fitting[np.cumsum(costs[fitting]) <= most]
+
+
+def beyond(errors: np.ndarray, share: float) -> np.ndarray:
+    """Places of the largest of these errors, as many as leave at most that share of their sum, the largest first:
+    int64. `share`: of 0 or less nothing is left."""
+    order = np.argsort(-errors, kind="stable")
+    left = errors.sum(dtype=np.float64) - np.cumsum(errors[order], dtype=np.float64)
+    if share <= 0:
+        return order
+    return order[: int(np.searchsorted(-left, -share * errors.sum(dtype=np.float64))) + 1]

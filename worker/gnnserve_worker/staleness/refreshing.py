@@ -3,15 +3,17 @@ while nothing else is computed.
 
 A layer behind the first has a mark for each row that a change has moved (`movement.py`). A row is made anew from all
 neighbours of its node as generation made it, once the rows of the layer below that it reads are right themselves, so
-that a row without a mark is exact. Predictions and changes are kept from the revision's arrays meanwhile.
+that a row without a mark is exact. Predictions and changes are kept from the revision's arrays meanwhile. A batch may
+bear less than a budget leaves: then further rows are made anew, whatever that takes.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -21,7 +23,8 @@ from gnnserve_worker.graph.found_nodes import distinct
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.models.stored_layers import MakesLayer, parts_of
 from gnnserve_worker.parallel import map_parallel
-from gnnserve_worker.staleness.choice import choose, within
+from gnnserve_worker.staleness.choice import beyond, choose, within
+from gnnserve_worker.staleness.loss import LEAST_PERMILLE, ReadErrors, Sensitivity, StaleRead, loss_permille
 from gnnserve_worker.staleness.movement import Moved
 from gnnserve_worker.staleness.stale_rows import StaleRows
 from gnnserve_worker.tables.table import Table
@@ -71,6 +74,22 @@ class StaleLayer:
     rows: StaleRows
     hops: int
     """As of `FollowedLayer`."""
+    nodes: Callable[[], int]
+    """How many rows it has."""
+    reads: ReadErrors = field(default_factory=ReadErrors)
+    """What is left of errors where batches read it, once rows are made anew within the budget."""
+    sensitivity: Sensitivity = field(default_factory=Sensitivity)
+    """How many answers its errors change."""
+
+    @property
+    def mean_error(self) -> float:
+        """Mean estimated error of its rows."""
+        return self.rows.error / max(1, self.nodes())
+
+    @property
+    def read_error(self) -> float:
+        """Expected mean error of what a batch reads, once rows are made anew within the budget."""
+        return self.reads.expected(self.mean_error)
 
 
 class Refreshing:
@@ -88,7 +107,7 @@ class Refreshing:
         self._graph, self._note_written = graph, note_written
         room = len(graph.is_gone)
         self.layers = [
-            StaleLayer(number, makers, StaleRows(room), hops)
+            StaleLayer(number, makers, StaleRows(room), hops, lambda: graph.taken)
             for number, (makers, hops) in enumerate(zip(layers, hops, strict=True), start=2)
         ]
         """Layers whose rows may be stale, by their numbers."""
@@ -120,20 +139,46 @@ class Refreshing:
         if self.is_any_stale:
             self.on_marked()
 
-    def would_refresh(self, layer: StaleLayer) -> bool:
-        """Whether a batch that reads the layer may have rows of it refreshed before."""
-        return layer.rows.count > 0 and (self.budget is None or self.budget.rows > 0)
+    def expected_loss_permille(self, layer: StaleLayer) -> float:
+        """Expected answers in permille that differ from those of exact rows, of who reads the layer; above 0 where any
+        row is stale, unless rows are made anew before they are read."""
+        if self.budget is None or not layer.rows.count:
+            return 0.0
+        return max(LEAST_PERMILLE, loss_permille(layer.read_error, layer.sensitivity.bound))
 
-    def refresh_read(self, layer: StaleLayer, *read: np.ndarray) -> int:
-        """Refresh the rows that pay most of those that are read (nodes, int32 or int64, in any order); how many."""
+    def refresh_read(self, layer: StaleLayer, *read: np.ndarray, most_permille: float = math.inf) -> StaleRead:
+        """Refresh the rows that pay most of those that are read (nodes, int32 or int64, in any order). `most_permille`:
+        expected answers that may differ; where the budget leaves more, further rows are refreshed."""
         stale, budget = layer.rows.among(*read), self.budget
         if not len(stale):
-            return 0
+            layer.reads.note(0.0, layer.mean_error)
+            return StaleRead(0, 0.0)
         if budget is None:
-            return self._refresh(layer, stale, None, RefreshedBy.REQUEST)
-        chosen = stale[choose(layer.rows.errors[stale], budget.rows)]
-        chosen = chosen[within(self._costs_us(chosen), budget.microseconds)]
-        return self._refresh(layer, chosen, budget.microseconds, RefreshedBy.REQUEST)
+            return StaleRead(self._refresh(layer, stale, None, RefreshedBy.REQUEST), 0.0)
+        made, bearable = 0, most_permille / (1000 * layer.sensitivity.bound)
+        if bearable > 0:
+            chosen = stale[choose(layer.rows.errors[stale], budget.rows)]
+            chosen = chosen[within(self._costs_us(chosen), budget.microseconds)]
+            made = self._refresh(layer, chosen, budget.microseconds, RefreshedBy.REQUEST)
+        error = layer.rows.mean_among(*read)
+        if bearable > 0:
+            # What routing expects of a batch is what the budget leaves.
+            layer.reads.note(error, layer.mean_error)
+        if error > bearable:
+            rest = stale[layer.rows.errors[stale] > 0]
+            chosen = rest[beyond(layer.rows.errors[rest] * _times_read(rest, read), bearable / error)]
+            made += self._refresh(layer, chosen, None, RefreshedBy.REQUEST)
+            error = layer.rows.mean_among(*read)
+        return StaleRead(made, error)
+
+    def refreshes_within(self, layer: StaleLayer, *read: np.ndarray, most_us: float) -> bool:
+        """Refresh all rows that are read, for what the background may take; False: that is expected to take longer than
+        `most_us`, and none was."""
+        stale = layer.rows.among(*read)
+        if float(self._costs_us(stale).sum()) > most_us:
+            return False
+        self._refresh(layer, stale, None, RefreshedBy.BACKGROUND)
+        return True
 
     def refresh_worst(self) -> int:
         """Refresh the rows with the largest errors for a turn; how many."""
@@ -205,3 +250,9 @@ def _make_part(layer: StaleLayer, nodes: np.ndarray) -> None:
         made = one.makes.make(nodes, None)
         for maker in (one.makes, *one.copies):
             maker.put(made, in_parallel=True)
+
+
+def _times_read(nodes: np.ndarray, read: Sequence[np.ndarray]) -> np.ndarray:
+    """How often each of these nodes is among those that are read: int64."""
+    found, counts = np.unique(np.concatenate(read), return_counts=True)
+    return counts[np.searchsorted(found, nodes)]

@@ -94,6 +94,11 @@ class StaleRows:
         self._is_found[found] = False
         return found
 
+    def mean_among(self, *parts: np.ndarray) -> float:
+        """Mean error of these rows (as of `among`), each as often as it is named; of numbers of other rows it is 0."""
+        total = sum(float(self.errors[nodes[nodes < len(self.errors)]].sum(dtype=np.float64)) for nodes in parts)
+        return total / max(1, sum(map(len, parts)))
+
     def worst(self, most: int) -> np.ndarray:
         """Rows whose errors are the largest, to a power of two: int64, at most `most`. None while marks are held, since
         some would be refreshed again and again."""

@@ -14,7 +14,7 @@ from tests.support.serving.serving import CLASSES, TRADE_OFF, Client, FakeWorker
 from gnnserve_api.files.profile import Profile
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.sampling.batch_view import BatchView
-from gnnserve_worker.scheduling.variants import VariantChooser
+from gnnserve_worker.scheduling.variants import Losses, VariantChooser
 from gnnserve_worker.serving.accuracy.tally import Tally
 
 FAST: Profile = profile(
@@ -127,7 +127,7 @@ def test_losses_are_of_the_same_nodes_and_may_be_gains() -> None:
     losses = tally.losses()
     assert losses["x4"] == 0.0
     assert losses["x8"] == pytest.approx(-100, abs=20)
-    chooser = VariantChooser(TRADE_OFF, 100, losses_in_service=losses)
+    chooser = VariantChooser(TRADE_OFF, 100, known=Losses(in_service=losses))
     assert chooser.names[0] == "x8"
     assert chooser.loss_permille == (0.0, *(pytest.approx(-losses["x8"]),) * 2)
 

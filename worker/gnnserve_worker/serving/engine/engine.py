@@ -111,6 +111,7 @@ class Engine:
             self._go_on,
             self._idle.wake,
             self._idle.wake_soon,
+            self._idle.call_soon,
             name if service is None else service,
         )
         self._time.add(model, weight)

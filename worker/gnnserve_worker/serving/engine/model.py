@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from operator import attrgetter
 
@@ -26,7 +26,7 @@ from gnnserve_worker.scheduling.batcher import Batch
 from gnnserve_worker.scheduling.choice import decide_route
 from gnnserve_worker.scheduling.cost_terms import load_of, overlay_parts, round_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.variants import VariantChooser
+from gnnserve_worker.scheduling.variants import PROFILED, Losses, VariantChooser
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.engine.answer_health import AnswerHealth
 from gnnserve_worker.serving.engine.inlet import Inlet
@@ -93,10 +93,11 @@ class ServedModel:
         go_on: Callable[[], None],
         wake: Callable[[], None],
         wake_soon: Callable[[], None],
+        call_soon: Callable[[Callable[[], None]], None],
         service: str,
     ) -> None:
         """`go_on` tells the engine that something may be due, `wake` that there is something to compute when idle, as
-        does `wake_soon`, from any thread."""
+        does `wake_soon`, from any thread. `call_soon` has the event loop call something, from any thread."""
         self.service = service
         """Name of the service that it answers for, which may have another model."""
         self.lane: Lane | None = None
@@ -125,8 +126,8 @@ class ServedModel:
         """Accuracy in service; it computes only while no request waits."""
         self.renewal = IndexRenewal(wake_soon)
         """Keeps the index of recommendations up with changes, likewise."""
-        self.refresh = RowRefresh(wake_soon)
-        """Refreshes stale rows of stored layers, likewise."""
+        self.refresh = RowRefresh(wake_soon, call_soon)
+        """Refreshes stale rows of stored layers, likewise, and says what they add to losses."""
         self._idle_work: deque[AnyWork] = deque((self.watch, self.renewal))
         """In the order in which it is next."""
         self.metrics = metrics
@@ -136,8 +137,8 @@ class ServedModel:
         self._go_on = go_on
         self._lanes: deque[Lane] = deque()
         """Open lanes. The last one admits; those before it are answered first, and closed when their queue is empty."""
-        self._losses: Mapping[str, float] = {}
-        """The losses in service that the present lane goes by."""
+        self._known = PROFILED
+        """What the present lane goes by."""
         self._request_keys = itertools.count()
         self.costs_end_ms = math.inf
         """When the table's costs expire."""
@@ -154,15 +155,17 @@ class ServedModel:
         revision.check(table)
         self.watch.follow(revision, table.shadow_permille)
         self.renewal.follow(revision)
-        self.refresh.follow(revision)
         revision.follow(table)
+        self.refresh.follow(revision, self.judge_anew)
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
         if lane is None or not same or lane.objective != table.objective or lane.overlay_limits != table.overlay:
-            chooser = lane.chooser if lane is not None and same else None
+            chooser = lane.chooser if lane is not None and same and self._losses() == self._known else None
             self._open(revision, table, chooser, now_ms)
         else:
             lane.batcher.route_by(table)
+            self.table = table
+            self.judge_anew()
         if lane is None or lane.revision is not revision:
             self._health.forget()
         lane = self.lane
@@ -180,10 +183,10 @@ class ServedModel:
         return None if living is None else living.refreshing
 
     def judge_anew(self) -> None:
-        """Choose variants by what labels say that they lose, where that has changed: in another lane, since a queue
-        groups its requests by the order of the variants."""
+        """Choose variants by what labels say that they lose, and by what stale rows add to that, where it has changed:
+        in another lane, since a queue groups its requests by the order of the variants."""
         lane, table = self.lane, self.table
-        if lane is None or table is None or self.watch.losses == self._losses:
+        if lane is None or table is None or self._losses() == self._known:
             return
         self._open(lane.revision, table, None, self._clock_ms()).chooser.use({} if self.is_expired else table.costs)
         self._go_on()
@@ -192,10 +195,13 @@ class ServedModel:
         self, revision: ServedRevision, table: RoutingTable, chooser: VariantChooser | None, now_ms: float
     ) -> Lane:
         """Open the lane that admits from now on."""
-        self._losses = self.watch.losses
-        self.lane = lane = open_lane(revision, table, chooser, self.lane, now_ms, self._losses)
+        self._known = self._losses()
+        self.lane = lane = open_lane(revision, table, chooser, self.lane, now_ms, self._known)
         self._lanes.append(lane)
         return lane
+
+    def _losses(self) -> Losses:
+        return Losses(self.watch.losses, self.refresh.losses)
 
     def withdraw(self, problem: str) -> None:
         """Answer nothing until the next switch, since results may be wrong. Queued requests are refused, and so are
@@ -390,7 +396,8 @@ class ServedModel:
         """What is to be computed next when the engine is idle; kinds of work take turns. None: nothing."""
         if (lane := self.lane) is None:
             return None
-        self.refresh.take_turn(lane)
+        if self.refresh.take_turn(lane):
+            self.judge_anew()
         for work in tuple(self._idle_work):
             job = work.next_job(lane)
             if job is not None:

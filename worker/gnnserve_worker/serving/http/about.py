@@ -94,11 +94,14 @@ def _stale(revision: ServedRevision) -> tuple[StaleLayerAnswer, ...] | msgspec.U
     living = revision.changes.living
     if living is None or living.refreshing.budget is None:
         return msgspec.UNSET
-    return tuple(
-        StaleLayerAnswer(names, layer.rows.count, layer.rows.error)
-        for layer in living.refreshing.layers
-        if (names := living.variants_of(layer))
-    )
+    published = {one.name: one.validation_accuracy for one in revision.manifest.profile.variants}
+    told = list[StaleLayerAnswer]()
+    for layer in living.refreshing.layers:
+        if names := living.variants_of(layer):
+            loss = living.refreshing.expected_loss_permille(layer)
+            now = {name: max(0.0, published[name] - loss / 1000) for name in names}
+            told.append(StaleLayerAnswer(names, layer.rows.count, layer.rows.error, layer.read_error, loss, now))
+    return tuple(told)
 
 
 def _edges(revision: ServedRevision) -> dict[str, Any]:

@@ -108,11 +108,15 @@ class IdleTimer:
 
     def wake_soon(self) -> None:
         """As `wake`, from any thread."""
+        self.call_soon(self.wake)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Have the event loop call this soon; before the start it has none. From any thread."""
         loop = self._loop
         if loop is None:
             return
         try:
-            loop.call_soon_threadsafe(self.wake)
+            loop.call_soon_threadsafe(callback)
         except RuntimeError:
             # A server that has ended has closed its loop, and nothing is computed any more.
             if not loop.is_closed():

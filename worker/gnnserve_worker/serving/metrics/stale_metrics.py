@@ -21,7 +21,13 @@ def collect_stale(refreshing: Refreshing, service: str, shown_s: float) -> Itera
         "Sum of the estimated errors of these rows, each 1 at most.",
         labels=("service", "layer"),
     )
+    loss = GaugeMetricFamily(
+        "gnnserve_stale_loss_permille",
+        "Expected answers that differ from those of exact rows, of variants that read the layer; tolerances count it.",
+        labels=("service", "layer"),
+    )
     for layer in refreshing.layers:
+        loss.add_metric((service, str(layer.number)), refreshing.expected_loss_permille(layer))
         rows.add_metric((service, str(layer.number)), layer.rows.count)
         error.add_metric((service, str(layer.number)), layer.rows.error)
     refreshed = CounterMetricFamily(
@@ -33,4 +39,4 @@ def collect_stale(refreshing: Refreshing, service: str, shown_s: float) -> Itera
     for by, count in refreshing.counts.items():
         refreshed.add_metric((service, by), count.rows, created=shown_s)
         seconds.add_metric((service, by), count.seconds, created=shown_s)
-    yield from (rows, error, refreshed, seconds)
+    yield from (rows, error, loss, refreshed, seconds)

@@ -62,6 +62,8 @@ def _of_batch(batch: BatchTrace, resource: Resource) -> list[ReadableSpan]:
     attributes = {
         "gnnserve.variant": batch.variant, "gnnserve.seeds": batch.seeds, "gnnserve.requests": batch.requests
     }  # fmt: skip
+    if batch.stale is not None:
+        attributes |= {"gnnserve.rows_refreshed": batch.stale.made, "gnnserve.stale_error": batch.stale.error}
     links = [Link(_context(ids)) for ids in batch.of]
     spans = [_inner("batch", batch.ids, batch.parent, resource, began_ns, ended_ns, attributes, links)]
     start_ns = began_ns

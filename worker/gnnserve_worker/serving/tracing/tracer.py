@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.programs.stats import ProgramRun
 from gnnserve_worker.serving.tracing.traces import BatchTrace, RequestTrace, SpanIds, read_parent
 
@@ -56,7 +56,7 @@ class Tracer:
 
     def note_batch(
         self, traces: list[RequestTrace], variant: str, seeds: int, requests: int, started_ms: float,
-        finished_ms: float, times: StageTimes, runs: Sequence[ProgramRun],
+        finished_ms: float, inference: Inference, runs: Sequence[ProgramRun],
     ) -> None:  # fmt: skip
         """A batch with these traced requests, or pieces of them, was computed. There is at least one. `runs`: of a
         program, in its process."""
@@ -64,7 +64,8 @@ class Tracer:
         ids = SpanIds(first.ids.trace_id, _new_id(64))
         of = tuple(trace.ids for trace in traces)
         batch = BatchTrace(
-            ids, first.ids, of, variant, seeds, requests, started_ms, finished_ms, times, first.offset_ns, tuple(runs)
+            ids, first.ids, of, variant, seeds, requests, started_ms, finished_ms, inference.times, first.offset_ns,
+            tuple(runs), inference.stale,
         )  # fmt: skip
         for trace in traces:
             trace.batches.append(batch)

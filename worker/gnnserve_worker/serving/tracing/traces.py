@@ -11,6 +11,7 @@ import msgspec
 
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.programs.stats import ProgramRun
+from gnnserve_worker.staleness.loss import StaleRead
 
 PARENT_HEADER = b"traceparent"
 """The W3C's Trace Context: trace, span and flags of the client's."""
@@ -66,6 +67,8 @@ class BatchTrace(msgspec.Struct, frozen=True):
     offset_ns: int
     runs: tuple[ProgramRun, ...] = ()
     """Runs of a program, in its process."""
+    stale: StaleRead | None = None
+    """Rows of a stored layer that it read, where some were stale before; None: none were."""
 
     @property
     def spans(self) -> int:
