@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,9 @@ from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.repository import RevisionManifest
 from gnnserve_api.files.training import says_rising, says_unlearnt
 from gnnserve_api.spec.service import GNNService
+from gnnserve_cli.embedding import publish_visibly
 from gnnserve_cli.exits import ExitCode
+from gnnserve_cli.local_log import log_uid
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
 from gnnserve_worker.compaction.answering import find_answering
@@ -37,24 +40,39 @@ BUSY_TAIL_RATIO = 8.0
 """p99 over median. On a quiet machine it is near 2."""
 
 
-def find_generated(service: GNNService, repository: Repository, log: str | None) -> RevisionManifest | None:
-    """The revision that `generate_visibly` would find; None: it would generate one, or carry one over. `log`: as
-    there."""
+def find_published(service: GNNService, repository: Repository) -> RevisionManifest | None:
+    """The revision that `publish` would find; None: there is something to compute. How far to trust it is said."""
+    if service.spec.embeddings is not None:
+        return None
+    log = log_uid(service, repository)
     if service.spec.revision is not None:
-        return find_answering(service.spec, repository, log)
-    return pipeline.find(service, repository, graph_version=_graph_version(service, repository, log))
+        found = find_answering(service.spec, repository, log)
+    else:
+        found = pipeline.find(service, repository, graph_version=_graph_version(service, repository, log))
+    if found is not None:
+        advise(GenerationOutcome(found, is_measured=False), repository)
+        keep_models(service, repository, found)
+    return found
 
 
 def _graph_version(service: GNNService, repository: Repository, log: str | None) -> str | None:
     return None if log is None else pipeline.newest_version(service.spec, repository, log)
 
 
-def generate_visibly(
-    service: GNNService, repository: Repository, named: Device | None = None, log: str | None = None
-) -> RevisionManifest:
-    """Find the revision, or generate it. `named`: the device of an option, in place of the manifest's. `log`: uid
-    that the service's log of changes is named by: generation begins with the newest graph that it is part of. None: it
-    has none."""
+def publish(
+    service: GNNService, root: Path, uri_files: Sequence[Path], named: Device | None = None
+) -> tuple[RevisionManifest, bool]:
+    """Find the revision, or generate it, and make its embeddings. `root`: of the repository. `uri_files`: files with
+    the addresses of its first sinks. `named`: the device of an option, in place of the manifest's. Returns also whether
+    every sink with an address has the embeddings."""
+    repository = Repository(root, service.metadata.namespace, service.metadata.name)
+    published = _find_or_generate(service, repository, named)
+    return published, publish_visibly(service, repository, published, uri_files)
+
+
+def _find_or_generate(service: GNNService, repository: Repository, named: Device | None) -> RevisionManifest:
+    # Generation begins with the newest graph that the log of changes is part of.
+    log = log_uid(service, repository)
     if service.spec.revision is not None:
         # Imported here: most manifests name no revision.
         from gnnserve_worker.compaction.restoring import restore  # noqa: PLC0415

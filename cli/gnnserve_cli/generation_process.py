@@ -103,20 +103,12 @@ def published_revisions(
 
 def _found(of: WantedRevision) -> RevisionManifest | RepositoryError | None:
     """The revision, where there is nothing to compute; None: there is."""
-    # Imported here, as in the commands: they bring numpy and numba.
-    from gnnserve_cli.generating import GenerationOutcome, advise, find_generated, keep_models  # noqa: PLC0415
-    from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
+    from gnnserve_cli.generating import find_published  # noqa: PLC0415 - it brings numpy and numba
 
-    if of.service.spec.embeddings is not None:
-        return None
     try:
-        found = find_generated(of.service, of.stored, log_uid(of.service, of.stored))
-        if found is not None:
-            advise(GenerationOutcome(found, is_measured=False), of.stored)
-            keep_models(of.service, of.stored, found)
+        return find_published(of.service, of.stored)
     except RepositoryError as error:
         return error
-    return found
 
 
 def _describe(of: WantedRevision) -> WantedManifest:
@@ -280,18 +272,13 @@ def _end_with_server() -> None:
 def carry_out(request: GenerationRequest, tell: Callable[[GenerationAnswer], object]) -> None:
     """Find or generate the revision of each manifest, and make its embeddings. What a repository lacks is told, and
     does not keep the others from theirs; other errors are raised."""
-    from gnnserve_cli.embedding import publish_visibly  # noqa: PLC0415
-    from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
-    from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_cli.generating import publish  # noqa: PLC0415 - it takes a second, and a signal must find its handler
 
     for of in request.wanted:
         base = ManifestFolder(Path(of.folder), None if of.home is None else Path(of.home))
         service = parse_document(Document(of.name, json.loads(of.document)), base)
-        stored = Repository(Path(request.repository), service.metadata.namespace, service.metadata.name)
         try:
-            published = generate_visibly(service, stored, request.device, log_uid(service, stored))
-            publish_visibly(service, stored, published, [Path(file) for file in of.uri_files])
+            published, _ = publish(service, Path(request.repository), list(map(Path, of.uri_files)), request.device)
         except RepositoryError as error:
             tell(GenerationAnswer(path=error.path, problem=error.problem, remedy=error.remedy))
         else:

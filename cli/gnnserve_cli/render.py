@@ -237,3 +237,8 @@ def format_name(name: int | str) -> str:
     if isinstance(name, int) or (name.isprintable() and name.strip() == name != ""):
         return str(name)
     return json.dumps(name)
+
+
+def print_profile(profile: Profile) -> None:
+    console = output()
+    put(console, *profile_tables(profile, console), *search_lines(profile))

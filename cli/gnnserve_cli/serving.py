@@ -19,7 +19,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.local_log import updates_of
 from gnnserve_cli.local_service import LocalService
-from gnnserve_cli.render import format_bytes, output, profile_tables, put, search_lines
+from gnnserve_cli.render import format_bytes, print_profile
 from gnnserve_cli.server_options import ServerOptions, note
 from gnnserve_cli.slow_loop import slow_loop
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
 _LENT = "lent"
 """The part of `DeviceStats.memory_bytes` that is not the computing GPU's."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
-
-
-def print_profile(published: RevisionManifest) -> None:
-    console = output()
-    put(console, *profile_tables(published.profile, console), *search_lines(published.profile))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +158,7 @@ def _show_profile(revision: RevisionManifest, title: str) -> None:
     """`title`: a line above the profile; empty: none."""
     if title:
         print(title, flush=True)
-    print_profile(revision)
+    print_profile(revision.profile)
 
 
 def require_second(service: GNNService, stored: Repository, revision: str) -> None:

@@ -78,6 +78,7 @@ class FakeWorker:
         monkeypatch.setattr("gnnserve_worker.generation.pipeline.find", lambda *_, **_named: None)
         monkeypatch.setattr("gnnserve_cli.generation_process.in_a_process", generate_here)
         monkeypatch.setattr("gnnserve_worker.repository.repository.Repository", self.repository)
+        monkeypatch.setattr("gnnserve_cli.generating.Repository", self.repository)
         monkeypatch.setattr(
             "gnnserve_cli.serving.load_revision", lambda _stored, revision, _bytes: SimpleNamespace(revision=revision)
         )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import GnnserveError, InputError
 from gnnserve_api.http.changes import ChangesAnswer
-from gnnserve_cli.changes.batches import RowBatch, TextKinds, may_be_integers, request_of
+from gnnserve_cli.changes.batches import RowBatch, TextKinds, batches_of, may_be_integers, request_of
+from gnnserve_cli.changes.files import digest_of, read_changes
+from gnnserve_cli.client import opened
+from gnnserve_cli.progress import showing_progress
+from gnnserve_cli.render import count
 from gnnserve_client.address import Endpoint
 from gnnserve_client.asking import ClientState
 from gnnserve_client.direct import DirectConnection
@@ -18,11 +25,45 @@ from gnnserve_client.errors import RefusedError
 from gnnserve_client.exchange import Connection, Send, ServerReply
 from gnnserve_client.sending import Applied, send_batch
 from gnnserve_client.sending import BatchBody as EncodedBatch
+from gnnserve_worker.progress import Progress
 
 _IDS_ARE_TEXTS = "InvalidType"
 _UNKNOWN_LABEL = "UnknownLabel"
 _ID = re.compile(r"^((removedE|e)dges\[\d+\]\[\d+\]|removedNodes\[\d+\]|\w+\[\d+\]\.id)$")
 """Places of ids in a batch of changes."""
+_DIGEST_DIGITS = 16
+
+
+def send_file(file: Path, endpoint: Endpoint, size: int, client: str) -> tuple[str, Applied]:
+    """Send the changes of a file, `size` to a batch, and show how far it is. Returns the name that the file has in the
+    log, which begins with `client`, and what was applied."""
+    digest, lines = digest_of(file)
+    changes, known = read_changes(file)
+    total = max(1, lines - 1) if known is None else known
+    # Batches depend on their size as well, so that another size is another client.
+    name = f"{client}-{digest[:_DIGEST_DIGITS]}-{size}"
+    stage = f"apply {file.name}"
+    sent = Applied()
+    with showing_progress() as listener, closing(TellingConnection(endpoint, _note)) as connection:
+
+        def tell(now: Applied) -> None:
+            nonlocal sent
+            sent = now
+            listener(Progress(stage, min(now.changes, total - 1), total, f"offset {now.last_offset:,}"))
+
+        listener(Progress(stage, 0, total))
+        try:
+            Sender(opened(endpoint, is_retrying=True), connection, name).send_all(batches_of(changes, size), tell)
+        except (GnnserveError, KeyboardInterrupt):
+            if sent.batches:
+                _note(f"{count(sent.changes, 'change')} are applied; the same command goes on behind them")
+            raise
+        listener(Progress(stage, total, total, f"offset {sent.last_offset:,}" if sent.batches else "no changes"))
+    return name, sent
+
+
+def _note(words: str) -> None:
+    print(f"note: {words}", file=sys.stderr)
 
 
 class TellingConnection(DirectConnection):

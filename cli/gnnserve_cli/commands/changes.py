@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from gnnserve_api.errors import GnnserveError, InputError
+from gnnserve_api.errors import InputError
 from gnnserve_api.http.changes import MOST_CLIENT_CHARACTERS, MOST_WAIT_S, ChangeRecord
 from gnnserve_api.http.protocol import MAX_OFFSET
-from gnnserve_cli.client import fetch_changes, open_url, opened, read_access
+from gnnserve_cli.client import fetch_changes, open_url, read_access
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     CaFile,
@@ -44,7 +41,6 @@ LAST_SHOWN = 10
 _PAGE = 100
 _LONGEST_NAME = MOST_CLIENT_CHARACTERS // 2
 _NAME = re.compile(rf"[!-~]{{1,{_LONGEST_NAME}}}")
-_DIGEST_DIGITS = 16
 
 
 def apply(
@@ -70,40 +66,13 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Apply a file of changes to the graph of a running server; a second run goes on where the first one ended."""
-    from gnnserve_cli.changes.batches import batches_of  # noqa: PLC0415
-    from gnnserve_cli.changes.files import digest_of, read_changes  # noqa: PLC0415
-    from gnnserve_cli.changes.sending import Sender, TellingConnection  # noqa: PLC0415
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_client.sending import Applied  # noqa: PLC0415
-    from gnnserve_worker.progress import Progress  # noqa: PLC0415
-
     if client is not None and not _NAME.fullmatch(client):
         raise InputError(
             "--client", f"{client!r} is no name", f"give 1 to {_LONGEST_NAME} printable characters without blanks"
         )
-    endpoint = open_url(url, read_access(token_file, ca_file))
-    digest, lines = digest_of(file)
-    changes, known = read_changes(file)
-    total = max(1, lines - 1) if known is None else known
-    # Batches depend on their size as well, so that another size is another client.
-    name = f"{client or 'file'}-{digest[:_DIGEST_DIGITS]}-{batch}"
-    stage = f"apply {file.name}"
-    sent = Applied()
-    with showing_progress() as listener, closing(TellingConnection(endpoint, _note)) as connection:
+    from gnnserve_cli.changes.sending import send_file  # noqa: PLC0415 - it brings what connects
 
-        def tell(now: Applied) -> None:
-            nonlocal sent
-            sent = now
-            listener(Progress(stage, min(now.changes, total - 1), total, f"offset {now.last_offset:,}"))
-
-        listener(Progress(stage, 0, total))
-        try:
-            Sender(opened(endpoint, is_retrying=True), connection, name).send_all(batches_of(changes, batch), tell)
-        except (GnnserveError, KeyboardInterrupt):
-            if sent.batches:
-                _note(f"{count(sent.changes, 'change')} are applied; the same command goes on behind them")
-            raise
-        listener(Progress(stage, total, total, f"offset {sent.last_offset:,}" if sent.batches else "no changes"))
+    name, sent = send_file(file, open_url(url, read_access(token_file, ca_file)), batch, client or "file")
     if as_json:
         print_json({"client": name, **_fields(sent)})
     else:
@@ -154,36 +123,16 @@ def compact(
     as_json: Json = False,
 ) -> None:
     """Make the log of changes part of the graph: the next start begins there, and the log becomes shorter."""
-    # Imported here: they bring numpy and numba, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
-    from gnnserve_cli.generating import advise, generating_visibly, keep_models  # noqa: PLC0415
-    from gnnserve_cli.local_log import check_address, updates_of  # noqa: PLC0415
-    from gnnserve_worker.compaction.compact import compact as fold  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_cli.changes.stored_log import compact_log  # noqa: PLC0415 - it brings numpy and numba
 
-    service = load_manifest(manifest)
-    check_address(service, postgres_uri_file)
-    uri_files = embeddings_uri_file or []
-    check_sinks([service], uri_files)
-    stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-    if (updates := updates_of(service, stored, postgres_uri_file)) is None:
-        raise InputError("spec.updates", "is not set", "name a log, as in examples/digits-updates.yaml")
-    generated = generating_visibly(service, stored, device, partial(fold, service, stored, updates, retrain=retrain))
-    published = generated.published
-    keep_models(service, stored, published)
-    if retrain:
-        advise(generated, stored)
-    # Before the result is shown: it is of a revision that answers whatever the one before it did.
-    is_written = publish_visibly(service, stored, published, uri_files)
-    made_of = stored.made_of(published)
-    offset = 0 if made_of is None else made_of.offset
+    compacted = compact_log(manifest, repository, postgres_uri_file, embeddings_uri_file or [], device, retrain=retrain)
+    published, offset = compacted.published, compacted.offset
     if as_json:
         print_json({"revision": published.revision, "graph": published.graph, "offset": offset})
     else:
         facts = [("revision", published.revision), ("graph", published.graph), ("offset", f"{offset:,}")]
         put(output(), facts_table(facts))
-    if not is_written:
+    if not compacted.is_written:
         raise typer.Exit(ExitCode.RESOURCE)
 
 
@@ -204,41 +153,18 @@ def purge(
     as_json: Json = False,
 ) -> None:
     """Remove a log of changes for good, and graphs that it is part of: the graph is that of its source again."""
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.local_log import check_address, forget_uid, updates_of  # noqa: PLC0415
-    from gnnserve_worker.changes.options import SqliteFile  # noqa: PLC0415
-    from gnnserve_worker.changes.registry import opened_log  # noqa: PLC0415
-    from gnnserve_worker.repository.paths import ServicePaths  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_cli.changes.stored_log import purge_log  # noqa: PLC0415 - it brings numpy
 
-    service = load_manifest(manifest)
-    check_address(service, postgres_uri_file)
-    stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-    if (updates := updates_of(service, stored, postgres_uri_file)) is None:
-        raise InputError("spec.updates", "is not set", "name a log, as in examples/digits-updates.yaml")
-    if uid is not None:
-        in_file = isinstance(updates.log, SqliteFile)
-        log = SqliteFile(ServicePaths(stored.folder).log(uid)) if in_file else updates.log
-        updates = replace(updates, uid=uid, log=log)
-    if isinstance(updates.log, SqliteFile) and not updates.log.path.exists():
-        raise InputError(f"{updates.log.path}", "there is no such log", "see --uid and --repository")
-    with opened_log(updates.log, updates.uid) as opened:
-        at = opened.position()
-        batches = f"{at.last:,} {'batch' if at.last == 1 else 'batches'}"
-        said = f"the log of {updates.uid}: {batches}, {count(at.total_changes, 'change')}"
-        if not yes and not _confirmed(f"Remove {said}, for good?"):
-            typer.echo("nothing was removed", err=True)
-            return
-        opened.drop()
-    with stored.locked():
-        versions = [one.digest for one in stored.graph_versions(updates.uid)]
-        stored.remove_versions(versions)
-    if uid is None and service.spec.updates is not None and service.spec.updates.adopt is None:
-        forget_uid(stored)
-    if as_json:
-        print_json({"uid": updates.uid, "batches": at.last, "changes": at.total_changes, "graphs": len(versions)})
+    def confirm(said: str) -> bool:
+        return yes or _confirmed(f"Remove {said}, for good?")
+
+    purged = purge_log(manifest, repository, uid, postgres_uri_file, confirm)
+    if purged is None:
+        typer.echo("nothing was removed", err=True)
+    elif as_json:
+        print_json({"uid": purged.uid, "batches": purged.batches, "changes": purged.changes, "graphs": purged.graphs})
     else:
-        typer.echo(f"removed {said}; {count(len(versions), 'graph')} that it was part of")
+        typer.echo(f"removed {purged}; {count(purged.graphs, 'graph')} that it was part of")
 
 
 def _confirmed(question: str) -> bool:
@@ -287,7 +213,3 @@ def _facts(sent: Applied, name: str) -> list[tuple[str, str]]:
         *offset,
         ("client", name),
     ]
-
-
-def _note(words: str) -> None:
-    print(f"note: {words}", file=sys.stderr)

@@ -18,7 +18,9 @@ from gnnserve_api.http.protocol import MAX_SEED
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
 from gnnserve_cli.commands.predict import as_integers, parse_nodes
 from gnnserve_cli.out_files import writing
+from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count, output, print_json, put
+from gnnserve_cli.revisions import find_revision
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,8 +85,6 @@ def export(
 ) -> None:
     """Write the embeddings of nodes by a variant of a published revision to a file."""
     # Imported here: they bring numpy, numba and pyarrow.
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_cli.revisions import find_revision  # noqa: PLC0415
 
     listed = _listed(nodes, nodes_file)
     path = out or Path(f"{variant}-{revision}.parquet")

@@ -15,6 +15,7 @@ from gnnserve_api.files.export import ExportFormat, ExportManifest
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
 from gnnserve_cli.out_files import writing
 from gnnserve_cli.render import count, output, print_json, put
+from gnnserve_cli.revisions import find_revision
 
 
 def export(
@@ -53,7 +54,6 @@ def export(
 ) -> None:
     """Write a variant as a program that runs elsewhere, with an example of its inputs and scores."""
     # Imported here: they bring numpy, numba and torch.
-    from gnnserve_cli.revisions import find_revision  # noqa: PLC0415
 
     chosen = list(dict.fromkeys(formats or [ExportFormat.TORCH]))
     folder = out or Path(f"{variant}-{revision}")

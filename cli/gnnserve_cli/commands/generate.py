@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, EmbeddingsUris, Json, Manifest, RepositoryRoot
 from gnnserve_cli.exits import ExitCode
+from gnnserve_cli.render import print_json, print_profile
 
 
 def generate(
@@ -15,24 +17,16 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Train, profile and publish a manifest's variants; nothing is done when they are published already."""
-    # Imported here: they bring numpy and numba, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
-    from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
-    from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
-    from gnnserve_cli.render import print_json  # noqa: PLC0415
-    from gnnserve_cli.serving import print_profile  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    # They bring numpy and numba, which the other commands start without.
+    from gnnserve_cli.embedding import check_sinks  # noqa: PLC0415
+    from gnnserve_cli.generating import publish  # noqa: PLC0415
 
-    service = load_manifest(manifest)
-    uri_files = embeddings_uri_file or []
+    service, uri_files = load_manifest(manifest), embeddings_uri_file or []
     check_sinks([service], uri_files)
-    stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-    published = generate_visibly(service, stored, log=log_uid(service, stored))
-    is_written = publish_visibly(service, stored, published, uri_files)
+    published, is_written = publish(service, repository, uri_files)
     if as_json:
         print_json(published)
     else:
-        print_profile(published)
+        print_profile(published.profile)
     if not is_written:
         raise typer.Exit(ExitCode.RESOURCE)

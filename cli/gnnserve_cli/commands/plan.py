@@ -10,9 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, Manifest, RepositoryRoot
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import format_bytes, format_ms, output, print_json, put, round_floats
+from gnnserve_worker.progress import Progress
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.search.plan import SearchPlan
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
 def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
     """Tell what generation would learn and write, how long it would take, and model latencies, without training."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_worker.generation.search.plan import plan as planned  # noqa: PLC0415
-    from gnnserve_worker.progress import Progress  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
     from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.extras import PICTURES
+from gnnserve_cli.client import read_access
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile, between
 from gnnserve_cli.render import output, print_json, put
 
@@ -60,7 +61,6 @@ def report(
     ] = None,
 ) -> None:
     """Explain accuracy, latency and cost of the variants."""
-    from gnnserve_cli.client import read_access  # noqa: PLC0415
     from gnnserve_cli.report.build import build_report  # noqa: PLC0415 - other commands start without it
     from gnnserve_cli.report.subject import fetch_subject, load_subject  # noqa: PLC0415
 

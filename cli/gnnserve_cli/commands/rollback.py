@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.manifest import STANDARD_INPUT, load_manifest
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, ManifestFile, RepositoryRoot
+from gnnserve_cli.render import print_json
 
 if TYPE_CHECKING:
     from gnnserve_api.spec.service import GNNService
@@ -36,9 +38,7 @@ def rollback(
 ) -> None:
     """Set spec.revision of a manifest, so that `run`, `serve` or `kubectl apply` go back to that revision."""
     # Imported here: they bring numpy, which the other commands start without.
-    from gnnserve_api.manifest import STANDARD_INPUT, load_manifest  # noqa: PLC0415
     from gnnserve_cli.manifest_edit import write_revision  # noqa: PLC0415
-    from gnnserve_cli.render import print_json  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     if undo and revision is not None:

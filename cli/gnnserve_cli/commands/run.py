@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnnserve_api.errors import RepositoryError
+from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     AcceptedTokens,
@@ -49,7 +50,6 @@ def run(
 ) -> None:
     """Train, profile and serve manifests; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.embedding import check_sinks  # noqa: PLC0415
     from gnnserve_cli.generation_process import WantedRevision, published_revisions  # noqa: PLC0415
     from gnnserve_cli.server_options import read_options  # noqa: PLC0415

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import RepositoryError
+from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     AcceptedTokens,
@@ -54,7 +55,6 @@ def serve(
 ) -> None:
     """Serve the published revisions of manifests."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.local_log import log_uid  # noqa: PLC0415
     from gnnserve_cli.server_options import read_options  # noqa: PLC0415
     from gnnserve_cli.serving import (  # noqa: PLC0415
