@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +23,9 @@ from tests.support.pods.generating_pod import (
     manifest_of,
 )
 from tests.support.pods.pods import ROOT
-from tests.support.profiles import revision_manifest
 
 from gnnserve_api.errors import InputError, RepositoryError, ResourceError, StorageError
-from gnnserve_api.pods.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result
+from gnnserve_api.pods.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, decode_result
 from gnnserve_api.pods.interface import PodExit
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.generation import pipeline
@@ -211,10 +209,8 @@ def test_an_image_without_what_trains_is_told_with_the_one_that_has_it(
 def test_result_that_cannot_be_told_is_a_failure_to_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pipeline, "generate", lambda *_, **_named: revision_manifest())
-    loaded = SimpleNamespace(origin=SimpleNamespace(made_of=None))
-    monkeypatch.setattr("gnnserve_worker.opening.revision.load_revision", lambda *_: loaded)
-    monkeypatch.setattr(generate, "_size_bytes", lambda *_: 0)
+    result = GenerationResult(revision="r1", recipe="recipe", graph="graph", variants=())
+    monkeypatch.setattr("gnnserve_worker.pods.generation_job.carry_out", lambda *_: result)
     environ = environ_of(tmp_path, manifest_of(tmp_path))
     environ["GNNSERVE_TERMINATION_MESSAGE"] = str(tmp_path / "missing/termination-log")
     assert generate.main(environ) == PodExit.RESOURCE
