@@ -1,7 +1,8 @@
 """Variants of a graph of several types: accuracy over several seeds, and latency.
 
-Over several types no variant computes the first layer for a request: the whole network is that over its products,
-`projected`, which others are compared with. Graphs lie in `../shared/typed`; accuracy is macro F1, as it is published.
+Over several types the whole network is that over its products, `projected`, which others are compared with: networks
+over fewer columns of each type too, which compute the first layer for a request. Graphs lie in `../shared/typed`;
+accuracy is macro F1, as it is published.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gnnserve_worker.repository.repository import Repository
 
 TYPED = ("acm", "imdb")
 VARIANTS = {
+    "pruning": {"factors": [2, 4, 8, 16]},
     "storage": ["float32", "int8"],
     "stored": [1, 2],
     "channels": [

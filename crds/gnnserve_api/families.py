@@ -222,6 +222,11 @@ class VariantPoint:
         return self.rows is not RowAxis.FEATURES
 
     @property
+    def reads_ranked_columns(self) -> bool:
+        """Whether it reads the first of the ranked columns of nodes and their neighbours."""
+        return self.columns is ColumnAxis.RANKED and self.hops is not HopAxis.PROPAGATED
+
+    @property
     def spans_widths(self) -> bool:
         """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a
         curve over columns."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from gnnserve_cli.commands.validate import _check
@@ -132,17 +133,26 @@ def test_a_choice_among_factors_is_said_and_noted_where_there_is_none(tmp_path: 
     assert CliRunner().invoke(app, ["validate", str(manifest)]).stderr == ""
 
 
-def test_of_several_types_variants_of_products_are_named_and_none_of_pruned_columns(tmp_path: Path) -> None:
+def test_of_several_types_variants_of_products_are_named_and_pruned_ones_of_lists_that_ask(tmp_path: Path) -> None:
     manifest, pruned = DIGITS.parent / "reviews" / "reviews.yaml", tmp_path / "pruned.yaml"
     understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
     assert "changes nothing" not in understood
     text = manifest.read_text()
     assert "  variants:\n" in text
-    pruned.write_text(text.replace("  variants:\n", "  variants:\n    pruning: {factors: [1, 4]}\n"))
+
+    def validated(pruning: str) -> Result:
+        pruned.write_text(text.replace("  variants:\n", f"  variants:\n    pruning: {{{pruning}}}\n"))
+        return CliRunner().invoke(app, ["validate", str(pruned)], env={"COLUMNS": "200"})
+
+    assert "variants       projected, of products of each relation; x1, x4, ranked by Greedy; stored1" in (
+        validated("factors: [1, 4]").stdout
+    )
+    assert "; x1, x2, x4, x8, ranked by Greedy, those that are worth it; stored1" in validated("choice: Auto").stdout
     assert (
-        "note: spec.variants.pruning.factors changes nothing: spec.graph.source.typed has variants read products of "
-        "the first layer, which are as wide whatever they are made of\n"
-    ) in CliRunner().invoke(app, ["validate", str(pruned)]).stderr
+        "note: spec.variants.pruning.factors changes nothing: spec.graph.source.typed makes no variants of the default "
+        "list of factors; list others, as [1, 4, 16], or set variants.pruning.choice to Auto, which makes those that "
+        "pay\n"
+    ) in validated("factors: [1, 2, 4, 8]").stderr
     assert "source         2 types, users.csv …, 1 relation\n" in understood
     told = "variants       projected, of products of each relation; stored1, of layers computed ahead of time\n"
     assert told in understood

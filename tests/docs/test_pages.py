@@ -19,7 +19,7 @@ from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.families import POINTS
 from gnnserve_api.files.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.files.repository import LISTED_SCHEMA_VERSION, SCHEMA_VERSION
+from gnnserve_api.files.repository import LATEST_SCHEMA_VERSION, SCHEMA_VERSION
 from gnnserve_api.http.changes import (
     MOST_CLIENT_CHARACTERS,
     MOST_PAGE_RECORDS,
@@ -232,8 +232,8 @@ def test_every_file_of_the_repository_is_in_its_layout() -> None:
 
 def test_the_schema_version_in_the_table_of_errors_is_the_present_one() -> None:
     assert f"does not fit schemaVersion {SCHEMA_VERSION}`" in REPOSITORY
-    assert f"this gnnserve reads up to {LISTED_SCHEMA_VERSION}`" in REPOSITORY
-    assert f"this gnnserve reads 3 to {LISTED_SCHEMA_VERSION}`" in REPOSITORY
+    assert f"this gnnserve reads up to {LATEST_SCHEMA_VERSION}`" in REPOSITORY
+    assert f"this gnnserve reads 3 to {LATEST_SCHEMA_VERSION}`" in REPOSITORY
 
 
 def test_every_normalization_is_explained() -> None:

@@ -56,6 +56,10 @@ node beside tables that have one for each relation, or with tables by relation o
 the first that follow changes."""
 LISTED_SCHEMA_VERSION = 9
 """Schema version of revisions with layers that a manifest lists."""
+COLUMNS_SCHEMA_VERSION = 10
+"""Schema version of revisions with networks over columns of features of each of several types."""
+LATEST_SCHEMA_VERSION = COLUMNS_SCHEMA_VERSION
+"""The latest of all."""
 
 PROGRAM = "Program"
 """Architecture of a network that is a program, whatever is inside it."""
@@ -194,6 +198,11 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     types: int | UnsetType = UNSET
     """How many types, the first ones, it has a row of each node of. Absent: of features all; of products that stand for
     a whole answer the first one alone."""
+
+    @property
+    def has_columns_of_types(self) -> bool:
+        """Whether it has columns of features of each of several types, for networks over relations."""
+        return self.kind == "features" and self.types is not UNSET
 
     def types_with_rows(self, schema: GraphSchema) -> int:
         """As `types`, of a table without `by_relation`."""

@@ -14,6 +14,8 @@ from gnnserve_api.spec.variants import Variants
 _OF_TYPES = (Architecture.GRAPHSAGE, Architecture.GAT, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
 _OF_TYPES_ALONE = (Architecture.RGCN,)
+OVER_COLUMNS = (Architecture.GRAPHSAGE, Architecture.RGCN)
+"""Architectures over several types whose first layer may read columns of features in place of products."""
 _WHY_NOT_OTHERS = "the others add up rows of a node and its neighbours, and types have columns of their own"
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gnnserve_api.spec.graph import GraphSpec
-from gnnserve_api.spec.heterogeneous_rules import reads_products
+from gnnserve_api.spec.heterogeneous_rules import OVER_COLUMNS, reads_products
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
+from gnnserve_api.spec.pruning import DEFAULT_FACTORS, FactorChoice
 from gnnserve_api.spec.searched import (
     SEARCHED_FACTORS,
     SEARCHED_HOPS,
@@ -40,8 +41,8 @@ class _ModelKind:
     """The listed variants that are made."""
     space: Callable[[_Spec, tuple[int, ...]], SearchSpace]
     """What a search tries. The second argument: factors of columns, where networks read columns of features."""
-    whole_rows: str = ""
-    """Why no variant reads fewer columns than others, as a clause about fields of the spec; empty: some do."""
+    whole_rows: Callable[[_Spec], str] = lambda spec: ""
+    """Why no variant reads fewer columns than others, as a clause about fields of the spec; empty: some may."""
 
 
 def made_variants(spec: _Spec) -> Variants:
@@ -52,7 +53,7 @@ def made_variants(spec: _Spec) -> Variants:
 def why_no_fewer_columns(spec: _Spec) -> str:
     """Why nothing is made of spec.variants.pruning.factors above 1, as a clause about fields of the spec; empty: they
     are made, or there are none."""
-    return _kind_of(spec).whole_rows if max(spec.variants.pruning.factors, default=1) > 1 else ""
+    return _kind_of(spec).whole_rows(spec) if max(spec.variants.pruning.factors, default=1) > 1 else ""
 
 
 def search_space(spec: _Spec, factors: tuple[int, ...] = SEARCHED_FACTORS) -> SearchSpace:
@@ -72,11 +73,28 @@ def _variants_of_whole_rows(spec: _Spec) -> Variants:
 
 
 def _variants_of_products(spec: _Spec) -> Variants:
-    """Those of networks that read products alone: none is made for factors of pruning; where links are scored, what the
-    last layer gives is always stored, a row for each node."""
-    pruning = spec.variants.pruning.model_copy(update={"factors": ()})
+    """Those of networks that read products of each relation: of factors of pruning, which need networks and tables of
+    their own, those of a list that asks for fewer columns; where links are scored, what the last layer gives is always
+    stored, a row for each node."""
+    listed = () if spec.variants.is_searched else spec.variants.pruning.factors
+    factors = () if max(listed, default=1) == 1 or _whole_rows_of_products(spec) else listed
+    pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     stored = spec.task.asked().stored_layers(spec.variants.stored, len(spec.model.fanouts))
     return spec.variants.model_copy(update={"pruning": pruning, "stored": stored})
+
+
+def _whole_rows_of_products(spec: _Spec) -> str:
+    """The default list, which manifests have without saying so, makes none: until fewer columns were made over types
+    nothing came of any, and each factor trains another network."""
+    pruning = spec.variants.pruning
+    if spec.model.architecture not in OVER_COLUMNS:
+        return f"model.architecture {spec.model.architecture} over graph.source.typed reads products of its first layer"
+    if tuple(sorted(pruning.factors)) == DEFAULT_FACTORS and pruning.choice is FactorChoice.ALL:
+        return (
+            "graph.source.typed makes no variants of the default list of factors; list others, as [1, 4, 16], or set "
+            "variants.pruning.choice to Auto, which makes those that pay"
+        )
+    return ""
 
 
 # --- what a search tries
@@ -136,17 +154,13 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
 _KINDS = (
     _ModelKind(
         lambda spec: spec.model.is_program, _variants_of_whole_rows, _space_of_program,
-        "model.program and model.layers read all columns of a row",
+        lambda spec: "model.program and model.layers read all columns of a row",
     ),
     _ModelKind(
         lambda spec: spec.model.learns_embeddings, _variants_of_whole_rows, _space_of_embeddings,
-        "model.architecture LightGCN reads embeddings, and no columns",
+        lambda spec: "model.architecture LightGCN reads embeddings, and no columns",
     ),
-    _ModelKind(
-        reads_products, _variants_of_products, _space_of_products,
-        "graph.source.typed has variants read products of the first layer, which are as wide whatever they are "
-        "made of",
-    ),
+    _ModelKind(reads_products, _variants_of_products, _space_of_products, _whole_rows_of_products),
     _ModelKind(lambda spec: True, lambda spec: spec.variants, _space_of_rows),
 )  # fmt: skip
 """Programs and listed layers; embeddings of nodes; networks that read products of each relation; networks that read

@@ -49,7 +49,8 @@ class FactorChoice(StrEnum):
     AUTO = "Auto"
     """x1, and factors that are not predicted to be slower than `projected`, which reads all columns, at every batch
     size, by a model of this machine's latencies; the others too where a short trial finds fewer columns more accurate.
-    Factors that variants.channels or cascades are made of are always there."""
+    Over several types x1, and factors whose rows are narrower than those of `projected`. Factors that
+    variants.channels or cascades are made of are always there."""
 
 
 DEFAULT_FACTORS = (1, 2, 4, 8)
@@ -64,7 +65,8 @@ class Pruning(ApiModel):
     ] = DEFAULT_FACTORS
     """Factors of pruned variants, by which the number of feature columns is divided. The variant of factor k reads the
     first ⌊features/k⌋ ranked columns and is named xk. Of the default factors those that leave no column are left out.
-    Empty only beside variants.given, stored or channels."""
+    Over several types, which are ranked each by itself, the default factors make variants only with choice Auto. Empty
+    only beside variants.given, stored or channels."""
     choice: FactorChoice = FactorChoice.ALL
     """Choice of the factors that networks are trained for, or refitted. What was left out, and why, is in the log and
     the report."""

@@ -87,11 +87,17 @@ def test_exports_over_types_are_served_again(
     np.testing.assert_allclose(found.embeddings, wanted.embeddings, rtol=0, atol=1e-5 * np.abs(wanted.embeddings).max())
 
 
-def test_a_network_of_fewer_channels_is_exported_as_it_answers(tmp_path: Path) -> None:
-    channels = {"channels": [{"factor": 2, "table": "Projected"}]}
-    loaded = generated(tmp_path, parts_without_tags(), "GraphSAGE", variants=channels)
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        ("channels2-projected", {"channels": [{"factor": 2, "table": "Projected"}]}),
+        ("x2", {"pruning": {"factors": [2]}}),
+    ],
+)
+def test_smaller_networks_are_exported_as_they_answer(tmp_path: Path, name: str, variants: dict[str, Any]) -> None:
+    loaded = generated(tmp_path, parts_without_tags(), "GraphSAGE", variants=variants)
     folder = tmp_path / "made"
-    export_variant(loaded, "default/shop", "channels2-projected", [ExportFormat.ONNX], folder, "a test")
+    export_variant(loaded, "default/shop", name, [ExportFormat.ONNX], folder, "a test")
     made = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ExportManifest)
     assert max(each.rows for each in made.checks) > 2000
     assert max(each.largest_difference for each in made.checks) < 1e-5

@@ -23,6 +23,7 @@ from gnnserve_api.files.export import ExportCheck, ExportedArray, ExportFormat
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.programs import InputRole, ProgramInput, ProgramManifest, ProgramOutput, RelationKey
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
+from gnnserve_worker.columns.rows import over_all_columns
 from gnnserve_worker.export.check import LARGE_BATCHES, ReferenceCase, compare, require_within, spread_nodes
 from gnnserve_worker.export.programs import FORMATS, Program
 from gnnserve_worker.export.relation_modules import RelationModule, RelationNetwork
@@ -191,8 +192,12 @@ def _network_of(
         )  # fmt: skip
     made_by = _read(revision, source.tensors)
     recipe = type_recipe(source, schema, made_by, lambda _: np.zeros(own.hidden, np.float32))
-    shape, prefix = RelationalShape.of(schema, own), manifest.tables[described.table].made_by
-    layers = [layer_of(0, made_by, prefix), *(layer_of(number, kept) for number in range(1, own.layers))]
+    shape, table = RelationalShape.of(schema, own), manifest.tables[described.table]
+    if table.has_columns_of_types:
+        first = over_all_columns(layer_of(0, kept), schema, [one.width for one in recipe.types], made_by)
+    else:
+        first = layer_of(0, made_by, table.made_by)
+    layers = [first, *(layer_of(number, kept) for number in range(1, own.layers))]
     with_heads = [shape.with_heads(layer, number) for number, layer in enumerate(layers)]
     return RelationNetwork(schema, with_heads, recipe.scalings)
 

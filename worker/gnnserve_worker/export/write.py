@@ -102,7 +102,8 @@ _KINDS = {
 
 
 def _kind_of(manifest: RevisionManifest, variant: VariantManifest) -> ExportKind:
-    return _KINDS[bool(manifest.tables[variant.table].by_relation)]
+    table = manifest.tables[variant.table]
+    return _KINDS[bool(table.by_relation) or table.has_columns_of_types]
 
 
 def check_variant(manifest: RevisionManifest, name: str) -> None:

@@ -23,7 +23,7 @@ from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import ProjectionMode, Variants
-from gnnserve_api.variants import columns_of, one_row_name, variant_name
+from gnnserve_api.variants import one_row_name, variant_name
 from gnnserve_api.wording import in_words
 from gnnserve_worker.generation.estimates import (
     UNKNOWN,
@@ -80,23 +80,39 @@ class Narrow(Protocol):
         """Weights of a network of that name with fewer hidden channels, made of `wide`. `decoder`: as of `Models`."""
 
 
-class OneNetwork:
-    """The `Models` of what has one network, which reads all there is, and those with fewer channels of it."""
+class Prune(Protocol):
+    def __call__(
+        self, whole: Tensors, decoder: Mapping[str, np.ndarray], columns: np.ndarray, name: str
+    ) -> TensorsAndRuns:
+        """Weights of a network of that name over the given columns (ids), beside `whole`, which reads all. `decoder`:
+        as of `Models`."""
 
-    def __init__(self, weights: Callable[[str], TensorsAndRuns], narrow: Narrow | None = None) -> None:
+
+class OneNetwork:
+    """The `Models` of what has one network, which reads all there is, and those with fewer channels or columns of
+    it."""
+
+    def __init__(
+        self, weights: Callable[[str], TensorsAndRuns], narrow: Narrow | None = None, prune: Prune | None = None
+    ) -> None:
         """`weights`: of the network of a name, with those of a decoder beside it. `narrow` None: it has no hidden
-        channels."""
-        self._weights, self._narrow = weights, narrow
+        channels; `prune` None: no columns that it could go without."""
+        self._weights, self._narrow, self._prune = weights, narrow, prune
+        self._master: Tensors = {}
         self.runs: Sequence[TrainingRun] = ()
         self.decoder: Mapping[str, np.ndarray] = {}
 
     def master(self, name: str) -> Tensors:
         tensors, self.runs = self._weights(name)
-        network, self.decoder = without_decoder(tensors)
-        return network
+        self._master, self.decoder = without_decoder(tensors)
+        return self._master
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
-        raise ValueError(f"{name}: there are no columns to go without")
+        if self._prune is None:
+            raise ValueError(f"{name}: there are no columns to go without")
+        tensors, runs = self._prune(self._master, self.decoder, columns, name)
+        self.runs = (*self.runs, *runs)
+        return tensors
 
     def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
         if self._narrow is None:
@@ -190,8 +206,7 @@ class LearntNetworks:
 
     def ranked(self, factor: int) -> np.ndarray:
         """Ids of the columns that a network of the factor reads, in rank order."""
-        columns = self.ranking.columns
-        return columns[: columns_of(len(columns), factor)]
+        return self.ranking.first(factor)
 
 
 def take_lessons(lessons: Iterable[Lesson], sources: WeightSources, learnt: LearntNetworks) -> LearntNetworks:
@@ -238,9 +253,11 @@ def _first(spec: GNNServiceSpec) -> Lesson:
     return Lesson(name, why, (), steps, learn)
 
 
-def _network_s(spec: GNNServiceSpec, sizes: GraphSizes) -> float:
-    """Seconds to train a network of all columns."""
-    return (network_over_relations_s if reads_products(spec) else network_s)(spec.model, sizes)
+def _network_s(spec: GNNServiceSpec, sizes: GraphSizes, factor: int = 1) -> float:
+    """Seconds to train a network of one of so many columns, whose number matters little over relations."""
+    if reads_products(spec):
+        return network_over_relations_s(spec.model, sizes)
+    return network_s(spec.model, sizes, factor)
 
 
 def _first_name(spec: GNNServiceSpec) -> str:
@@ -321,7 +338,7 @@ def _fewer_columns(spec: GNNServiceSpec, factor: int) -> Lesson:
     def steps(sizes: GraphSizes) -> tuple[Step, ...]:
         if spec.model.is_given:
             return (Step(f"refit {name}", "refit", 1.0),)
-        return (Step(f"train {name}", "train", network_s(spec.model, sizes, factor)),)
+        return (Step(f"train {name}", "train", _network_s(spec, sizes, factor)),)
 
     def learn(sources: WeightSources, learnt: LearntNetworks) -> LearntNetworks:
         if factor not in learnt.spec.variants.pruning.factors:
@@ -388,7 +405,9 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     """What is learnt for a spec before variants are planned; what a search learns beside it is chosen later."""
     variants = spec.variants
     if reads_products(spec):
-        return () if variants.are_all_given else (_first(spec), *networks_of(spec))
+        ranking = (_ranking(spec),) if ranks_columns(spec) else ()
+        choice = (_choice(spec),) if made_variants(spec).optional_factors else ()
+        return () if variants.are_all_given else (_first(spec), *ranking, *choice, *networks_of(spec))
     if spec.model.is_program:
         return networks_of(spec) if spec.model.is_given else (_first(spec), *networks_of(spec))
     if variants.are_all_given:
@@ -404,13 +423,15 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
 
 def ranks_columns(spec: GNNServiceSpec) -> bool:
     """Whether networks read rows of features, of which some may have the first columns alone."""
-    is_of_rows = not spec.model.is_program and not spec.model.learns_embeddings and not reads_products(spec)
-    return is_of_rows and not spec.variants.are_all_given
+    if reads_products(spec):
+        return bool(made_variants(spec).pruning.factors)
+    return not spec.model.is_program and not spec.model.learns_embeddings and not spec.variants.are_all_given
 
 
 def _behind_choice(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
     """What is learnt once columns are ranked, for the factors that are left."""
-    seed, others = spec.model.training.seed, spec.variants.pruning.stability_seeds
+    others = 0 if reads_products(spec) else spec.variants.pruning.stability_seeds
+    seed = spec.model.training.seed
     listed = () if spec.variants.is_searched else networks_of(spec)
     return *(_other_seed(spec, seed + place) for place in range(1, others + 1)), *listed
 
@@ -425,9 +446,7 @@ def networks_of(spec: GNNServiceSpec, listed: Variants | None = None) -> tuple[L
         for one in listed.canonical().channels
         if one.table is table
     }
-    # Rows over several types are products, as wide for any number of columns.
-    pruned = () if reads_products(spec) else sorted(listed.pruning.factors)
-    factors = (_fewer_columns(spec, factor) for factor in pruned if factor > 1)
+    factors = (_fewer_columns(spec, factor) for factor in sorted(listed.pruning.factors) if factor > 1)
     return (*factors, *channels.values(), *one_rows)
 
 
@@ -489,7 +508,8 @@ def _learning(lessons: Iterable[Lesson], sizes: GraphSizes) -> Iterator[Step]:
 def _ending(spec: GNNServiceSpec, sizes: GraphSizes, budget_s: float) -> Iterator[Step]:
     """What comes behind all networks."""
     variants = spec.variants
-    reads_columns = not reads_products(spec) and (bool(variants.pruning.factors) or variants.is_searched)
+    made = made_variants(spec).pruning.factors if reads_products(spec) else variants.pruning.factors
+    reads_columns = bool(made) or (variants.is_searched and not reads_products(spec))
     products = spec.model.hidden if variants.projection is ProjectionMode.AUTO or variants.stored else 0
     columns = (sizes.columns if reads_columns else 0) + products
     measured = _measured(tables_s(sizes.nodes, columns, len(variants.storage)), budget_s)

@@ -28,13 +28,16 @@ its last |β|, since at the end of a long path every |β| is noise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import assert_never
 
 import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.pruning import LassoSettings, Pruning, RankingMethod
+from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
@@ -127,9 +130,34 @@ def _largest_eigenvalue(matrix: np.ndarray) -> float:
 @dataclass(frozen=True, slots=True)
 class Ranking:
     columns: np.ndarray
-    """int64 permutation of the columns, most important first."""
+    """int64 permutation of the columns, most important first; over several types those of each, type after type."""
     settings: dict[str, float]
     """Numbers that the ranking depends on, by name."""
+    widths: Sequence[int] = ()
+    """Columns of each type; empty: there is one type."""
+
+    @property
+    def by_type(self) -> list[np.ndarray]:
+        """The columns of each type in rank order, numbered within it: int64."""
+        return self.first_by_type(1)
+
+    def first(self, factor: int) -> np.ndarray:
+        """The first columns in rank order that are left by a factor, of each of several types at least one."""
+        if not self.widths:
+            return self.columns[: columns_of(len(self.columns), factor)]
+        starts = np.cumsum([0, *self.widths])
+        first = self.first_by_type(factor)
+        return np.concatenate([start + own for start, own in zip(starts, first, strict=False)])
+
+    def first_by_type(self, factor: int) -> list[np.ndarray]:
+        """As `first`, of each type, numbered within it."""
+        if not self.widths:
+            return [self.first(factor)]
+        ends = [0, *accumulate(self.widths)]
+        return [
+            self.columns[start : min(end, start + max(1, columns_of(end - start, factor)))] - start
+            for start, end in pairwise(ends)
+        ]
 
 
 def reads_master(method: RankingMethod) -> bool:

@@ -24,7 +24,7 @@ from gnnserve_worker.generation.channels import choose
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states
 from gnnserve_worker.generation.moments import sample_nodes, standing_in
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation, visible_nodes
-from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.architecture import RelationalLayer
 from gnnserve_worker.progress import Progress, ProgressListener
 
@@ -49,12 +49,10 @@ def narrow_relations(
     for number in reversed(range(1, len(layers))):
         before, layer = left[number - 1], left[number]
         groups = 1 if before.heads is None else before.heads.heads
-        sums = [one.measured(layer) for one in _sums_of(layer, data, means, read[number], nodes, kinds)]
+        sums = measured_sums(layer, data, means, read[number], nodes, kinds)
         kinds = {one.kind for each in sums for one in each.reads}
-        width = before.outputs
-        grams = [sum((one.gram(kind) for one in sums), np.zeros((width, width))) for kind in range(len(data.types))]
-        kept = [choose(gram, hidden, groups) for gram in grams]
-        left[number] = _fitted(layer, sums, kept, data)
+        kept = [choose(gram, hidden, groups) for gram in grams_of(sums, [before.outputs] * len(data.types))]
+        left[number] = fitted(layer, sums, kept, data)
         left[number - 1] = _with_outputs(before, kept, hidden // groups, data)
     return left
 
@@ -64,18 +62,28 @@ def narrow_relations_aloud(
     progress: ProgressListener,
 ) -> list[RelationalLayer]:  # fmt: skip
     """The same of a network of the model, over the nodes that training may see, a sample where they are many."""
-    stage, training, data = f"prune channels of {name}", model.training, subject.data
+    stage, data = f"prune channels of {name}", subject.data
     progress(Progress(stage, 0, 1))
-    visible = [
-        visible_nodes(data.target.nodes, data.splits, training.scope), *(np.arange(one.nodes) for one in data.types[1:])
-    ]  # fmt: skip
     hidden = model.with_fewer_channels(factor).hidden
     left = narrow_relations(
-        layers, hidden, replace(data, relations=tuple(subject.visible)), states,
-        [sample_nodes(nodes, training.seed) for nodes in visible], subject.problem.answered_types(data.schema),
+        layers, hidden, as_seen(subject), states, nodes_seen(model, subject),
+        subject.problem.answered_types(data.schema),
     )  # fmt: skip
     progress(Progress(stage, 1, 1, f"{hidden:,} of {model.hidden:,} in each hidden layer"))
     return left
+
+
+def as_seen(subject: TrainingSet) -> GraphData:
+    """The graph as training may see it."""
+    return replace(subject.data, relations=tuple(subject.visible))
+
+
+def nodes_seen(model: Model, subject: TrainingSet) -> list[np.ndarray]:
+    """By type, nodes (positions, int64) that training may see, a sample where they are many."""
+    data, training = subject.data, model.training
+    target = visible_nodes(data.target.nodes, data.splits, training.scope)
+    visible = [target, *(np.arange(one.nodes) for one in data.types[1:])]
+    return [sample_nodes(nodes, training.seed) for nodes in visible]
 
 
 # --- what a layer adds up
@@ -110,9 +118,10 @@ class _Sum:
     nodes: np.ndarray
     """int64"""
 
-    def measured(self, layer: RelationalLayer) -> _MeasuredSum:
+    def measured(self, layer: RelationalLayer) -> MeasuredSum:
         """The moments of its rows, centred where there is a bias."""
-        weights = np.concatenate([one.matrix(layer)[:, self.columns] for one in self.reads]).astype(np.float64)
+        matrices = [one.matrix(layer)[:, self.columns] for one in self.reads]
+        weights, starts = np.concatenate(matrices).astype(np.float64), np.cumsum([0, *map(len, matrices)])
         moments, total = np.zeros((len(weights), len(weights))), np.zeros(len(weights))
         for start in range(0, len(self.nodes), _ROWS_AT_ONCE):
             nodes = self.nodes[start : start + _ROWS_AT_ONCE]
@@ -120,37 +129,57 @@ class _Sum:
             moments += rows.T @ rows
             total += rows.sum(axis=0, dtype=np.float64)
         mean = total / max(1, len(self.nodes)) if self.bias is not None else np.zeros(len(weights))
-        return _MeasuredSum(self.reads, self.columns, self.bias, weights, moments - np.outer(mean, total), mean)
+        moments -= np.outer(mean, total)
+        return MeasuredSum(self.reads, self.columns, self.bias, weights, starts, moments, mean)
 
 
 @dataclass(frozen=True, slots=True)
-class _MeasuredSum:
+class MeasuredSum:
+    """A `_Sum` with the moments of its rows. Inputs: columns of all reads, one read behind the other."""
+
     reads: Sequence[_MultipliedRows]
     columns: slice
     bias: int | None
     weights: np.ndarray
-    """Matrices of all reads below each other, float64 [reads · channels, columns]."""
+    """Matrices of all reads below each other, float64 [inputs, columns]."""
+    starts: np.ndarray
+    """Where the inputs of each read begin, and where the last ones end: int64 [reads + 1]."""
     moments: np.ndarray
-    """float64 [reads · channels, reads · channels]"""
+    """float64 [inputs, inputs]"""
     mean: np.ndarray
-    """float64 [reads · channels]"""
+    """float64 [inputs]"""
 
-    def gram(self, kind: int) -> np.ndarray:
-        """As `ranking.gram_of`, of the channels of a type: float64 [channels, channels]."""
-        width = len(self.weights) // len(self.reads)
-        places = [slice(i * width, (i + 1) * width) for i, one in enumerate(self.reads) if one.kind == kind]
+    def gram(self, kind: int, width: int) -> np.ndarray:
+        """As `ranking.gram_of`, of the columns of a type: float64 [width, width]."""
+        begins = (int(start) for start, one in zip(self.starts, self.reads, strict=False) if one.kind == kind)
+        places = [slice(begin, begin + width) for begin in begins]
         products = (self.moments[a, b] * (self.weights[a] @ self.weights[b].T) for a in places for b in places)
         return sum(products, np.zeros((width, width)))
 
     def fitted(self, kept: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Weights of each read for the channels that are kept of its type, and what is added to the bias."""
-        width = len(self.weights) // len(self.reads)
-        left = np.concatenate([i * width + kept[one.kind] for i, one in enumerate(self.reads)])
+        """Weights of each read for the columns that are kept of its type, and what is added to the bias."""
+        own = [start + kept[one.kind] for start, one in zip(self.starts, self.reads, strict=False)]
+        left = np.concatenate(own)
         gone = np.setdiff1d(np.arange(len(self.weights)), left)
         dropped = self.weights[gone]
         change = standing_in(self.moments[np.ix_(left, left)], self.moments[np.ix_(left, gone)], dropped)
         added = self.mean[gone] @ dropped - self.mean[left] @ change
-        return np.split((self.weights[left] + change).astype(np.float32), len(self.reads)), added.astype(np.float32)
+        ends = np.cumsum([len(each) for each in own])[:-1]
+        return np.split((self.weights[left] + change).astype(np.float32), ends), added.astype(np.float32)
+
+
+def measured_sums(
+    layer: RelationalLayer, data: GraphData, means: Sequence[sp.csr_array], states: States,
+    nodes: Sequence[np.ndarray], kinds: Collection[int],
+) -> list[MeasuredSum]:  # fmt: skip
+    """All that a layer adds up for nodes of these types, measured over `nodes`, by type. `means`: by relation, as
+    `means_by_relation`."""
+    return [one.measured(layer) for one in _sums_of(layer, data, means, states, nodes, kinds)]
+
+
+def grams_of(sums: Sequence[MeasuredSum], widths: Sequence[int]) -> list[np.ndarray]:
+    """As `ranking.gram_of`, of the columns of each type, of which there are so many."""
+    return [sum((one.gram(kind, width) for one in sums), np.zeros((width, width))) for kind, width in enumerate(widths)]
 
 
 def _sums_of(
@@ -180,20 +209,24 @@ def _sums_of(
 
 
 def _means_of(means: sp.csr_array, states: States, kind: int) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda nodes: np.asarray(means[nodes] @ states[kind], dtype=np.float32)
+    return lambda nodes: _dense(means[nodes] @ states[kind])
 
 
 def _rows_of(states: States, kind: int) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda nodes: np.asarray(states[kind][nodes], dtype=np.float32)
+    return lambda nodes: _dense(states[kind][nodes])
+
+
+def _dense(rows: Features) -> np.ndarray:
+    return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float32)
 
 
 # --- layers with fewer channels
 
 
-def _fitted(
-    layer: RelationalLayer, sums: Sequence[_MeasuredSum], kept: Sequence[np.ndarray], data: GraphData
+def fitted(
+    layer: RelationalLayer, sums: Sequence[MeasuredSum], kept: Sequence[np.ndarray], data: GraphData
 ) -> RelationalLayer:
-    """The layer over the channels that are kept of each type. Matrices that no wanted output is made of are not
+    """The layer over the columns (ids) that are kept of each type. Matrices that no wanted output is made of are not
     fitted."""
     graph = data.schema
     sources = [graph.place_of(one.source) for one in graph.relations]

@@ -1,7 +1,7 @@
 """Networks over the relations of a graph: prepared, learnt, and what variants are made of them.
 
-Every variant of them reads products of each relation; so one network is trained, and others with fewer channels of it.
-The networks of one-row variants stand beside them, and read none.
+Variants of one network read products of each relation; others have fewer channels of it, or read fewer columns of each
+type. The networks of one-row variants stand beside them, and read none.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnnserve_api.files.factors import ChosenFactors
 from gnnserve_api.files.given_weights import ComparedScores
-from gnnserve_api.files.repository import NOT_RANKED, RankingManifest
-from gnnserve_api.spec.made_variants import search_space
+from gnnserve_api.files.repository import NOT_RANKED, NetworkManifest, RankingManifest
+from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
+from gnnserve_api.variants import check_factors, variant_name
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.checkpoint import given_decoder_of, given_weights, one_decoder, wanted_of
 from gnnserve_worker.generation.checkpoint_over_relations import WantedOverRelations
 from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
-from gnnserve_worker.generation.families.registry import plan_beside
+from gnnserve_worker.generation.families.registry import plan_beside, with_factors
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states
 from gnnserve_worker.generation.families.relations import (
     RelationalNetwork,
@@ -37,6 +40,7 @@ from gnnserve_worker.generation.families.relations import (
     plan_variants,
     states_of,
 )
+from gnnserve_worker.generation.families.type_columns import ColumnNetworks
 from gnnserve_worker.generation.families.write import write_relation_row_source
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given_over_relations
 from gnnserve_worker.generation.learning import digest_of
@@ -48,10 +52,20 @@ from gnnserve_worker.generation.lessons import (
     Teacher,
     TensorsAndRuns,
     WeightSources,
+    ranks_columns,
+    steps_behind_choice,
     take_lessons,
 )
 from gnnserve_worker.generation.ranking import Ranking
 from gnnserve_worker.generation.relation_channels import narrow_relations_aloud
+from gnnserve_worker.generation.relation_columns import (
+    choose_by_width,
+    first_columns,
+    rank_by_type,
+    refit_columns,
+    schema_of_columns,
+    with_columns,
+)
 from gnnserve_worker.generation.steps import (
     Networks,
     RequestedRevision,
@@ -72,6 +86,7 @@ from gnnserve_worker.graph.relation_lists import parted_lists
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, embedding_key
 from gnnserve_worker.models.registry import Tensors, relational_spec_of, with_decoder, without_decoder
+from gnnserve_worker.progress import CHOOSE_FACTORS, Progress
 from gnnserve_worker.repository.revision_files import RowLayout, StagedRevision
 from gnnserve_worker.tasks.generated import GivenDecoder, LearningProblem
 
@@ -152,15 +167,20 @@ class RelationsPreparation:
         # The columns of the first type, as its source has them.
         as_they_are = Ranking(np.arange(subject.schema.target.features or 0), {})
         one_rows = None if learning is None else self._one_rows(learning)
-        models = OneNetwork(partial(self._weights, learning), partial(self._narrowed, learning))
-        sources = WeightSources(models, one_rows)
+        models = OneNetwork(
+            partial(self._weights, learning), partial(self._narrowed, learning), partial(self._pruned, learning)
+        )
+        sources = WeightSources(models, one_rows, self._rank, self._choose)
         started = time.monotonic()
         learnt = take_lessons(lessons, sources, LearntNetworks(spec, as_they_are))
         network_s = time.monotonic() - started
         architecture, tensors = relational_spec_of(spec.model.architecture), learnt.master or {}
         states, problem = states_of(subject, tensors), subject.problem
         ends = problem.answered_types(subject.schema) if problem.keeps_outputs else ()
-        ranking = RankingManifest(NOT_RANKED, settings={}, columns=tuple(as_they_are.columns.tolist()))
+        ranking = RankingManifest(
+            spec.variants.pruning.method if ranks_columns(spec) else NOT_RANKED, learnt.ranking.settings,
+            tuple(learnt.ranking.by_type[0].tolist()), chosen=learnt.chosen,
+        )  # fmt: skip
         made_of = [] if learnt.master is None else self._layers(tensors)
         given = [
             RelationalNetwork(
@@ -222,6 +242,54 @@ class RelationsPreparation:
 
         return learning.resumption.network(name, {"columns": "all"}, train)
 
+    def _rank(self, master: Tensors | None, seed: int) -> Ranking:
+        """As `WeightSources.rank`, of the columns of each type."""
+        spec, progress, states = self.wanted.spec, self.wanted.progress, states_of(self.subject, master or {})
+        check_factors(spec.variants.pruning.factors, max(state.shape[1] for state in states))
+        stage = f"rank by {spec.variants.pruning.method}"
+        progress(Progress(stage, 0, 1))
+        first, subject = self._layers(master or {})[0], with_features(self.subject, states)
+        ranking = rank_by_type(spec, first, subject, states, seed)
+        progress(Progress(stage, 1, 1))
+        return ranking
+
+    def _choose(self, learnt: LearntNetworks) -> ChosenFactors:
+        """As `WeightSources.choose`."""
+        wanted, data, spec = self.wanted, self.subject.data, learnt.spec
+        wanted.progress(Progress(CHOOSE_FACTORS, 0, 1))
+        chosen = choose_by_width(spec, learnt.ranking, data, spec.network(len(data.classes)).projected_columns)
+        left = with_factors(spec, tuple(one for one in spec.variants.pruning.factors if one not in chosen.left_out))
+        sizes = GraphSizes.of(data, self.subject.problem.items)
+        steps = steps_behind_choice(left, sizes, wanted.profile_budget_s)
+        wanted.progress(Progress(CHOOSE_FACTORS, 1, 1, chosen.why, steps))
+        return chosen
+
+    def _pruned(
+        self, learning: LearningContext | None, whole: Tensors, decoder: Mapping[str, np.ndarray], columns: np.ndarray,
+        name: str,
+    ) -> TensorsAndRuns:  # fmt: skip
+        """As `lessons.Prune`, as matrices of layers: fitted where weights are given, else trained. Embeddings of nodes
+        are columns of those of the whole network."""
+        model, progress, states = self.wanted.spec.model, self.wanted.progress, states_of(self.subject, whole)
+        subject, ends = with_features(self.subject, states), np.cumsum([0, *(state.shape[1] for state in states)])
+        kept = [columns[(columns >= begin) & (columns < end)] - begin for begin, end in pairwise(ends)]
+        if self.given is not None or learning is None:
+            layers = refit_columns(model, self._layers(whole), kept, subject, states, name, progress)
+            return layers_tensors(layers), ()
+        # Imported here: it needs torch.
+        from gnnserve_worker.generation.train import train_with_retries, trainee_over_relations  # noqa: PLC0415
+
+        architecture = relational_spec_of(model.architecture)
+        shape, seen = replace(self.shape, graph=schema_of_columns(self.shape.graph, kept)), with_columns(subject, kept)
+
+        def train() -> TensorsAndRuns:
+            trainee = trainee_over_relations(architecture, shape, model, seen, name, progress, learning.device)
+            trained, run = train_with_retries(name, trainee, seen, model.training, progress, decoder)
+            return layers_tensors(self._layers(trained.tensors, shape)), (run,)
+
+        made_for = {"columns": digest_of({"columns": columns}), "beside": digest_of(whole)}
+        return learning.resumption.network(name, made_for, train)
+
     def _narrowed(
         self, learning: LearningContext | None, wide: Tensors, decoder: Mapping[str, np.ndarray], factor: int, name: str
     ) -> TensorsAndRuns:
@@ -279,6 +347,9 @@ class RelationNetworks:
         spec = spec if variants is None else spec.model_copy(update={"variants": variants})
         network = spec.network(len(data.data.classes))
         model = None if spec.variants.are_all_given else RelationalNetwork(network, self.layers)
+        left = self.learnt.spec.variants.pruning.factors
+        factors = [one for one in made_variants(self.wanted.spec).pruning.factors if one in left]
+        columns = self._columns(network, factors if variants is None else ())
         narrow = {
             one.network_name: RelationalNetwork.read(
                 spec.model.with_fewer_channels(one.factor).network(network.classes), data.schema,
@@ -289,7 +360,7 @@ class RelationNetworks:
 
         def plan(over: TrainingSet) -> FamilyPlan:
             given = self.given if spec.variants.given else ()
-            return plan_variants(spec, RelationalNetworks(model, narrow, given), over, self.states, self.ends)
+            return plan_variants(spec, RelationalNetworks(model, narrow, given, columns), over, self.states, self.ends)
 
         def plan_over(lists: Graph) -> FamilyPlan:
             relations = zip(data.data.relations, parted_lists(lists), strict=True)
@@ -302,6 +373,18 @@ class RelationNetworks:
             one_rows=self.learnt.one_rows,
         )  # fmt: skip
         return plan_beside(made_from, replace(plan(data), over=plan_over))
+
+    def _columns(self, network: NetworkManifest, factors: Sequence[int]) -> ColumnNetworks | None:
+        """Networks over columns of each type, of these factors; None: there are none."""
+        if not factors:
+            return None
+        learnt, graph = self.learnt, self.data.schema
+        ranked = {factor: learnt.ranking.first_by_type(factor) for factor in sorted(factors)}
+        tensors = {factor: learnt.networks[variant_name(factor)] for factor in ranked if factor > 1}
+        if 1 in ranked:
+            tensors[1] = layers_tensors([first_columns(self.layers[0], ranked[1], graph), *self.layers[1:]])
+        widths = {factor: max(map(len, kept)) for factor, kept in ranked.items()}
+        return ColumnNetworks(network, ranked[min(ranked)], tensors, widths)
 
     def after(self, lessons: Sequence[Lesson]) -> RelationNetworks:
         """With networks of further lessons."""

@@ -28,6 +28,7 @@ from gnnserve_api.files.repository import (
 )
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage, columns_of
+from gnnserve_worker.columns.rows import columns_key
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.models.architecture import RelationalLayer, RelationalShape, default_key, layer_tensors
 from gnnserve_worker.models.registry import layer_sizes, relational_spec_of, spec_of
@@ -214,7 +215,7 @@ def made_up_types(nodes: int, degree: int, columns: int, classes: int) -> GraphD
 def publish_made_up_types(
     repository: Repository, data: GraphData, network: NetworkManifest, variants: Sequence[MadeUpVariant]
 ) -> RevisionManifest:
-    """`variants`: of kind `projected`, computed in float32 where the network attends."""
+    """`variants`: of kinds `projected` and `features`; of a network that attends of the first alone, in float32."""
     schema, architecture = data.schema, relational_spec_of(network.architecture)
     shape = RelationalShape(schema, network.hidden, network.classes, network.layers, attention=network.attention)
     draw = np.random.default_rng(1)
@@ -226,22 +227,29 @@ def publish_made_up_types(
     described = rows_of_all(schema)
     repository.put_graph(data)
     with repository.stage("made-up", data.digest) as staged:
-        for table, storage in {variant.table: variant.storage for variant in variants}.items():
-            counts = (described.rows, described.own_rows)
-            rows, own = (np.broadcast_to(np.float32(0.5), (count, first.columns)) for count in counts)
-            staged.write_table(table, "projected", storage, first.columns, [rows], [own], by_relation=described)
+        read = [shape.width(place) for place in range(len(schema.types))]
+        columns = {"projected": first.columns, "features": max(read)}
+        for table, (kind, storage) in {variant.table: (variant.kind, variant.storage) for variant in variants}.items():
+            counts = (described.rows, described.own_rows, schema.first_nodes[-1])
+            rows, own, features = (np.broadcast_to(np.float32(0.5), (count, columns[kind])) for count in counts)
+            if kind == "features":
+                staged.write_table(table, kind, storage, columns[kind], [features], types=len(read))
+            else:
+                staged.write_table(table, "projected", storage, columns[kind], [rows], [own], by_relation=described)
         made = []
         for variant in variants:
-            staged.write_variant(variant.name, _tail(first, later))
-            made.append(variant.made(network, first.columns, None))
+            whole = {} if variant.is_product else layer_tensors(0, first)
+            staged.write_variant(variant.name, _tail(first, later) | whole)
+            made.append(variant.made(network, columns[variant.kind], None))
         kept = layer_tensors(0, first) | {
             default_key(place): np.zeros(network.hidden, np.float32) for place in shape.embedded()
         }
+        kept |= {columns_key(place): np.arange(width) for place, width in enumerate(read)}
         return staged.commit(
             scope="Transductive",
             ranking=RankingManifest(NOT_RANKED, settings={}, columns=tuple(range(schema.target.features or 0))),
             variants=made,
-            profile=_invented([invented_profile(variant, first.columns) for variant in variants]),
+            profile=_invented([invented_profile(variant, columns[variant.kind]) for variant in variants]),
             generator="made up",
             created_at="2026-01-01T00:00:00Z",
             row_source=RowSource((), Normalization.DISABLED, staged.write_row_source(kept), _rows_of_new_nodes(schema)),

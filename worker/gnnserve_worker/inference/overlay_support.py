@@ -78,7 +78,9 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     arranger = overlay_arranger(loaded.graph, places_of(loaded.graph.schema))
     payloads = EdgePayloads(loaded.graph.schema.relations, loaded.graph.schema.names)
     asked = loaded.new_nodes.types[0].columns or _NO_COLUMNS
-    support = OverlaySupport(asked, arranger.arrange, _narrowed(features_of, asked), payloads)
+    # Rows that requests bring of several types are not told apart, so that no means of theirs are compared.
+    compared = _narrowed(features_of, asked) if len(types) == 1 else None
+    support = OverlaySupport(asked, arranger.arrange, compared, payloads)
 
     reads_payload = any(one.network.reads_payload for one in loaded.variants.values())
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.families import point_of
 from gnnserve_api.files.graph_schema import GraphSchema
@@ -67,6 +68,15 @@ _OPENERS: Mapping[NetworkKind, Callable[[VariantNetworks, VariantManifest, Table
     NetworkKind.PROGRAM: _open_program,
     NetworkKind.LISTED: _open_program,
 }
+
+
+def fanouts_misfit(variant: VariantManifest, graph: Graph) -> str | None:
+    """What of its fan-outs by relation contradicts the graph, which the sampler relies on; None: nothing."""
+    own, relations = variant.relation_fanouts, len(graph.schema.relations)
+    if own is UNSET or (len(own) == relations and all(len(one) == len(variant.fanouts) for one in own)):
+        return None
+    found = f"has {len(own)} lists of fan-outs by relation for variant {variant.name}"
+    return f"{found}, expected {relations} of {len(variant.fanouts)} numbers"
 
 
 # --- layers that variants store

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from msgspec import UNSET
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
@@ -27,7 +26,7 @@ from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.stored_layers import StoredRelationMaker
 from gnnserve_worker.opening.changes import FollowedRows, layers_by_number
 from gnnserve_worker.opening.loaded import CORRECTION, OpenedGraph, TypeRowRecipe
-from gnnserve_worker.opening.networks import followed_of
+from gnnserve_worker.opening.networks import fanouts_misfit, followed_of
 from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
 from gnnserve_worker.opening.type_recipe import type_recipe
 from gnnserve_worker.repository import paths
@@ -198,20 +197,11 @@ def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: Graph) 
         for number, layer in enumerate(followed.layers, start=1):
             reach = _Reach(neighbours=True, of_all=answers_all or number < followed.network.layers)
             read.append((layer.products, reach, revision.tables[layer.products].columns))
-    if (problem := _fanouts_misfit(variant, graph)) is not None:
+    if (problem := fanouts_misfit(variant, graph)) is not None:
         raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
     for name, reach, columns in read:
         if (misfit := _misfit(revision.tables[name], graph, variant.name, reach, columns)) is not None:
             raise DamagedError(revision.folder / paths.rows_of(name), misfit, revision.remedy)
-
-
-def _fanouts_misfit(variant: VariantManifest, graph: Graph) -> str | None:
-    """What of its fan-outs by relation contradicts the graph, which the sampler relies on; None: nothing."""
-    own, relations = variant.relation_fanouts, len(graph.schema.relations)
-    if own is UNSET or (len(own) == relations and all(len(one) == len(variant.fanouts) for one in own)):
-        return None
-    found = f"has {len(own)} lists of fan-outs by relation for variant {variant.name}"
-    return f"{found}, expected {relations} of {len(variant.fanouts)} numbers"
 
 
 @dataclass(frozen=True, slots=True)

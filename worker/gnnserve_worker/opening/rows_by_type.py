@@ -1,7 +1,8 @@
 """Tables in which a node has one row, whichever relation reads it, of a graph of several types: features of nodes, for
-programs, and what makes such rows. A row is as wide as the widest type; a narrower type has its columns first. One-row
-variants, beside programs and beside networks over relations, read products of nodes of the types that are asked about:
-each type has rows of its own in the matrix. Or rows are embeddings that were learnt of nodes.
+programs and for networks that read the first columns of each type, and what makes such rows. A row is as wide as the
+widest type; a narrower type has its columns first. One-row variants, beside programs and beside networks over
+relations, read products of nodes of the types that are asked about: each type has rows of its own in the matrix. Or
+rows are embeddings that were learnt of nodes.
 """
 
 from __future__ import annotations
@@ -16,16 +17,25 @@ from safetensors import SafetensorError
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import FOLDED, point_of
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
+from gnnserve_worker.columns.rows import column_row_maker
+from gnnserve_worker.columns.type_means import network_over_columns
 from gnnserve_worker.models.architecture import default_key
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
 from gnnserve_worker.models.folding import Folding, build_folding
 from gnnserve_worker.models.network import VariantNetwork
+from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.type_rows import asked_row_maker, type_row_maker
 from gnnserve_worker.opening.changes import FollowedLayer, FollowedRows
 from gnnserve_worker.opening.folded_nodes import FoldedNodes, read_from_one_end
 from gnnserve_worker.opening.loaded import OpenedGraph, TypeRowRecipe
-from gnnserve_worker.opening.networks import VariantNetworks, followed_listed, made_of_features, stored_products
+from gnnserve_worker.opening.networks import (
+    VariantNetworks,
+    fanouts_misfit,
+    followed_listed,
+    made_of_features,
+    stored_products,
+)
 from gnnserve_worker.opening.spread_tables import spread_types
 from gnnserve_worker.opening.type_recipe import TypeRecipe, type_recipe
 from gnnserve_worker.repository import paths
@@ -67,7 +77,9 @@ class RowsByType:
         return spread_types(table, described.types_with_rows(stored.schema), stored.schema, seen.schema)
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
-        table = self.tables[variant.table]
+        table, point = self.tables[variant.table], point_of(variant)
+        if point.reads_ranked_columns:
+            return self._over_columns(variant, table)
         has_features = not table.projected and variant.network.reads_features
         expected = max(self._widths) if has_features else table.columns
         if not variant.columns == table.columns == expected:
@@ -77,11 +89,27 @@ class RowsByType:
                 self._revision.remedy,
             )
         network = self._networks.open(variant, table)
-        if point_of(variant) is FOLDED:
+        if point is FOLDED:
             return network, self._folded_nodes(table)
         if self._recipe is not None and made_of_features(variant) and variant.table not in self._makers:
             make = self._of_products if table.projected else self._of_features
             self._makers[variant.table] = make(variant, table, self._recipe)
+        return network, self._makers.get(variant.table)
+
+    def _over_columns(self, variant: VariantManifest, table: Table) -> tuple[VariantNetwork, MakesRows | None]:
+        """As `open`, of a network that reads the first columns of each type."""
+        graph, recipe = self._graph.seen, self._recipe
+        reads = RelationTable.of(graph, [None] * len(graph.schema.relations))
+        network = network_over_columns(variant.network, self._networks.tensors(variant), variant.compute, reads)
+        problem = fanouts_misfit(variant, graph)
+        if not network.layers[0].inputs == variant.columns <= table.columns:
+            found, wanted = f"has {table.columns} columns in {variant.table}", network.layers[0].inputs
+            problem = f"{found}, and {variant.name} is to read {variant.columns}, expected {wanted}"
+        if problem is not None:
+            raise DamagedError(self._revision.folder / paths.REVISION_COMMIT, problem, self._revision.remedy)
+        if recipe is not None and variant.table not in self._makers:
+            widths = [one.width for one in recipe.types]
+            self._makers[variant.table] = column_row_maker(table, graph.layout, recipe.scalings, widths, recipe.tensors)
         return network, self._makers.get(variant.table)
 
     def _of_features(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:

@@ -24,7 +24,7 @@ from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, re
 from gnnserve_api.files.cascades import CascadeManifest
 from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.repository import (
-    LISTED_SCHEMA_VERSION,
+    LATEST_SCHEMA_VERSION,
     PAYLOAD_SCHEMA_VERSION,
     SCHEMA_VERSION,
     FileEntry,
@@ -47,7 +47,7 @@ _SURVEYED_AT_ONCE = 128 * 1024
 """Values per part of a survey: as many as a core's own cache keeps from the digest to the survey."""
 _GRAPH_VERSIONS = range(1, PAYLOAD_SCHEMA_VERSION + 1)
 """Schema versions of graphs that can be read: fields that came later have defaults."""
-_REVISION_VERSIONS = range(3, LISTED_SCHEMA_VERSION + 1)
+_REVISION_VERSIONS = range(3, LATEST_SCHEMA_VERSION + 1)
 """Schema versions of revisions that can be read: 3 by `RevisionManifest3`."""
 _Manifest = TypeVar("_Manifest", GraphManifest, RevisionManifest, RevisionManifest3)
 

@@ -27,6 +27,7 @@ from gnnserve_api.files.graph_schema import GraphSchema, RelationRowPlaces
 from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.programs import ProgramManifest
 from gnnserve_api.files.repository import (
+    COLUMNS_SCHEMA_VERSION,
     LISTED_SCHEMA_VERSION,
     PAIRS_SCHEMA_VERSION,
     PROGRAM_SCHEMA_VERSION,
@@ -409,6 +410,8 @@ class StagedRevision:
         )
 
     def _schema_version(self, variants: Sequence[VariantManifest], *, decides_by_pairs: bool) -> int:
+        if any(table.has_columns_of_types for table in self._tables.values()):
+            return COLUMNS_SCHEMA_VERSION
         if any(variant.network.kind is NetworkKind.LISTED for variant in variants):
             return LISTED_SCHEMA_VERSION
         by_relation = {bool(table.by_relation) for table in self._tables.values()}

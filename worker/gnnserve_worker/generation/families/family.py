@@ -139,7 +139,8 @@ Blocks = Callable[[], Iterable[np.ndarray]]
 
 @dataclass(frozen=True, slots=True)
 class MadeBy:
-    """The first layer's weights whose products a table stores, which rows of later nodes are made by."""
+    """Tensors that rows of later nodes are made by: the first layer's weights whose products a table stores, or the
+    columns of features that it holds of each of several types."""
 
     prefix: str
     """What their keys begin with in the file of the revision (`TableManifest.made_by`)."""
@@ -159,7 +160,7 @@ class PlannedTable:
     source_columns: tuple[int, ...] | None = None
     """The columns of the source that the table holds, as in its manifest."""
     made_by: MadeBy | None = None
-    """None: it stores features, or neighbours are in its rows, so that none are made for later nodes."""
+    """None: it stores features of one type, or neighbours are in its rows, so that none are made for later nodes."""
     by_relation: RelationRowPlaces | UnsetType = UNSET
     """Where its rows are, of a graph of several types."""
     types: int | UnsetType = UNSET

@@ -1,9 +1,8 @@
 """Tables and variants over a graph of several types: what `families/` is for graphs of one type.
 
-Every variant reads products, as wide as the hidden layer for each relation, or rows that a layer made of them: pruning
-feature columns would leave these as wide as they are, so that no variant is made for `spec.variants.pruning.factors`,
-and none with fewer channels reads columns. Where links are scored, one reads a row for each node, of what the last
-layer gives over all neighbours.
+Variants read products, as wide as the hidden layer for each relation, or rows that a layer made of them; those of
+`spec.variants.pruning.factors` read columns of features (`type_columns.py`). Where links are scored, one reads a row
+for each node, of what the last layer gives over all neighbours.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from gnnserve_worker.generation.families.family import (
 )
 from gnnserve_worker.generation.families.registry import with_fewer_neighbours
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_outputs, plan_table
+from gnnserve_worker.generation.families.type_columns import ColumnNetworks, plan_columns
 from gnnserve_worker.generation.training_set import TrainingSet, means_by_relation
 from gnnserve_worker.models.architecture import (
     RelationalLayer,
@@ -89,6 +89,8 @@ class RelationalNetworks:
     """Those with fewer channels, by their names."""
     given: Sequence[RelationalNetwork] = ()
     """Those of spec.variants.given, in its order."""
+    columns: ColumnNetworks | None = None
+    """Those over columns of features; None: there are none."""
 
 
 def layers_tensors(layers: Sequence[RelationalLayer]) -> Tensors:
@@ -115,10 +117,11 @@ def plan_variants(
     spec: GNNServiceSpec, networks: RelationalNetworks, subject: TrainingSet, states: States,
     ends: Collection[int] = (),
 ) -> FamilyPlan:  # fmt: skip
-    """Projected variants, those of stored layers, those with fewer channels and given ones; each with fewer neighbours
-    too, and from each storage. `ends`: places of the types at the ends of links; empty: nodes of the first type are
-    classified."""
-    plans = [] if networks.model is None else _plans_of_model(spec, networks, networks.model, subject, states, ends)
+    """Pruned and projected variants, those of stored layers, those with fewer channels and given ones; each with fewer
+    neighbours too, and from each storage. `ends`: places of the types at the ends of links; empty: nodes of the first
+    type are classified."""
+    plans = [] if networks.columns is None else [plan_columns(spec, networks.columns, states)]
+    plans += [] if networks.model is None else _plans_of_model(spec, networks, networks.model, subject, states, ends)
     plans += [_NetworkPlanner(spec, one, subject, states, ends).projected(GIVEN_PRODUCTS) for one in networks.given]
     tables = [table for plan in plans for table in plan.tables]
     made = [variant for plan in plans for variant in plan.variants]
