@@ -62,7 +62,23 @@ ONE_TYPE: dict[str, dict[str, Any]] = {
         ],
         "head": [{}], "fanouts": [-1, -1, -1, -1],
     },
+    "propagation": {
+        "before": [{"products": [{"width": 8, "activation": "Relu"}]}],
+        "layers": [
+            {"conv": "GCNII", "alpha": 0.2, "activation": "Relu"}, {"conv": "APPNP", "hops": 2, "alpha": 0.2},
+        ],
+        "head": [{}], "fanouts": [-1, -1, -1],
+    },
+    "scaled by degrees": {
+        "layers": [
+            {"conv": "PNA", "width": 8, "aggregations": ["Mean", "Max"], "scalers": ["Identity", "Amplification"]},
+            {"conv": "AGNN"}, {"conv": "FiLM", "width": 8},
+        ],
+        "head": [{}], "fanouts": [-1, -1, -1],
+    },
 }  # fmt: skip
+BOTH_WAYS = {"layers": [{"conv": "Chebyshev", "width": 8, "hops": 2}, SAGE], "head": [{}], "fanouts": [-1, -1, -1]}
+"""Degrees are those of the lists, a hop further than the layer reads."""
 SEVERAL_TYPES: dict[str, Any] = {
     "before": [{"type": "item", "products": [{"width": 6, "activation": "Relu"}]}],
     "layers": [
@@ -167,6 +183,15 @@ def assert_as_built_anew(scene: Scene, plain: PlainGraph) -> None:
 def test_stored_layers_follow_changes(tmp_path: Path, model: dict[str, Any], rules: EdgeRules) -> None:
     plain = PlainGraph(NODES, 3, rules)
     scene = Scene(tmp_path, of_plain(tmp_path, plain), model)
+    assert_it_follows(scene, plain)
+
+
+def test_layers_that_count_edges_of_neighbours_follow_changes(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 3, RULES[0])
+    assert_it_follows(Scene(tmp_path, of_plain(tmp_path, plain), BOTH_WAYS), plain)
+
+
+def assert_it_follows(scene: Scene, plain: PlainGraph) -> None:
     families = {one.name: one.family for one in scene.manifest.variants}
     assert families["stored1"] == families["stored2-int8"] == "stored-following-layers"
     draw, fresh = np.random.default_rng(4), [*range(1000, 900, -1)]

@@ -23,6 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.cascades import CascadeManifest
+from gnnserve_api.files.edges import EdgeRules
 from gnnserve_api.files.given_weights import ComparedScores, says_assumed
 from gnnserve_api.files.profile import Profile, VariantProfile
 from gnnserve_api.files.repository import RankingManifest, RevisionManifest, RowSource, VariantManifest
@@ -239,7 +240,7 @@ def publish_networks(
     ) as staged:
         judge = problem.judge(networks.decoder)
         decoder = staged.write_decoder(judge.weights)
-        measure = _RevisionMeter(wanted, staged, networks.rows, judge)
+        measure = _RevisionMeter(wanted, staged, networks.rows, rules_beside(networks.data.data), judge)
         search = networks.search
         found = _make_listed(wanted, networks, staged, measure) if search is None else search(staged, measure)
         kept = {variant.name for variant in found.profile.variants}
@@ -285,6 +286,7 @@ class _RevisionMeter:
     wanted: RequestedRevision
     staged: StagedRevision
     rows: RowRecipe | None
+    edge_rules: EdgeRules | None
     judge: Judge
     verdicts: dict[str, SplitJudgements] = field(default_factory=dict)
     """What was found of each variant, by name."""
@@ -297,7 +299,8 @@ class _RevisionMeter:
         self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()
     ) -> MeasuredVariants:
         variants, judge = self.wanted.spec.variants, self.judge
-        loaded = open_revision(self.staged.files_of([made.variant for made in generated], self.rows))
+        made = [one.variant for one in generated]
+        loaded = open_revision(self.staged.files_of(made, self.rows, self.edge_rules))
         judged = loaded if judge.graph is None else self._judged(loaded, generated, judge.graph)
         found: dict[str, SplitJudgements] = {}
         try:
@@ -305,8 +308,8 @@ class _RevisionMeter:
             if variants.cascades:
                 # Anew: a table of a stage may have been left out, whose storage cannot hold its numbers.
                 check_stages(variants, [*loaded.variants])
-            made = {one.variant.name: one.variant for one in generated}
-            cascades = fit_cascades(judged, made, planned, judge) if planned else []
+            by_name = {one.variant.name: one.variant for one in generated}
+            cascades = fit_cascades(judged, by_name, planned, judge) if planned else []
             budget_s = self.wanted.profile_budget_s
             profile = measure_profile(loaded, generated, self._report, judge, budget_s, cascades, found, judged)
         except ProgramFailedError as error:
@@ -321,7 +324,7 @@ class _RevisionMeter:
     def _judged(self, loaded: LoadedRevision, generated: Sequence[GeneratedVariant], lists: Graph) -> LoadedRevision:
         """The revision as variants are judged."""
         over, copies = loaded.over(lists), [made.judged for made in generated if made.judged is not None]
-        opened = open_revision(self.staged.files_of(copies)).variants if copies else {}
+        opened = open_revision(self.staged.files_of(copies, None, self.edge_rules)).variants if copies else {}
         return replace(over, variants={**over.variants, **opened})
 
     def _report(self, done: int, total: int) -> None:

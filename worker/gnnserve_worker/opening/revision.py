@@ -194,7 +194,7 @@ _ROWS: Mapping[RowLayout, Callable[[RevisionFiles, OpenedGraph, VariantNetworks,
 
 def _open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     manifest, mapped = revision.graph, partial(open_graph_array, revision)
-    rules = None if revision.manifest is None else revision.manifest.edge_rules
+    rules = revision.edge_rules
     stored = open_graph(manifest, mapped, revision.graph_folder / paths.INDICES, revision.graph_remedy, rules)
     payloads = open_payloads(stored, mapped, revision.graph_folder, revision.graph_remedy)
     ids, schema = GraphIds(open_ids(manifest, mapped), open_names(manifest, mapped)), stored.schema

@@ -99,12 +99,19 @@ class RevisionFiles:
     manifest: RevisionManifest | None
     rows: RowRecipe | None = None
     """What rows of a staged revision are made by; a published one has it in its manifest and its files."""
+    staged_rules: EdgeRules | None = None
+    """The `edge_rules` that the manifest of a staged revision will have."""
     verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
     """Files that were verified; empty while it is staged, when no other process reaches them."""
     room: GraphRoom | None = None
     """What changes may need; None: it is opened to stay as it is."""
     watched: WatchedFiles | None = None
     """What watches its files; None: no other process reaches them, since it is staged."""
+
+    @property
+    def edge_rules(self) -> EdgeRules | None:
+        """As of `RevisionManifest`."""
+        return self.staged_rules if self.manifest is None else self.manifest.edge_rules
 
     @property
     def node_room(self) -> int:
@@ -396,9 +403,11 @@ class StagedRevision:
         """Keep what rows of a table were made by: for what opens `files_of`, which makes others like them."""
         self._made_by |= {prefix + key: tensor for key, tensor in tensors.items()}
 
-    def files_of(self, variants: Sequence[VariantManifest], rows: RowRecipe | None = None) -> RevisionFiles:
+    def files_of(
+        self, variants: Sequence[VariantManifest], rows: RowRecipe | None = None, edge_rules: EdgeRules | None = None
+    ) -> RevisionFiles:
         """The staged revision with these variants, to be opened as it will be served. `rows`: what rows of new nodes
-        are made by, without what is kept of single tables; None: no rows are made."""
+        are made by, without what is kept of single tables; None: no rows are made. `edge_rules`: as of `commit`."""
         return RevisionFiles(
             graph_folder=self._graph_folder,
             graph=self._graph,
@@ -407,6 +416,7 @@ class StagedRevision:
             variants=variants,
             manifest=None,
             rows=None if rows is None else replace(rows, tensors={**rows.tensors, **self._made_by}),
+            staged_rules=edge_rules,
         )
 
     def _schema_version(self, variants: Sequence[VariantManifest], *, decides_by_pairs: bool) -> int:
