@@ -93,6 +93,7 @@ def test_a_reader_that_leaves_early_is_no_failure_worth_a_trace() -> None:
     assert done.returncode == ExitCode.BROKEN_PIPE
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("command", "code"),
     [
