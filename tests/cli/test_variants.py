@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from gnnserve_api.files.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.programs import MAX_HOPS, ProgramManifest, ProgramOutput
-from gnnserve_api.files.repository import PROGRAM, NodeIdKind, RevisionManifest, sealed
+from gnnserve_api.files.repository import LATEST_SCHEMA_VERSION, PROGRAM, NodeIdKind, RevisionManifest, sealed
 from gnnserve_api.variants import MAX_LAYERS, Storage
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
@@ -261,10 +261,10 @@ def test_a_folder_without_permission_says_so(tmp_path: Path, monkeypatch: pytest
 
 def test_a_newer_schema_is_named_before_its_unknown_fields(tmp_path: Path) -> None:
     file = write_revision(tmp_path, revision_manifest())
-    file.write_text(json.dumps({"schemaVersion": 10, "shards": []}))
+    file.write_text(json.dumps({"schemaVersion": LATEST_SCHEMA_VERSION + 1, "shards": []}))
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 3
-    assert "has schemaVersion 10, and this gnnserve reads up to 9: it was written by a newer gnnserve" in result.stderr
+    assert f"reads up to {LATEST_SCHEMA_VERSION}: it was written by a newer gnnserve" in result.stderr
 
 
 def test_an_edited_revision_is_not_shown_as_if_it_were_whole(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_revision_of_an_older_gnnserve_is_a_note_and_no_failure(tmp_path: Path
     file.write_text(json.dumps({"schemaVersion": 1, "table": "tables/features.npy"}))
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 0, result.stderr
-    assert f"note: {file}: has schemaVersion 1, and this gnnserve reads 3 to 9" in result.stderr
+    assert f"note: {file}: has schemaVersion 1, and this gnnserve reads 3 to {LATEST_SCHEMA_VERSION}" in result.stderr
     assert "generate again from its manifest" in result.stderr
     assert "default/digits  revision good" in result.stdout
 

@@ -46,7 +46,14 @@ from gnnserve_api.errors import (
 from gnnserve_api.files.links import EndManifest, LinksManifest
 from gnnserve_api.files.profile import Profile
 from gnnserve_api.files.provenance import provenance_of
-from gnnserve_api.files.repository import GraphManifest, NodeIdKind, RevisionManifest, model_digest, sealed
+from gnnserve_api.files.repository import (
+    LATEST_SCHEMA_VERSION,
+    GraphManifest,
+    NodeIdKind,
+    RevisionManifest,
+    model_digest,
+    sealed,
+)
 from gnnserve_api.files.repository_schema3 import RevisionManifest3
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
@@ -543,8 +550,8 @@ BROKEN_COMMITS = [
     pytest.param(PUBLISHED, edited(lambda c: c.update(extra=1)), "unknown field `extra`", id="a field nobody knows"),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c.update(schemaVersion=10, layout="new")),
-        "has schemaVersion 10, and this gnnserve reads up to 9: it was written by a newer gnnserve; upgrade gnnserve",
+        edited(lambda c: c.update(schemaVersion=LATEST_SCHEMA_VERSION + 1, layout="new")),
+        f"reads up to {LATEST_SCHEMA_VERSION}: it was written by a newer gnnserve; upgrade gnnserve",
         id="a revision of a newer gnnserve",
     ),
     pytest.param(
@@ -934,7 +941,8 @@ def test_links_are_written_as_earlier_releases_read_them() -> None:
 def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, old_revision: str) -> None:
     with pytest.raises(
         OutdatedError,
-        match="has schemaVersion 1, and this gnnserve reads 3 to 9: it was written by an older gnnserve; generate",
+        match=f"has schemaVersion 1, and this gnnserve reads 3 to {LATEST_SCHEMA_VERSION}: it was written by an older "
+        "gnnserve; generate",
     ):
         load_fake(repository, old_revision)
 
