@@ -41,7 +41,7 @@ _MISSING = {
 _BEHIND_STORED = MissingEmbeddings(
     "all variants read a stored layer", "have a variant that computes all layers, such as variants.pruning.factors [1]"
 )
-"""Of links, whatever the network is."""
+"""The reason where links are scored, whatever the network is."""
 
 
 def missing_embeddings(manifest: RevisionManifest) -> MissingEmbeddings | None:

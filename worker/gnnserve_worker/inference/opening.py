@@ -34,7 +34,7 @@ from gnnserve_worker.tasks.serving import opener_of
 
 
 class ComputingMembers(TypedDict):
-    """As `computing` returns them."""
+    """Functions that compute batches, as `computing` returns them."""
 
     infer: Infer
     infer_within: InferWithin | None

@@ -1,4 +1,4 @@
-"""What a generation Job does: a revision that is generated, found by its name, or made anew by compacting the log of
+"""A generation Job: a revision that is generated, found by its name, or made anew by compacting the log of
 changes; then it is verified, and older models are removed.
 """
 
