@@ -45,7 +45,7 @@ QUICK_GUARDS = 1
 _BATCH = 50
 """Sequences that one process draws from one seed."""
 _SHOWN = 3
-WHOLE_EVERY = 20
+WHOLE_EVERY = 50
 """One of so many points is played to its end, even if it comes back to peace."""
 
 
