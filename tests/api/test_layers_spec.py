@@ -128,7 +128,10 @@ def test_parts_of_layers_need_layers(parts: dict[str, Any]) -> None:
     ("variants", "words"),
     [
         ({"channels": [{"factor": 2}]}, "variants.channels must be left out with model.layers"),
-        ({"given": [{"checkpoint": {"uri": "data/a.safetensors"}}]}, "variants.given must be left out with"),
+        (
+            {"given": [{"checkpoint": {"uri": "data/a.safetensors"}, "columns": [0]}]},
+            "columns and hidden of variants.given must be left out with model.layers",
+        ),
     ],
 )
 def test_variants_that_look_into_a_network_are_refused(variants: dict[str, Any], words: str) -> None:

@@ -35,8 +35,8 @@ _GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|i
 
 class GivenNetwork(ApiModel):
     checkpoint: Checkpoint | None = None
-    """Weights of spec.model's architecture, whose first layer reads `columns`, or of the layers that it lists. Absent:
-    the variant is a program."""
+    """Weights of spec.model's architecture, whose first layer reads `columns`, or of the layers in model.layers.
+    Absent: the variant is a program."""
     program: ProgramFile | None = None
     """A program of the same task and graph as model.program, as a smaller one that was distilled from model.program:
     with inputs, hops and neighbours of its own. It needs `expected`. Its decoder, where links are scored by one with
