@@ -408,7 +408,8 @@ def _pod_words(pod: Manifest) -> str:
     component = labels.get(COMPONENT, "")
     states = [next(iter(s.get("state") or {}), "") for s in (pod.get("status") or {}).get("containerStatuses") or ()]
     ready = any((c["type"], c["status"]) == ("Ready", "True") for c in (pod["status"].get("conditions") or ()))
-    words = (component, spec["containers"][0]["image"], pod["status"]["phase"], *states, "ready" if ready else "")
+    image = spec["containers"][0].get("image", "")  # those of others may have none
+    words = (component, image, pod["status"]["phase"], *states, "ready" if ready else "")
     return (
         " ".join(words) if component == Component.WORKER else f"{labels.get('gnnserve.dev/recipe')} " + " ".join(words)
     )

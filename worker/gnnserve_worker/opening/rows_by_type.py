@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import FOLDED, point_of
-from gnnserve_api.files.repository import RevisionManifest, VariantManifest
+from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
 from gnnserve_worker.columns.rows import column_row_maker
 from gnnserve_worker.columns.type_means import network_over_columns
 from gnnserve_worker.models.architecture import default_key
@@ -78,7 +78,7 @@ class RowsByType:
 
     def open(self, variant: VariantManifest) -> tuple[VariantNetwork, MakesRows | None]:
         table, point = self.tables[variant.table], point_of(variant)
-        if point.reads_ranked_columns:
+        if variant.network.kind is NetworkKind.LAYERS and point.reads_ranked_columns:
             return self._over_columns(variant, table)
         has_features = not table.projected and variant.network.reads_features
         expected = max(self._widths) if has_features else table.columns
