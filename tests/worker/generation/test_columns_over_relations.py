@@ -20,7 +20,9 @@ from tests.support.overlays.typed_overlays import changed_by, drawn_overlay, emb
 from tests.support.serving.serving import FakeWorker, running
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.files.repository import COLUMNS_SCHEMA_VERSION, RevisionManifest
+from gnnserve_worker.generation.embeddings.compute import embedding_blocks, published_blocks
 from gnnserve_worker.graph.change_batch import BatchEffect
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
@@ -179,10 +181,10 @@ def test_factors_that_pay_are_chosen_also_of_the_default_ones(tmp_path: Path) ->
     assert chosen.why == "x2 was not trained: rows of projected have 16 columns, and theirs 20 on average"
 
 
-def test_links_are_scored_from_few_columns(tmp_path: Path) -> None:
+def test_links_are_scored_and_embedded_from_few_columns(tmp_path: Path) -> None:
     spec = {
         "graph": {"source": {"typed": write_folder(tmp_path / "graph", shop())}},
-        "model": {"hidden": 8, "fanouts": [3, 3], "training": {"epochs": 2}},
+        "model": {"hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 2}},
         "task": {"links": {"relation": "buys", "dimensions": 4}},
         "variants": {"pruning": {"factors": [1, 2], "method": "Random"}},
     }
@@ -191,6 +193,11 @@ def test_links_are_scored_from_few_columns(tmp_path: Path) -> None:
     whole, all_columns, few = (scores_of(loaded, name, nodes) for name in ("projected", "x1", "x2"))
     np.testing.assert_allclose(all_columns, whole, atol=1e-5)
     assert not np.allclose(few, whole, atol=1e-3)
+    for name in ("x1", "x2"):
+        over_all = np.concatenate([*embedding_blocks(loaded, name, nodes, Neighbours.ALL, 0, tmp_path)])
+        np.testing.assert_allclose(over_all, scores_of(loaded, name, nodes), atol=1e-6)
+        of_index = np.concatenate([*published_blocks(loaded, name, tmp_path)])
+        np.testing.assert_allclose(of_index[nodes], over_all, atol=1e-6)
 
 
 @pytest.mark.parametrize(

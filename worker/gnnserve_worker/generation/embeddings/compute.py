@@ -17,6 +17,7 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
+from gnnserve_worker.columns.type_means import TypeMeans
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
@@ -112,9 +113,10 @@ _WAYS: Mapping[type, _Way] = {
     Layer: _ByLayer(),
     RelationMeans: _ByBlock(),
     RelationAttention: _ByBlock(),
+    TypeMeans: _ByBlock(),
     ProgramNetwork: _ByBlock(),
 }
-"""By the kind of a network's layers, or of the network where it has none."""
+"""By the kind of a network's first layer, or of the network where it has none."""
 
 
 def _way_of(variant: LoadedVariant) -> _Way:
