@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -117,3 +118,15 @@ def test_nodes_of_types_stand_at_their_own_end_alone(service: tuple[Published, t
     else:
         assert (response.status_code, response.json()["error"]["field"]) == (400, "pair[0]")
         assert 'node "item/5" is not of type user' in response.json()["error"]["message"]
+
+
+def test_where_no_variant_gives_embeddings_of_what_requests_bring_neighbours_are_told_alone(tmp_path: Path) -> None:
+    spec = one_type(tmp_path, "Dot")
+    variants = {"pruning": {"factors": []}, "projection": "Disabled", "stored": [1], "oneRow": [{"hops": 0}]}
+    del spec["embeddings"]
+    revision = published(tmp_path, spec | {"variants": variants}).served()
+    (response,) = ask(revision, {"pair": [17, 3], "count": 2})
+    assert response.status_code == 200, response.text
+    told = response.json()
+    assert told["unexplained"] == ("no variant answers requests with an overlay and embeddings, which influences take")
+    assert len(told["neighbours"]) == 2 and all("influence" not in one for one in told["neighbours"])

@@ -24,6 +24,8 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api import decoding
+from gnnserve_api.families import Capabilities
+from gnnserve_api.files.profile import VariantProfile
 from gnnserve_api.http.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
 from gnnserve_worker.asking.body_form import BodyForm, decode_body
 from gnnserve_worker.asking.naming import IdForm
@@ -87,6 +89,8 @@ def explanation_of(nodes: Sequence[ExplainedNode], revision: ServedRevision) -> 
         if isinstance(stand_in, str):
             return stand_in
         stand_ins.append(stand_in)
+    if not _able(scores.outputs, revision):
+        return f"no variant answers requests with {_needed(scores.outputs, revision).in_words()}, which influences take"
     return Explanation(scores, tuple(stand_ins))
 
 
@@ -271,6 +275,14 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
 def _variant_of(request: ExplainRequest[Any], outputs: tuple[str, ...], revision: ServedRevision) -> str:
     if request.variant is not None:
         return check_variant(request.variant, outputs, True, revision, "variant")
-    needed = replace(revision.changes.needed, overlay=True, embeddings="embeddings" in outputs)
-    able = [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
-    return max(able, key=lambda each: each.validation_accuracy).name
+    return max(_able(outputs, revision), key=lambda each: each.validation_accuracy).name
+
+
+def _needed(outputs: tuple[str, ...], revision: ServedRevision) -> Capabilities:
+    return replace(revision.changes.needed, overlay=True, embeddings="embeddings" in outputs)
+
+
+def _able(outputs: tuple[str, ...], revision: ServedRevision) -> list[VariantProfile]:
+    """Variants that can be asked about a node with other lists."""
+    needed = _needed(outputs, revision)
+    return [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
