@@ -2,8 +2,8 @@
 
 kopf's handlers only report that something about a key changed. The loop decides when to reconcile: soon after a change,
 when a reconcile asked for another look, at every resync, and after a failure with a growing, jittered delay. A failing
-key never delays another one. `reconcile.py` is the reconcile itself; time comes from a `Clock`, so that tests need not
-wait.
+key never delays another one, and a resync's looks give way to all others. `reconcile.py` is the reconcile itself; time
+comes from a `Clock`, so that tests need not wait.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ it. Each doubles the delay to the next reconcile, so the last one takes 1.6 s.""
 FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 60.0
 """Longest delay after failures: a user who has just fixed the cause should not wait for longer."""
+ROUTINE_WAIT_S = 30.0
+"""Seconds for which a resync's look gives way to what becomes due after it: users wait for the answer to an edit, not
+for a resync. Then it has its turn, however much else happens."""
 LONGEST_TICK_S = 10.0
 """Longest interval between two turns of the loop, by which /healthz knows that it runs."""
 RECONCILE_LIMIT_S = 120.0
@@ -43,41 +46,54 @@ STOP_S = 5.0
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _DueTime:
+    """When a key is due, and its place among those that are."""
+
+    at: float
+    place: float
+    """The smallest is first."""
+
+    def earliest(self, other: _DueTime | None) -> _DueTime:
+        return self if other is None else _DueTime(min(self.at, other.at), min(self.place, other.place))
+
+
 @dataclass(slots=True)
 class WorkQueue:
     """The keys that are due; it has no clock and no tasks."""
 
-    _due: dict[ServiceKey, float] = field(default_factory=dict)
-    _running: dict[ServiceKey, float | None] = field(default_factory=dict)
+    _due: dict[ServiceKey, _DueTime] = field(default_factory=dict)
+    _running: dict[ServiceKey, _DueTime | None] = field(default_factory=dict)
     """Running keys; the value is when the key is due again because something happened while it ran."""
 
-    def add(self, key: ServiceKey, due: float) -> None:
-        """Add a key; the earliest of the requested times counts."""
+    def add(self, key: ServiceKey, due: float, *, is_routine: bool = False) -> None:
+        """Add a key; the earliest of the requested times counts. `is_routine`: nothing happened, and keys that become
+        due within ROUTINE_WAIT_S go first."""
+        added = _DueTime(due, due + ROUTINE_WAIT_S if is_routine else due)
         if key in self._running:
-            again = self._running[key]
-            self._running[key] = due if again is None else min(again, due)
+            self._running[key] = added.earliest(self._running[key])
         else:
-            self._due[key] = min(self._due.get(key, due), due)
+            self._due[key] = added.earliest(self._due.get(key))
 
     def take(self, now: float) -> ServiceKey | None:
-        """Take the key that has been due for longest; it counts as running until `done`."""
-        key = min(self._due, key=self._due.__getitem__, default=None)
-        if key is None or self._due[key] > now:
-            return None
-        del self._due[key]
-        self._running[key] = None
+        """Take the first of the keys that are due; it counts as running until `done`."""
+        due = [key for key, time in self._due.items() if time.at <= now]
+        key = min(due, key=lambda key: self._due[key].place, default=None)
+        if key is not None:
+            del self._due[key]
+            self._running[key] = None
         return key
 
     def done(self, key: ServiceKey) -> None:
         again = self._running.pop(key)
         if again is not None:
-            self.add(key, again)
+            self._due[key] = again
 
     def next_due(self) -> float | None:
-        return min(self._due.values(), default=None)
+        return min((time.at for time in self._due.values()), default=None)
 
     def depth(self, now: float) -> int:
-        return sum(due <= now for due in self._due.values())
+        return sum(time.at <= now for time in self._due.values())
 
 
 @dataclass(slots=True)
@@ -189,7 +205,7 @@ class Loop:
             self._rate.tidy(now)
             for known in self._list_keys():
                 if known not in self._failures:  # which has its own time, that a resync must not bring forward
-                    self._queue.add(known, now)
+                    self._queue.add(known, now, is_routine=True)
         while len(self._tasks) < self._concurrency and (key := self._queue.take(now)) is not None:
             self._started[key] = now
             self._rate.spend(key, now)

@@ -16,7 +16,15 @@ from tests.support.machine.waiting import WAIT_S
 from gnnserve_operator import loop as loop_module
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.loop import BURST, LONGEST_BACKOFF_S, SETTLE_S, Loop, WorkQueue, backoff_s
+from gnnserve_operator.loop import (
+    BURST,
+    LONGEST_BACKOFF_S,
+    ROUTINE_WAIT_S,
+    SETTLE_S,
+    Loop,
+    WorkQueue,
+    backoff_s,
+)
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 
@@ -189,6 +197,29 @@ async def test_everything_is_looked_at_when_it_begins_and_at_every_resync() -> N
         await it.clock.advance(125)
         assert it.work.gaps(A) == [60]
         assert Counter(it.work.seen) == {A: 2, B: 2}
+
+
+@scenario
+async def test_a_change_amid_a_resync_is_looked_at_before_the_rest_of_it() -> None:
+    async with running(resync_s=60, concurrency=1) as it:
+        it.keys.extend(ServiceKey("default", f"at-rest-{number}") for number in range(20))
+        it.work.gates = {key: asyncio.Event() for key in it.keys}
+        await it.clock.advance(60)
+        it.loop.enqueue(A)
+        await it.clock.advance(SOON_S)
+        assert it.work.seen == it.keys[:1], "the one that runs is not interrupted"
+        it.work.answers[A] = 1.0
+        it.work.gates[it.keys[0]].set()
+        await it.clock.advance(SOON_S)
+        assert it.work.seen == [it.keys[0], A, it.keys[1]]
+        await it.clock.advance(1.0)
+        it.work.gates[it.keys[1]].set()
+        await it.clock.advance(SOON_S)
+        assert it.work.seen[3:] == [A, it.keys[2]], "and so is the look that a reconcile asked for"
+        for gate in it.work.gates.values():
+            gate.set()
+        await it.clock.advance(SOON_S)
+        assert {*it.work.seen} == {A, *it.keys}
 
 
 @scenario
@@ -372,6 +403,38 @@ class TestWorkQueue:
         queue.add(C, 9)
         assert [queue.take(6), queue.take(6), queue.take(6)] == [B, A, None]
         assert queue.next_due() == 9
+
+    def test_what_happened_goes_before_what_is_routine(self) -> None:
+        queue = WorkQueue()
+        queue.add(A, 1, is_routine=True)
+        queue.add(B, 2, is_routine=True)
+        queue.add(C, 3)
+        assert [queue.take(2.5), queue.take(3), queue.take(3)] == [A, C, B]
+
+    def test_what_is_routine_does_not_wait_for_ever(self) -> None:
+        queue = WorkQueue()
+        queue.add(A, 1, is_routine=True)
+        queue.add(B, 1 + ROUTINE_WAIT_S + 0.1)
+        assert queue.take(ROUTINE_WAIT_S + 2) == A
+
+    def test_a_routine_look_does_not_put_off_what_happened_to_a_key(self) -> None:
+        queue = WorkQueue()
+        queue.add(A, 3)
+        queue.add(B, 4)
+        queue.add(B, 1, is_routine=True)
+        queue.add(A, 5, is_routine=True)
+        assert [queue.take(5), queue.take(5), queue.take(5)] == [A, B, None], "each once"
+
+    def test_what_happens_while_a_key_runs_keeps_its_place(self) -> None:
+        queue = WorkQueue()
+        for key in (A, B):
+            queue.add(key, 1)
+            assert queue.take(1) == key
+        queue.add(A, 2, is_routine=True)
+        queue.add(B, 3)
+        queue.done(A)
+        queue.done(B)
+        assert [queue.take(3), queue.take(3)] == [B, A]
 
     def test_the_earliest_time_asked_for_wins(self) -> None:
         queue = WorkQueue()

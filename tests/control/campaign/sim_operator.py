@@ -182,7 +182,7 @@ class SimOperator:
             self.next_resync = now + RESYNC_S
             for known in self.view.index.service_keys():
                 if known not in self.failures:
-                    self.queue.add(known, now)
+                    self.queue.add(known, now, is_routine=True)
         key = self.queue.take(now)
         if key is None:
             return False
