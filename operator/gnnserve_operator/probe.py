@@ -60,6 +60,8 @@ class _Reply:
     problem: str | None = None
     damaged: Damage | None = None
     is_silent: bool = False
+    is_late: bool = False
+    """Whether nothing came back in time."""
 
 
 @dataclass(slots=True)
@@ -94,8 +96,7 @@ class Prober:
         endpoint = self.addresses.of_tls_service(key) if tls else self.addresses.of_service(key)
         # A Service without ready pods does not answer: asking it would only cost the timeout.
         with_endpoint = [endpoint] if any(pod.ready and pod.speaks_tls == tls for pod in asked) else []
-        urls = [*(self.addresses.of_pod(pod) for pod in asked), *with_endpoint]
-        replies = await asyncio.gather(*map(self._ask_one, urls))
+        replies = await asyncio.gather(*map(self._ask_pod, asked), *map(self._ask_one, with_endpoint))
         workers = tuple(
             WorkerAnswer(pod.name, reply.route, reply.problem, reply.damaged, reply.is_silent)
             for pod, reply in zip(asked, replies, strict=False)
@@ -104,9 +105,15 @@ class Prober:
             return Answers(workers)
         ready = {pod.name for pod in asked if pod.ready}
         answered = [worker.route is not None for worker in workers if worker.pod in ready]
-        # One answer that is late is no outage, and neither is a worker that does not answer while others do.
+        # A worker that does not answer while others do is no outage, and neither is one answer that is late.
         attempts = 0 if not any(answered) else 1 if all(answered) else _MORE_ATTEMPTS
         return Answers(workers, replies[-1].route or await self._ask_again(endpoint, attempts))
+
+    async def _ask_pod(self, pod: ObservedPod) -> _Reply:
+        url = self.addresses.of_pod(pod)
+        reply = await self._ask_one(url)
+        # The kubelet hears it: on a busy node one late answer would take Ready away, and the next bring it back.
+        return await self._ask_one(url) if reply.is_late and pod.ready else reply
 
     async def _ask_again(self, url: str, attempts: int) -> Route | None:
         for _ in range(attempts):
@@ -127,7 +134,7 @@ class Prober:
                 problem = _problem(*((ready_code, ready_text) if ready_code != 200 else (code, text)))
                 return _Reply(problem=problem, damaged=_damaged(text) if code == 503 else None)
             except TimeoutError:
-                return _Reply(problem="it does not answer in time", is_silent=True)
+                return _Reply(problem="it does not answer in time", is_silent=True, is_late=True)
             except aiohttp.ClientConnectorError:
                 return _Reply(problem="it takes no connection", is_silent=True)
             except aiohttp.ClientError:

@@ -243,6 +243,39 @@ def test_an_answer_may_come_in_parts() -> None:
     assert [told.route for told in answers.workers] == [ROUTE]
 
 
+@pytest.mark.parametrize(
+    ("ready", "late", "asked", "problem"),
+    [
+        pytest.param(True, 1, 2, None, id="one answer that is late"),
+        pytest.param(True, 9, 2, "it does not answer in time", id="two in a row"),
+        pytest.param(False, 1, 1, "it does not answer in time", id="of a worker that is not ready"),
+    ],
+)
+def test_a_ready_worker_whose_answer_is_late_is_asked_again(
+    ready: bool, late: int, asked: int, problem: str | None
+) -> None:
+    body = msgspec.json.encode(ROUTE)
+    came = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal came
+        came += 1
+        if came > late:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await reader.read()  # until the operator hangs up
+        writer.close()
+
+    async def run(service: str) -> Answers:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        worker = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Prober(_Apart({"w-0": worker}, service), timeout_s=1) as prober:
+            return await prober.ask(KEY, [pod(ready=ready)])
+
+    with fake_server(tell(SERVED)) as service:
+        (told,) = asyncio.run(run(service.url)).workers
+    assert (told.problem, came) == (problem, asked)
+
+
 def test_a_worker_that_is_slow_costs_the_others_nothing() -> None:
     async def run() -> Answers:
         with fake_server(tell(SERVED)) as server:
