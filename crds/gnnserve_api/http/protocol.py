@@ -386,6 +386,10 @@ class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):
     total: Annotated[int, Meta(description="How many nodes the graph has.")]
     node_ids: Annotated[NodeIdKind, Meta(description="What kind of ids these are.")]
     type: Annotated[str | UnsetType, Meta(description="Their type; absent where nodes are of one type.")] = UNSET
+    next: Annotated[
+        int | UnsetType,
+        Meta(description="Where to go on with a search by `contains`; absent without one, and once all were seen."),
+    ] = UNSET
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):

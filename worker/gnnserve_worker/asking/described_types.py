@@ -22,7 +22,7 @@ from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.type_ids import QualifiedIds
 
 NeighboursOf = Callable[[int], np.ndarray]
-_FIELDS = ("start", "count")
+_FIELDS = ("start", "count", "contains")
 
 
 class DescribedTypes(Protocol):

@@ -584,7 +584,7 @@ def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
         OpenAPI.model_validate(document)
         assert {path for path in document["paths"] if not path.startswith("/v2")} == {
             "/v1/predict", "/v1/variants", "/v1/nodes", "/v1/route", "/v1/accuracy", "/v1/labels", "/v1/changes",
-            "/v1/recommend", "/v1/explain", "/healthz", "/readyz", "/metrics",
+            "/v1/recommend", "/v1/explain", "/v1/history", "/healthz", "/readyz", "/metrics",
         }  # fmt: skip
         predict = document["paths"]["/v1/predict"]["post"]
         assert set(predict["responses"]) == {

@@ -269,6 +269,14 @@ def test_nodes_are_listed_page_by_page(worker: Callable[[], FakeWorker], ids: tu
         assert await page("") == await page("?count=10000") == whole
         assert await page("?start=1&count=2") == {**whole, "nodes": list(ids[1:3]), "start": 1}
         assert await page(f"?start={len(ids) - 1}") == {**whole, "nodes": [ids[-1]], "start": len(ids) - 1}
+        shown = str(ids[1])[-1]
+        holding = [each for each in ids if shown in str(each)]
+        assert await page(f"?contains={shown}") == {**whole, "nodes": holding}
+        first = ids.index(holding[0]) + 1
+        assert await page(f"?contains={shown}&count=1") == {
+            **whole, "nodes": holding[:1], **({"next": first} if first < len(ids) else {}),
+        }  # fmt: skip
+        assert await page("?contains=nowhere") == {**whole, "nodes": []}
         assert await page("?start=999999999999999999") == {**whole, "nodes": [], "start": 999_999_999_999_999_999}
         assert await positions_of(client, (await page("?start=2&count=3"))["nodes"]) == [2, 3, 4]
         assert (await client.http.get("/v1/variants")).json()["nodeIds"] == kind
@@ -285,7 +293,7 @@ def test_nodes_are_listed_page_by_page(worker: Callable[[], FakeWorker], ids: tu
         ("count=0", "InvalidValue", "count", "count: '0' is not possible here; give a whole number from 1 to 10,000"),
         ("count=10001", "InvalidValue", "count", "count: '10001' is not possible here; give a whole number from 1"),
         ("count=1e3", "InvalidValue", "count", "count: '1e3' is not possible here"),
-        ("offset=3", "UnknownField", "offset", "offset: there is no such field; known are start, count"),
+        ("offset=3", "UnknownField", "offset", "offset: there is no such field; known are start, count, contains"),
     ],
 )
 def test_a_page_out_of_range_is_refused(query: str, code: str, field: str, message: str) -> None:
@@ -334,7 +342,7 @@ def test_openapi_is_that_of_the_served_graph(worker: Callable[[], FakeWorker], k
             expected = {**answered["application/json"]["schema"], "components": document["components"]}
             jsonschema.validate(response.json(), expected)
             of_nodes = document["paths"]["/v1/nodes"]["get"]
-            assert {parameter["name"] for parameter in of_nodes["parameters"]} == {"start", "count"}
+            assert {parameter["name"] for parameter in of_nodes["parameters"]} == {"start", "count", "contains"}
             listed = of_nodes["responses"]["200"]["content"]["application/json"]["schema"]
             page = (await client.http.get("/v1/nodes")).json()
             jsonschema.validate(page, {**listed, "components": document["components"]})

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from tests.support.changes.fake_updates import FakeUpdates
 from tests.support.changes.stale_layers import Scene
+from tests.support.machine.waiting import until
 from tests.support.pages.browser import Browser, browser
 from tests.support.pages.contrasts import CONTRASTS
 from tests.support.serving.secured_worker import started
@@ -146,6 +147,20 @@ def test_the_page_counts_what_was_answered_on_time_and_what_was_late(tab: Browse
     assert tab.evaluate("document.querySelector('#attained').className") == "bad"
 
 
+def test_the_page_opens_with_what_happened_before(tab: Browser, generous: SlowWorker) -> None:
+    """Its counters are taken now and then, whether or not a page is open."""
+    assert ask(generous, 3) == [200] * 3
+
+    def taken() -> bool:
+        samples = httpx.get(f"{generous.url}/v1/history").json()["samples"]
+        return samples[0]["offeredSeeds"] == 0 and samples[-1]["offeredSeeds"] == 3
+
+    until(taken, "a sample with the three requests")
+    open_page(tab, generous)
+    tab.wait_for("points.length > 0")
+    assert tab.evaluate("points.some((point) => point.shares && point.shares.x1 === 1)")
+
+
 def test_under_three_times_what_it_can_do_the_page_shows_who_answers_and_who_is_refused(
     tab: Browser, worker: SlowWorker
 ) -> None:
@@ -171,7 +186,7 @@ def test_nothing_is_asked_of_anybody_but_the_worker_and_nothing_is_blocked(tab: 
     tab.wait_for("points.length > 1")
     asked = {urlsplit(url) for url in tab.requested() if not url.startswith(("data:", "about:"))}
     assert {url.netloc for url in asked} == {f"127.0.0.1:{worker.port}"}
-    assert {url.path for url in asked} == {"/", "/v1/route", "/v1/variants", "/readyz", "/metrics"}
+    assert {url.path for url in asked} == {"/", "/v1/history", "/v1/route", "/v1/variants", "/readyz", "/metrics"}
     assert tab.complaints() == []
 
 
@@ -223,7 +238,7 @@ def test_a_hidden_page_asks_nothing_until_it_is_looked_at(tab: Browser, worker: 
     tab.wait_for("asked > 0")
 
 
-@pytest.mark.parametrize("width", [1200, 400])
+@pytest.mark.parametrize("width", [1200, 800, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_and_can_be_read(
     tab: Browser, generous: SlowWorker, width: int, scheme: str, tmp_path: Path

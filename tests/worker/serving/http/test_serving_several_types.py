@@ -190,6 +190,8 @@ def test_nodes_of_each_type_and_the_types_are_listed() -> None:
         assert own == {"nodes": [0, 1], "start": 0, "total": 20, "nodeIds": "Positions", "type": "paper"}
         authors = (await client.http.get("/v1/nodes?type=author")).json()
         assert (authors["nodes"], authors["total"], authors["nodeIds"]) == ([70, -3], 2, "Integers")
+        of_one = (await client.http.get("/v1/nodes?type=author&contains=-")).json()
+        assert (of_one["nodes"], of_one["type"]) == ([-3], "author")
         wrong = (await client.http.get("/v1/nodes?type=editor")).json()["error"]["message"]
         assert wrong == "type: 'editor' is no type of nodes; types are paper, author"
         told = (await client.http.get("/v1/variants")).json()
@@ -210,6 +212,6 @@ def test_a_graph_of_one_type_says_nothing_of_types() -> None:
         assert "types" not in (await client.http.get("/v1/variants")).json()
         assert "type" not in (await client.http.get("/v1/nodes")).json()
         refused = (await client.http.get("/v1/nodes?type=paper")).json()["error"]["message"]
-        assert refused == "type: there is no such field; known are start, count"
+        assert refused == "type: there is no such field; known are start, count, contains"
 
     on_worker(scenario, FakeWorker(nodes=5))

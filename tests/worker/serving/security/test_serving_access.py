@@ -162,7 +162,7 @@ def test_every_path_is_open_by_decision_or_refuses_without_a_token() -> None:
                         open_ones.add(path)
             assert open_ones == {
                 "/", "/explore", "/docs", "/docs-assets/swagger-ui.css", "/healthz", "/metrics", "/openapi.json",
-                "/readyz", "/v1/route", "/v2/health/live", "/v2/health/ready",
+                "/readyz", "/v1/history", "/v1/route", "/v2/health/live", "/v2/health/ready",
             }  # fmt: skip
             for path in ("/nope", "/healthz/", "/docs-assets", "/v1/predict/"):
                 assert (await client.http.get(path)).status_code == 401, path
@@ -199,7 +199,7 @@ def test_an_open_path_is_none_that_only_looks_like_it() -> None:
 def test_open_paths_say_nothing_of_nodes_and_the_description_only_to_those_who_may_ask() -> None:
     async def run() -> None:
         async with running(FakeWorker(nodes=987_654_321), access=Access((A,))) as client:
-            for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/route"):
+            for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/history", "/v1/route"):
                 assert "987654321" not in (await client.http.get(path)).text
             without = (await client.http.get("/openapi.json")).json()
             answer = await client.http.get("/openapi.json", headers={"authorization": f"Bearer {A}"})

@@ -22,6 +22,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
 from gnnserve_api.http.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
+from gnnserve_api.http.load_history import HistoryAnswer
 from gnnserve_api.http.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.pods.routing import CredentialState, Damage, Route
 from gnnserve_worker.asking.overlay import NoOverlays
@@ -216,7 +217,7 @@ def _build_rest(
     _add_changes(app, serving.changes)
     _add_route(app, serving, model)
     _add_health(app, serving.models, engine)
-    _add_metrics(app, metrics)
+    _add_metrics(app, service, metrics)
     add_explore(app, service, model, serving.predict, _as_response)
     _add_pages(app, service)
     _add_description(app, service, serving, model)
@@ -338,12 +339,22 @@ def _add_health(app: FastAPI, models: ServedModels, engine: Engine) -> None:
         return _health(not why, why)
 
 
-def _add_metrics(app: FastAPI, metrics: ServingMetrics) -> None:
+def _add_metrics(app: FastAPI, service: str, metrics: ServingMetrics) -> None:
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def get_metrics(request: Request) -> Response:
         """Metrics for Prometheus, in its text format or in OpenMetrics."""
         body, content_type = metrics.expose(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
+
+    @app.get(
+        "/v1/history",
+        tags=["health"],
+        response_class=Response,
+        responses={200: {"content": json_content(HistoryAnswer)}},
+    )
+    async def get_history() -> Response:
+        """Counters of requests over the last five minutes, a sample every four seconds."""
+        return Response(_json(metrics.history.describe(service)), media_type="application/json")
 
 
 def _add_pages(app: FastAPI, service: str) -> None:

@@ -1,9 +1,13 @@
-"""`GET /v1/nodes`: the ids by which requests name nodes, a page at a time, for people and load generators."""
+"""`GET /v1/nodes`: the ids by which requests name nodes, a page at a time, for people and load generators; all of them,
+or those that have a text in them."""
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from gnnserve_api.files.graph_schema import TypeManifest
 from gnnserve_api.http.protocol import NodesAnswer
@@ -12,7 +16,8 @@ from gnnserve_worker.inference.served import ServedRevision
 
 NODES_OF_A_PAGE = 100
 MOST_NODES_OF_A_PAGE = 10_000
-"""Most nodes of a page: a few milliseconds of work, during which the event loop answers nothing else."""
+"""Most nodes of a page, and most that one request searches: a few milliseconds of work, during which the event loop
+answers nothing else."""
 _MOST_DIGITS = 18
 MOST_START = 10**_MOST_DIGITS - 1
 """Largest `start`, far beyond any graph; a number with more digits is not parsed."""
@@ -21,7 +26,7 @@ MOST_START = 10**_MOST_DIGITS - 1
 def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
     """A page of node ids. Raises RequestError."""
     start, count, graph = 0, NODES_OF_A_PAGE, revision.graph
-    kind, fields = None, graph.described.fields
+    kind, contained, fields = None, "", graph.described.fields
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in fields:
             known = ", ".join(fields)
@@ -31,9 +36,23 @@ def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
                 start = _read_number(name, value, 0, None)
             case "count":
                 count = _read_number(name, value, 1, MOST_NODES_OF_A_PAGE)
+            case "contains":
+                contained = value
             case _:
                 kind = _read_type(value, graph.described.types)
-    return graph.described.page(graph.naming, graph.ids, graph.count(), kind, start, count)
+    looked_at = MOST_NODES_OF_A_PAGE if contained else count
+    page = graph.described.page(graph.naming, graph.ids, graph.count(), kind, start, looked_at)
+    return _search(page, contained.casefold(), count) if contained else page
+
+
+def _search(page: NodesAnswer, text: str, count: int) -> NodesAnswer:
+    """The first `count` ids of a page that contain this text, whatever their case."""
+    hits = [*islice((at for at, each in enumerate(page.nodes) if text in str(each).casefold()), count)]
+    seen = hits[-1] + 1 if len(hits) == count else len(page.nodes)
+    going_on = page.start + seen
+    return msgspec.structs.replace(
+        page, nodes=[page.nodes[at] for at in hits], next=going_on if going_on < page.total else msgspec.UNSET
+    )
 
 
 def _read_type(value: str, kinds: tuple[TypeManifest, ...]) -> TypeManifest:

@@ -105,6 +105,12 @@ def nodes_parameters() -> list[dict[str, Any]]:
     return [
         query_number("start", "Position of the first one.", default=0, minimum=0, maximum=MOST_START),
         query_number("count", "How many, at most.", default=NODES_OF_A_PAGE, minimum=1, maximum=MOST_NODES_OF_A_PAGE),
+        {
+            "name": "contains",
+            "in": "query",
+            "description": f"Only ids that contain this text in any case, among the next {MOST_NODES_OF_A_PAGE:,}.",
+            "schema": {"type": "string"},
+        },
     ]
 
 

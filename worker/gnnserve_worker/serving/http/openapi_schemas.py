@@ -16,6 +16,7 @@ import msgspec
 from gnnserve_api.http.changes import ChangesAnswer, ChangesPage, ChangesRequest, TypedChangesRequest
 from gnnserve_api.http.explain import ExplainAnswer, ExplainRequest
 from gnnserve_api.http.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, PairLabelsRequest
+from gnnserve_api.http.load_history import HistoryAnswer
 from gnnserve_api.http.protocol import ErrorAnswer, NodesAnswer, TypedOverlay, VariantsAnswer
 from gnnserve_api.http.recommend import RecommendAnswer, RecommendRequest
 from gnnserve_api.pods.routing import Route
@@ -71,6 +72,7 @@ def component_schemas(of: DescribedService) -> dict[str, Any]:
             ErrorAnswer,
             VariantsAnswer,
             NodesAnswer,
+            HistoryAnswer,
             Route,
             AccuracyAnswer,
             LabelsRequest,

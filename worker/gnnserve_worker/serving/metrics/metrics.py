@@ -29,6 +29,7 @@ from gnnserve_worker.serving.idle.index_renewal import RenewalFigures
 from gnnserve_worker.serving.metrics.canary_metrics import CanarySample, collect_canary
 from gnnserve_worker.serving.metrics.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.metrics.counters import RequestCounters, VariantCounters, add_histogram, add_sizes
+from gnnserve_worker.serving.metrics.load_history import LoadHistory
 from gnnserve_worker.serving.metrics.stale_metrics import collect_stale
 from gnnserve_worker.serving.metrics.state_metrics import (
     FIRST,
@@ -71,6 +72,7 @@ class ServingMetrics:
         self.registry = CollectorRegistry()
         self._service = service
         self.counters = RequestCounters()
+        self.history = LoadHistory(self.counters)
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
         self._programs: Callable[[], ProgramStats | None] = lambda: None

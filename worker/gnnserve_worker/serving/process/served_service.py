@@ -141,11 +141,13 @@ class ServedService:
     def begin(self) -> None:
         """Begin what runs beside the requests, on the event loop."""
         self._log.start()
+        self._metrics.history.start()
         if self._credentials.may_change:
             self._follower.start()
 
     def end(self) -> None:
         self._follower.stop()
+        self._metrics.history.stop()
         if self._spans is not None:
             self._spans.end()
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 _HEALTH: Final = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
-OPEN_PATHS: Final = frozenset({"/", "/explore", "/docs", "/openapi.json", "/metrics", "/v1/route"}) | _HEALTH
+OPEN_PATHS: Final = (
+    frozenset({"/", "/explore", "/docs", "/openapi.json", "/metrics", "/v1/history", "/v1/route"}) | _HEALTH
+)
 """Open paths. They name variants and revisions, never nodes; `/openapi.json` shows ids of the graph only with a
 token."""
 OPEN_FOLDER: Final = "/docs-assets/"
