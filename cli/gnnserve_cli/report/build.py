@@ -308,7 +308,19 @@ def _summarize(profile: Profile, of_points: Sequence[Point], seeds: int) -> Summ
         text += " No other variant within one point of it is faster."
     if fastest.variant not in {best.variant, one_point.variant}:
         text += f" {_cheaper(fastest)}, the fastest of all."
-    return Summary(says=text, best=best, within_one_point=one_point, fastest=fastest)
+    headline = _headline(best, one_point, fastest, profile, seeds)
+    return Summary(headline=headline, says=text, best=best, within_one_point=one_point, fastest=fastest)
+
+
+def _headline(
+    best: ChosenVariant, one_point: ChosenVariant, fastest: ChosenVariant, profile: Profile, seeds: int
+) -> str:
+    text = f"{best.variant} {gets_right(best.accuracy, profile)} and answers {nodes(seeds)} in {ms(best.latency_ms)}"
+    cheap, place = (one_point, " within one point") if one_point.variant != best.variant else (fastest, "")
+    if cheap.variant == best.variant:
+        return f"{text}."
+    lost = points(cheap.loss_points)
+    return f"{text}; {cheap.variant}, the fastest{place}, takes {ms(cheap.latency_ms)} and loses {lost}."
 
 
 def _cheaper(chosen: ChosenVariant) -> str:

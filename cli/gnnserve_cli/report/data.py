@@ -109,6 +109,8 @@ class ChosenVariant(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
+    headline: str
+    """One sentence: what the variants give."""
     says: str
     best: ChosenVariant
     within_one_point: ChosenVariant

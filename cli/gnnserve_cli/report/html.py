@@ -17,6 +17,7 @@ from gnnserve_cli.report.page import render_page
 
 _HEADINGS = {
     "accuracy": "Accuracy against latency",
+    "mind": "To keep in mind",
     "tolerance": "Latency under an accuracy tolerance",
     "stages": "Where the time goes",
     "window": "The paper's window and the whole request",
