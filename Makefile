@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures notebooks docs docs-serve bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-staleness bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast test-campaigns check format audit capabilities generate verdicts figures notebooks screenshots docs docs-serve bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-relations bench-models bench-unseen bench-links bench-updates bench-staleness bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk images sboms wheels lint-workflows test-image test-examples test-matrix test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -139,6 +139,9 @@ figures: .venv/installed ## write docs/benchmarks.md and the figures of README.m
 
 notebooks: .venv/installed ## run examples/notebooks and keep what they print and draw
 	PYTHONPATH=.venv/notebooks $(BIN)/python -m tools.notebooks --write examples/notebooks/*.ipynb
+
+screenshots: .venv/installed chromium ## take the pictures of pages in docs/images anew; two minutes
+	$(BIN)/python -m tools.screenshots
 
 docs: .venv/installed ## the site of docs/ into build/site: strict links, search that works offline
 	$(BIN)/mkdocs build --strict --quiet

@@ -105,9 +105,9 @@ class Browser:
     def prefer(self, scheme: str) -> None:
         self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page, however long."""
-        told = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def screenshot(self, path: Path, *, is_whole: bool = True) -> None:
+        """The whole page, however long, or its first screen."""
+        told = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
         path.write_bytes(base64.b64decode(told["data"]))
 
     def requested(self) -> list[str]:
