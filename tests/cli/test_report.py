@@ -115,6 +115,10 @@ def test_the_summary_names_the_best_the_cheap_and_the_fastest() -> None:
     assert summary.fastest.relative_latency == pytest.approx(1 / 8)
     assert "x2 loses 0.40 points and is 2.00 times as fast" in summary.says
     assert "x8 loses 2.80 points and is 8.00 times as fast" in summary.says
+    assert "; x2, the fastest within one point, takes " in summary.headline
+    assert summary.headline.endswith(" and loses 0.40 points.")
+    (alone,) = made[:1]
+    assert report_of(subject_of(alone)).summary.headline.count(";") == 0
 
 
 def test_losses_that_few_nodes_cannot_tell_are_said_to_be_chance() -> None:
