@@ -142,7 +142,7 @@ class VariantPoint:
             "propagated": is_propagated,
             "channels": self.channels is ChannelAxis.FEWER,
             "given": self.columns is ColumnAxis.CHOSEN,
-            "projected": self.rows is RowAxis.PRODUCTS and of_model,
+            "projected": self.rows is RowAxis.PRODUCTS and (of_model or self.network is NetworkAxis.LISTED),
             "stored": is_hidden,
             "deeper": is_hidden and of_model and follows is not FollowAxis.OVERLAYS,
             "following": follows is FollowAxis.CHANGES or (is_propagated and follows is not FollowAxis.NOTHING),
@@ -169,6 +169,7 @@ class VariantPoint:
             (self.network is NetworkAxis.PROGRAM, "a program of your own, over all feature columns"),
             (is_stored_listed and self.follows is FollowAxis.CHANGES, _FOLLOWING_LISTED),
             (is_stored_listed, _STORED_LISTED),
+            (is_product and self.network is NetworkAxis.LISTED, _PROJECTED_LISTED),
             (self.network is NetworkAxis.LISTED, "the layers that the manifest lists, over all feature columns"),
             (self.network is NetworkAxis.PERCEPTRON, f"a perceptron over {features}, one stored row"),
             (self.columns is ColumnAxis.CHOSEN and is_product, "given, first layer stored per node"),
@@ -212,7 +213,7 @@ class VariantPoint:
     def is_asked_for(self) -> bool:
         """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
         accurate and as fast."""
-        return self.rows is not RowAxis.PRODUCTS or not self.runs_whole_model
+        return self.rows is not RowAxis.PRODUCTS or not (self.runs_whole_model or self.network is NetworkAxis.LISTED)
 
     @property
     def stores_product(self) -> bool:
@@ -249,6 +250,9 @@ _STORED_LISTED = "the layers that the manifest lists, the first ones stored per 
 _FOLLOWING_LISTED = (
     "the layers that the manifest lists, the first ones stored per node, made anew where the graph changes"
 )
+_PROJECTED_LISTED = (
+    "the layers that the manifest lists, what is of a node alone stored per node: nothing lost but rounding"
+)
 _FOLDED_ROWS = "an embedding per node, made anew where the graph changes"
 
 PRUNED = VariantPoint(RowAxis.FEATURES, ColumnAxis.RANKED)
@@ -267,6 +271,8 @@ PROGRAM = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.PROGRAM)
 """All feature columns, and a program that the user has made."""
 LISTED = VariantPoint(RowAxis.FEATURES, network=NetworkAxis.LISTED)
 """All feature columns, and layers that the manifest lists."""
+PROJECTED_LISTED = replace(LISTED, rows=RowAxis.PRODUCTS)
+"""What is made of each node alone before the first aggregation, and the layers that the manifest lists behind it."""
 STORED_LISTED = replace(LISTED, rows=RowAxis.HIDDEN, follows=FollowAxis.NOTHING)
 """The output of the first of the layers that the manifest lists, over all neighbours, and the layers behind them."""
 STORED_LISTED_FOLLOWING = replace(STORED_LISTED, follows=FollowAxis.CHANGES)
@@ -283,7 +289,7 @@ def _points() -> Iterator[VariantPoint]:
     following = replace(STORED, follows=FollowAxis.CHANGES)
     of_models = (
         PRUNED, PRUNED.propagated(), FOLDED, PROJECTED, PROJECTED.propagated(), STORED, deeper, following, GIVEN,
-        GIVEN_PRODUCTS, PROGRAM, LISTED, STORED_LISTED, STORED_LISTED_FOLLOWING,
+        GIVEN_PRODUCTS, PROGRAM, LISTED, PROJECTED_LISTED, STORED_LISTED, STORED_LISTED_FOLLOWING,
     )  # fmt: skip
     of_fewer_channels = [replace(point, channels=ChannelAxis.FEWER) for point in (PRUNED, PROJECTED, STORED, following)]
     for points in (of_models, of_fewer_channels):

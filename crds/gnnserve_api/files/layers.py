@@ -257,6 +257,10 @@ class LayerManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     residual_place: ResidualPlace = ResidualPlace.BEHIND_ACTIVATION
     reads_input: bool = False
     """Whether what is added is of the network's input, behind the products before the first layer."""
+    reads_products: bool = False
+    """Whether the rows that it reads are its own products beside each other, which the last products before the layers
+    give: for each convolution that of a neighbour and that of the node itself, then that of its type, and that of a
+    projected residual. Of the first layer alone, where a pass over the network made it so."""
 
     @property
     def hops(self) -> int:

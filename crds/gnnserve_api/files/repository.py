@@ -58,7 +58,9 @@ LISTED_SCHEMA_VERSION = 9
 """Schema version of revisions with layers that a manifest lists."""
 COLUMNS_SCHEMA_VERSION = 10
 """Schema version of revisions with networks over columns of features of each of several types."""
-LATEST_SCHEMA_VERSION = COLUMNS_SCHEMA_VERSION
+PRODUCTS_SCHEMA_VERSION = 11
+"""Schema version of revisions with listed layers that read products of their first layer."""
+LATEST_SCHEMA_VERSION = PRODUCTS_SCHEMA_VERSION
 """The latest of all."""
 
 PROGRAM = "Program"
@@ -334,14 +336,15 @@ class FollowedManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     network: NetworkManifest
     """The network with all its layers; the variant's weights hold them under `correction.`."""
     layers: tuple[LayerTables, ...]
-    """From the first layer to the one that is stored."""
+    """From the first layer to the one that is stored; none where that is 0."""
 
 
 class StoredManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Layers that were computed ahead of time for a table."""
 
     layer: int
-    """The layer, the first being 1, whose output over all neighbours the table was made of."""
+    """The layer, the first being 1, whose output over all neighbours the table was made of. 0: what is made of each
+    node alone before the first of listed layers."""
     correction: CorrectionManifest | None = None
     """None: its rows are not corrected where an overlay reaches."""
     followed: FollowedManifest | None = None

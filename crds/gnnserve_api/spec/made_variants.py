@@ -66,10 +66,15 @@ def _kind_of(spec: _Spec) -> _ModelKind:
 
 
 def _variants_of_whole_rows(spec: _Spec) -> Variants:
-    """Variants of a model that reads all columns of its rows, and no product of them: a program, listed
-    layers, or embeddings of nodes, whose rows are stored as they are."""
+    """Variants of a model that reads all columns of its rows, and no product of them: a program, or embeddings of
+    nodes, whose rows are stored as they are."""
     pruning = spec.variants.pruning.model_copy(update={"factors": (1,)})
     return spec.variants.model_copy(update={"pruning": pruning, "projection": ProjectionMode.DISABLED})
+
+
+def _variants_of_listed(spec: _Spec) -> Variants:
+    """Variants of listed layers, which read all columns of their rows, or products that are made of each node alone."""
+    return _variants_of_whole_rows(spec).model_copy(update={"projection": spec.variants.projection})
 
 
 def _variants_of_products(spec: _Spec) -> Variants:
@@ -101,12 +106,22 @@ def _whole_rows_of_products(spec: _Spec) -> str:
 
 
 def _space_of_program(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
-    """Storages of what it reads, fewer neighbours than it reads, layers that are listed, and perceptrons that learn its
-    scores."""
-    program, model = spec.model.program, spec.model
-    layers = tuple(range(1, len(model.layers or ()) + 1))
-    fanouts = smaller_fanouts(model.fanouts) if program is None else fewer_neighbours(program)
-    return SearchSpace(spec.variants, factors=(1,), layers=layers, fanouts=fanouts, hops=_one_row_hops(spec))
+    """Storages of what it reads, fewer neighbours than it reads, and perceptrons that learn its scores."""
+    fanouts = () if spec.model.program is None else fewer_neighbours(spec.model.program)
+    return SearchSpace(spec.variants, factors=(1,), fanouts=fanouts, hops=_one_row_hops(spec))
+
+
+def _space_of_listed(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
+    """The same of listed layers, and rows that are made of each node alone, or behind a layer."""
+    layers = tuple(range(1, len(spec.model.layers or ()) + 1))
+    return SearchSpace(
+        spec.variants,
+        factors=(1,),
+        has_products=True,
+        layers=layers,
+        fanouts=smaller_fanouts(spec.model.fanouts),
+        hops=_one_row_hops(spec),
+    )
 
 
 def fewer_neighbours(program: Program) -> tuple[tuple[int, ...], ...]:
@@ -153,8 +168,12 @@ def _space_of_rows(spec: _Spec, factors: tuple[int, ...]) -> SearchSpace:
 
 _KINDS = (
     _ModelKind(
+        lambda spec: spec.model.layers is not None, _variants_of_listed, _space_of_listed,
+        lambda spec: "model.layers read all columns of a row",
+    ),
+    _ModelKind(
         lambda spec: spec.model.is_program, _variants_of_whole_rows, _space_of_program,
-        lambda spec: "model.program and model.layers read all columns of a row",
+        lambda spec: "model.program reads all columns of a row",
     ),
     _ModelKind(
         lambda spec: spec.model.learns_embeddings, _variants_of_whole_rows, _space_of_embeddings,
@@ -163,5 +182,5 @@ _KINDS = (
     _ModelKind(reads_products, _variants_of_products, _space_of_products, _whole_rows_of_products),
     _ModelKind(lambda spec: True, lambda spec: spec.variants, _space_of_rows),
 )  # fmt: skip
-"""Programs and listed layers; embeddings of nodes; networks that read products of each relation; networks that read
+"""Listed layers; programs; embeddings of nodes; networks that read products of each relation; networks that read
 rows of nodes. The first one counts that a model is of."""

@@ -197,7 +197,8 @@ class Variants(ApiModel):
 
     def fanouts_left(self, layer: int) -> tuple[tuple[int, ...], ...]:
         """What of `fanouts` is left for variants of which that many layers are stored, each once."""
-        return tuple(dict.fromkeys(fanouts[:-layer] for fanouts in self.fanouts if len(fanouts) > layer))
+        left = (fanouts[: len(fanouts) - layer] for fanouts in self.fanouts if len(fanouts) > layer)
+        return tuple(dict.fromkeys(left))
 
     def given_names(self) -> tuple[str, ...]:
         """Names of `given`, in its order, without storages."""

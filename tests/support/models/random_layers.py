@@ -462,11 +462,15 @@ class Case:
         return max(1e-5 * float(np.abs(self.scores).max()), 4 * self.noise)
 
 
-def draw_case(seed: int, make: Callable[[np.random.Generator], RandomGraph], always: Convolution) -> Case:
+def draw_case(
+    seed: int, make: Callable[[np.random.Generator], RandomGraph], always: Convolution,
+    fits: Callable[[LayersManifest, RandomGraph], bool] = lambda layers, graph: True,
+) -> Case:  # fmt: skip
+    """`fits`: whether a network will do; others are drawn until one does."""
     draw = np.random.default_rng(seed)
     while True:
         graph = make(draw)
-        if (layers := draw_layers(draw, graph, always)) is not None:
+        if (layers := draw_layers(draw, graph, always)) is not None and fits(layers, graph):
             return case_of(draw, graph, layers)
 
 

@@ -98,6 +98,53 @@ SEVERAL_TYPES: dict[str, Any] = {
     "jumpingKnowledge": "Cat", "head": [{}], "headReadsInput": True, "fanouts": [-1, -1],
 }  # fmt: skip
 
+KEPT = {"cascades": [{"first": "projected", "then": "x1", "passOnPercents": [50]}], "storage": ["float32", "int8"]}
+"""Stages are kept, however fast they are."""
+OF_NODES_ALONE: dict[str, dict[str, Any]] = {
+    "sums": {"layers": [{"conv": "GIN", "mlp": [{"width": 8, "norm": "Batch", "activation": "Relu"}]}, SAGE]},
+    "means and their own rows": {"layers": [{**SAGE, "width": 4}, {**SAGE, "width": 4}]},
+    "attention": {
+        "layers": [{"conv": "GAT", "width": 4, "heads": 2, "activation": "Elu"}, {"conv": "GCN", "width": 8}]
+    },
+    "degrees": {"layers": [{"conv": "GCN", "width": 8, "activation": "Elu"}, SAGE], "jumpingKnowledge": "Cat"},
+    "products that there are": {
+        "before": [{"products": [{"width": 6, "activation": "Relu"}]}],
+        "layers": [{"conv": "APPNP", "alpha": 0.1}, {**SAGE, "aggregations": ["Max"]}],
+    },
+}
+"""Networks whose rows of nodes alone are narrower than features."""
+OF_TYPES_ALONE: dict[str, dict[str, Any]] = {
+    "products that there are": {
+        "before": [
+            {"type": "user", "products": [{"width": 3, "activation": "Relu"}]},
+            {"type": "item", "products": [{"width": 2, "activation": "Elu"}]},
+        ],
+        "layers": SEVERAL_TYPES["layers"],
+    },
+    "products of the first layer": {
+        "layers": [
+            {
+                "relations": [
+                    {
+                        "relation": {"source": "user", "name": "knows", "target": "user"}, "conv": "GATv2", "width": 2,
+                        "shareWeights": True,
+                    },
+                    {
+                        "relation": {"source": "item", "name": "bought_by", "target": "user"}, "conv": "GraphSAGE",
+                        "width": 2, "root": False,
+                    },
+                ],
+                "residual": "Projected",
+            },
+            {
+                "relations": [
+                    {"relation": {"source": "user", "name": "knows", "target": "user"}, "conv": "GraphSAGE", "width": 8}
+                ],
+            },
+        ],
+    },
+}  # fmt: skip
+
 
 class Scene:
     """A revision whose layers were trained for an epoch, opened for changes."""
@@ -134,6 +181,16 @@ class Scene:
         with torch.no_grad():
             found: np.ndarray = module(graph).numpy()
         return found
+
+    def assert_projected_answers(self, nodes: np.ndarray, expected: np.ndarray) -> None:
+        made = [one.name for one in self.manifest.variants if one.family == "projected-layers"]
+        assert "projected" in made
+        for name in made:
+            close = 0.2 if name.endswith("int8") else 1e-5
+            found = self.served.compute.infer(name, nodes.copy(), 0).scores
+            np.testing.assert_allclose(
+                found, expected, rtol=0, atol=close * float(np.abs(expected).max()), err_msg=name
+            )  # fmt: skip
 
     def assert_answers(self, nodes: np.ndarray, expected: np.ndarray) -> None:
         largest = float(np.abs(expected).max())
@@ -260,3 +317,29 @@ def test_the_first_layer_follows_changes_by_itself(tmp_path: Path) -> None:
     }  # fmt: skip
     # Rows of the first layer are made of those before it, in float32.
     assert sorted(manifest.tables) == ["features-int8", "stored0-float32", "stored1-int8", "stored2-int8"]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("model", OF_NODES_ALONE.values(), ids=OF_NODES_ALONE)
+def test_rows_of_nodes_alone_follow_changes(tmp_path: Path, model: dict[str, Any]) -> None:
+    plain, whole = PlainGraph(NODES, 3, RULES[0]), {"head": [{}], "fanouts": [-1, -1], **model}
+    scene = Scene(tmp_path, of_plain(tmp_path, plain), whole, variants=KEPT)
+    draw, fresh = np.random.default_rng(4), [*range(1000, 900, -1)]
+    for size in (2, 6, 12):
+        scene.apply([plain.random_batch(draw, size, fresh) for _ in range(3)])
+        nodes = scene.living.graph.ids.find(ids_of([*plain.lists]))
+        scene.assert_projected_answers(nodes, scene.module_scores(tensors_of(plain)))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("model", OF_TYPES_ALONE.values(), ids=OF_TYPES_ALONE)
+def test_rows_of_nodes_alone_over_several_types_follow_changes(tmp_path: Path, model: dict[str, Any]) -> None:
+    source = {"typed": {**hetero_data(tmp_path), "target": "user", "reverse": "Disabled"}}
+    scene = Scene(tmp_path, source, {"head": [{}], "fanouts": [-1, -1], **model}, variants=KEPT)
+    grown, draw = GrownGraph(), np.random.default_rng(1)
+    for _ in range(2):
+        bodies = [grown.drawn_changes(draw) for _ in range(2)]
+        scene.apply([read_changes(json.dumps(body).encode(), b"application/json", scene.served)[1] for body in bodies])
+        users = [f"user/{node}" for node in grown.users]
+        nodes = np.array([scene.served.graph.naming.find_one(user, "nodes", "") for user in users])
+        scene.assert_projected_answers(nodes, scene.module_scores(_typed_tensors(scene, grown)))

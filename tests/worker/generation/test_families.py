@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
-from gnnserve_worker.generation.families.listed import StoredLayersPlanner
+from gnnserve_worker.generation.families.listed import ProjectedLayersPlanner, StoredLayersPlanner
 from gnnserve_worker.generation.families.registry import PLANNERS, plan_families
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.lessons import LearntNetworks, WeightSources, networks_of, take_lessons
@@ -254,6 +255,8 @@ def test_tables_of_listed_layers_are_written_in_float32_up_to_the_last_one(stora
     written = {(columns, Storage.FLOAT32) for columns in (5, 8, 16)} | {(8, storage), (16, storage)}
     found = StoredLayersPlanner().tables_bytes(outline)
     assert found == sum(stored_bytes(NODES, columns, each) for columns, each in written)
+    of_nodes_alone = replace(outline, product_columns=5)
+    assert ProjectedLayersPlanner().tables_bytes(of_nodes_alone) == stored_bytes(NODES, 5, storage)
 
 
 @pytest.mark.parametrize("storage", list(Storage))
@@ -275,6 +278,7 @@ def test_planners_say_what_their_tables_take(storage: Storage) -> None:
         + stored_bytes(NODES, 3, storage),
         "GivenPlanner": stored_bytes(NODES, 4, storage),
         "ProgramPlanner": 0,
+        "ProjectedLayersPlanner": 0,
         "StoredLayersPlanner": 0,
         "ChannelsPlanner": 2 * stored_bytes(NODES, 4, storage)
         + 3 * stored_bytes(NODES, 4, Storage.FLOAT32)

@@ -27,14 +27,14 @@ from tests.support.programs.program_types_generated import hetero_data
 from tests.support.serving.secured_worker import started
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.files.repository import RevisionManifest
+from gnnserve_api.files.repository import PRODUCTS_SCHEMA_VERSION, RevisionManifest
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.security.credentials import Credentials
 
-HIDDEN = 8
+HIDDEN, WIDE = 8, 40
 LAYERS = [
     {"conv": "GATv2", "width": HIDDEN, "heads": 2, "norm": "Batch", "activation": "Elu", "residual": "Projected"},
     {"conv": "GCN", "width": HIDDEN, "activation": "Gelu"},
@@ -44,12 +44,12 @@ LAYERS = [
 class Net(torch.nn.Module):
     """Attention with a norm and a residual, GCN, and a head over both layers."""
 
-    def __init__(self, seed: int = 2) -> None:
+    def __init__(self, seed: int = 2, columns: int = COLUMNS) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.conv1 = pyg.GATv2Conv(COLUMNS, HIDDEN // 2, heads=2)
+        self.conv1 = pyg.GATv2Conv(columns, HIDDEN // 2, heads=2)
         self.bn1 = torch.nn.BatchNorm1d(HIDDEN)
-        self.res1 = torch.nn.Linear(COLUMNS, HIDDEN)
+        self.res1 = torch.nn.Linear(columns, HIDDEN)
         self.conv2 = pyg.GCNConv(HIDDEN, HIDDEN)
         self.lin = torch.nn.Linear(2 * HIDDEN, CLASSES)
         self.bn1.running_mean, self.bn1.running_var = torch.randn(HIDDEN), torch.rand(HIDDEN) + 0.5
@@ -105,6 +105,11 @@ def given(tmp_path: Path) -> Given:
     return Given(tmp_path)
 
 
+def listed_names(service: Any) -> list[str]:
+    """Names of all variants that there are whatever is measured."""
+    return sorted(name for name in service.spec.possible_variants() if not name.startswith("projected"))
+
+
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
 
@@ -147,7 +152,7 @@ def test_variants_beside_it_are_of_what_it_reads(given: Given) -> None:
     }  # fmt: skip
     revision = given.generate(variants=variants, model={"training": {"epochs": 3}})
     names = [variant.name for variant in revision.profile.variants]
-    assert sorted(names) == sorted(given.service(variants=variants).spec.possible_variants())
+    assert sorted(names) == listed_names(given.service(variants=variants))
     scores = over(FEATURES, EDGES)[0]
     assert_close(given.scores(revision, "x1"), scores)
     rounded = given.scores(revision, "x1-int8")
@@ -158,7 +163,7 @@ def test_layers_that_are_stored_give_what_the_whole_network_gives(given: Given) 
     variants = {"storage": ["float32", "float16", "bfloat16", "int8"], "stored": [2, 1]}
     revision = given.generate(variants=variants)
     made = {variant.name: variant for variant in revision.variants}
-    assert sorted(made) == sorted(given.service(variants=variants).spec.possible_variants())
+    assert sorted(made) == listed_names(given.service(variants=variants))
     scores = over(FEATURES, EDGES)[0]
     # The first layer follows changes, and what it is made of is kept.
     families = {1: "stored-following-layers", 2: "stored-layers"}
@@ -172,6 +177,80 @@ def test_layers_that_are_stored_give_what_the_whole_network_gives(given: Given) 
             assert 0 < rounded < most * np.abs(scores).max()
     tables = [f"{table}-{storage}" for table in ("features", "stored1", "stored2") for storage in variants["storage"]]
     assert sorted(revision.tables) == sorted([*tables, "stored0-float32"])
+
+
+def wide(given: Given) -> tuple[np.ndarray, Net]:
+    """Features of 40 columns in place of the graph's, and a module over them."""
+    features = np.random.default_rng(5).normal(size=(NODES, WIDE)).astype(np.float32)
+    write_npz(given.folder / "graph.npz", {**npz_arrays(GRAPH), "features": features})
+    module = Net(columns=WIDE)
+    save_file(to_tensors(module), given.folder / "model.safetensors")
+    with torch.no_grad():
+        scores = module.eval()(torch.tensor(features), torch.tensor(EDGES))[0].numpy()
+    np.savez(given.folder / "expected.npz", nodes=np.arange(NODES), scores=scores)
+    return features, module
+
+
+STAGE = {"first": "projected", "then": "x1", "passOnPercents": [50]}
+"""Stages of cascades are kept, however fast they are."""
+
+
+def test_products_of_the_first_layer_are_stored_where_they_are_narrower(given: Given) -> None:
+    features, module = wide(given)
+    variants = {
+        "storage": ["float32", "float16", "bfloat16", "int8"], "fanouts": [[2, 1]], "cascades": [STAGE],
+        "pruning": {"factors": [1]},
+    }  # fmt: skip
+    revision = given.generate(variants=variants, normalization="Disabled")
+    assert revision.schema_version == PRODUCTS_SCHEMA_VERSION
+    made = {variant.name: variant for variant in revision.variants}
+    assert made.keys() <= {*given.service(variants=variants).spec.possible_variants()}
+    one = made["projected"]
+    # Both matrices of GATv2, and that of the residual, where features have 40 columns.
+    assert (one.family, one.columns, one.table) == ("projected-layers", 3 * HIDDEN, "projected")
+    with torch.no_grad():
+        scores, rows = (part.numpy() for part in module.eval()(torch.tensor(features), torch.tensor(EDGES)))
+    loaded = load_revision(given.repository, revision.revision)
+    found = infer_batch(loaded, "projected", np.arange(NODES), 1)
+    assert found.embeddings is not None
+    assert_close(found.scores, scores)
+    assert_close(found.embeddings, rows)
+    for storage, most in (("float16", 2e-3), ("bfloat16", 2e-2), ("int8", 0.1)):
+        if f"projected-{storage}" in made:
+            rounded = np.abs(given.scores(revision, f"projected-{storage}") - scores).max()
+            assert 0 < rounded < most * np.abs(scores).max()
+
+
+def test_rows_of_nodes_that_only_a_request_has_are_made_as_those_that_are_stored(given: Given) -> None:
+    features, module = wide(given)
+    revision = given.generate(variants={"cascades": [STAGE]}, normalization="Disabled")
+    own = np.random.default_rng(8).normal(size=(2, WIDE)).astype(np.float32)
+    brought = [[7, NODES], [NODES, NODES + 1], [12, NODES + 1], [NODES, 7]]
+    new = [{"id": NODES + place, "features": own[place].tolist()} for place in range(2)]
+    other = {"id": 3, "features": own[0].tolist()}
+    asked, overlay = [NODES, NODES + 1, 7, 3], {"nodes": new, "edges": brought, "overrides": [other]}
+    worker = ProgramWorker(load_revision(given.repository, revision.revision))
+    with started(Credentials(), of=worker) as served:  # type: ignore[arg-type]
+        connection = served.connect(None)
+        body = json.dumps({"nodes": asked, "overlay": overlay, "return": ["scores"], "variant": "projected"})
+        connection.request("POST", "/v1/predict", body, {"content-type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+    assert answer["variant"] == "projected"
+    edges = np.concatenate([EDGES, np.array(brought, np.int64).T], axis=1)
+    seen = np.concatenate([features, own])
+    seen[3] = own[0]
+    with torch.no_grad():
+        scores = module.eval()(torch.tensor(seen), torch.tensor(edges))[0].numpy()
+    assert_close(np.array(answer["scores"]), scores[asked])
+
+
+def test_rows_that_are_no_narrower_than_features_are_not_stored(given: Given) -> None:
+    variants = {"stored": [1]}
+    assert [one.name for one in given.generate(variants=variants).variants] == ["x1", "stored1"]
+    wide(given)
+    names = [one.name for one in given.generate(variants={**variants, "projection": "Disabled"}).variants]
+    assert names == ["x1", "stored1"]
 
 
 def test_behind_stored_layers_fewer_neighbours_are_sampled_of_hops_that_are_left(given: Given) -> None:
@@ -203,7 +282,7 @@ def test_other_weights_of_the_same_layers_stand_beside(given: Given) -> None:
     variants = {"storage": ["float32", "int8"], "stored": [1], "given": [other], "cascades": [cascade]}
     revision = given.generate(variants=variants)
     names = [variant.name for variant in revision.profile.variants]
-    assert sorted(names) == sorted(given.service(variants=variants).spec.possible_variants())
+    assert sorted(names) == listed_names(given.service(variants=variants))
     families = {one.name: (one.family, one.table) for one in revision.variants}
     assert families["other-int8"] == families["x1-int8"] == ("layers", "features-int8")
     assert_close(given.scores(revision, "other"), expected)

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
 from tests.support.models.random_layers import Case, RandomGraph, draw_case, one_type, several_types
 
 from gnnserve_api.files.graph_schema import GraphSchema, TypeManifest
-from gnnserve_api.files.layers import Convolution, LayersManifest
+from gnnserve_api.files.graph_schema import one_type as one_type_schema
+from gnnserve_api.files.layers import (
+    Aggregation,
+    Convolution,
+    ConvolutionManifest,
+    LayerManifest,
+    LayersManifest,
+    Residual,
+)
 from gnnserve_worker.generation.programs.running import ProgramGraph, ProgramScores
 from gnnserve_worker.layers.contract import program_of
-from gnnserve_worker.layers.passes import one_layer, stored, tensors_behind, why_not_stored
+from gnnserve_worker.layers.convolutions.projected import PROJECTED
+from gnnserve_worker.layers.passes import (
+    one_layer,
+    projected,
+    projected_tensors,
+    stored,
+    tensors_behind,
+    why_not_projected,
+    why_not_stored,
+)
 from gnnserve_worker.layers.runner import LayersRunner
+from gnnserve_worker.layers.shapes import problems_of
 from gnnserve_worker.layers.stored import RowParts, parts_of, stored_rows
+
+
+def layer(conv: Convolution, **fields: object) -> LayerManifest:
+    return LayerManifest((ConvolutionManifest(conv, width=4, **fields),))  # type: ignore[arg-type]
+
 
 GRAPHS = {"one type": one_type, "several types": several_types}
 
@@ -28,6 +53,10 @@ def scores_of(case: Case, part: LayersManifest, graph: ProgramGraph, type_: int 
     runner = LayersRunner(tensors_behind(case.tensors, part, schema, columns), program, schema)
     nodes = schema.first_nodes[type_] + np.arange(schema.types[type_].nodes)
     return ProgramScores(program, graph, runner).scores(nodes)
+
+
+def first_reads_products(layers: LayersManifest, graph: RandomGraph) -> bool:
+    return not why_not_projected(layers, graph.data.schema)
 
 
 def rows_behind(case: Case, count: int) -> list[np.ndarray]:
@@ -83,3 +112,70 @@ def test_layers_that_are_not_there_are_not_stored() -> None:
         stored(case.layers, schema, columns, count + 1)
     rest = stored(case.layers, schema, columns, 1)
     assert why_not_stored(rest, 1) == "1 layers before these are stored already"
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("make", GRAPHS.values(), ids=GRAPHS)
+@pytest.mark.parametrize("kind", PROJECTED)
+def test_a_first_layer_over_products_gives_what_it_gives_over_rows(
+    kind: Convolution, make: Callable[[np.random.Generator], RandomGraph], seed: int
+) -> None:
+    def fits(layers: LayersManifest, graph: RandomGraph) -> bool:
+        has_kind = any(conv.conv is kind for conv in layers.layers[0].convs)
+        return has_kind and first_reads_products(layers, graph)
+
+    case = draw_case(seed, make, kind, fits)
+    schema, columns, graph = case.graph.data.schema, case.graph.columns, case.graph.as_programs_read
+    whole = scores_of(case, case.layers, graph)
+    layers = projected(case.layers, schema, columns)
+    made = replace(case, layers=layers, tensors=projected_tensors(case.tensors, case.layers, schema, columns))
+    said = f"{case.layers}"
+    np.testing.assert_allclose(scores_of(made, layers, graph), whole, rtol=0, atol=case.tolerance, err_msg=said)
+    found = scores_of(made, stored(layers, schema, columns, 0), replace(graph, features=rows_behind(made, 0)))
+    np.testing.assert_allclose(found, whole, rtol=0, atol=case.tolerance, err_msg=said)
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        pytest.param(
+            layer(Convolution.GRAPH_SAGE, aggregations=(Aggregation.MAX,)),
+            "layers[0]: conv GraphSAGE: aggregations Max do not commute with products, as Mean or Sum alone does",
+            id="max",
+        ),
+        pytest.param(
+            layer(Convolution.GRAPH_SAGE, projects=True),
+            "layers[0]: conv GraphSAGE: project stands between rows and what is aggregated", id="project",
+        ),
+        pytest.param(
+            layer(Convolution.PNA), "layers[0]: conv PNA: it does not commute with products of rows", id="PNA"
+        ),
+        pytest.param(
+            msgspec.structs.replace(layer(Convolution.GCN), is_pre_activated=True),
+            "layers[0]: norm and activation stand before its convolutions", id="pre-activation",
+        ),
+        pytest.param(
+            msgspec.structs.replace(layer(Convolution.GCN), residual=Residual.ADDED),
+            "layers[0]: residual Added adds rows as they are", id="residual",
+        ),
+    ],
+)  # fmt: skip
+def test_a_first_layer_that_reads_rows_says_why(first: LayerManifest, problem: str) -> None:
+    schema = one_type_schema(4, 4, 7)
+    assert why_not_projected(LayersManifest((first,)), schema) == problem
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        projected(LayersManifest((first,)), schema, (7,))
+
+
+def test_a_network_whose_later_layers_read_its_input_keeps_rows() -> None:
+    layers = LayersManifest((layer(Convolution.GCN), layer(Convolution.GCNII)))
+    assert why_not_projected(layers, one_type_schema(4, 4, 7)) == "later layers read what stands before the first one"
+    none = LayersManifest(())
+    assert why_not_projected(none, one_type_schema(4, 4, 7)) == "there is no layer over features"
+
+
+def test_a_file_in_which_a_layer_reads_products_that_there_are_not_is_refused() -> None:
+    wrong = msgspec.structs.replace(layer(Convolution.PNA), reads_products=True)
+    problems = problems_of(LayersManifest((wrong,)), one_type_schema(4, 4, 7), (7,))
+    assert problems == ["layers[0]: conv PNA: it does not commute with products of rows"]

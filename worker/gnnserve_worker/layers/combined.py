@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,10 +12,12 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import Combination, LayerManifest, Residual, ResidualPlace
 from gnnserve_worker.layers.aggregates import NO_ROWS
 from gnnserve_worker.layers.convolutions.kind import BuiltConvolution, Step
+from gnnserve_worker.layers.convolutions.projected import PROJECTED
 from gnnserve_worker.layers.convolutions.registry import KINDS
-from gnnserve_worker.layers.dense import Change, Product, Tensors, below, build_activation, build_norm
+from gnnserve_worker.layers.dense import Change, Product, RowsOf, Tensors, below, build_activation, build_norm
 from gnnserve_worker.layers.lists import RelationLists
 from gnnserve_worker.layers.memory import RunMemory
+from gnnserve_worker.layers.products import NOTHING, taken
 from gnnserve_worker.layers.shapes import LayerWidths, source_of, target_of
 
 Rows = Mapping[int, np.ndarray]
@@ -33,15 +36,19 @@ class RelationConvolution:
     reads_network_input: bool
     where: tuple[int, float] | None
     """Place of a column of the edges, and the number that it has for those that are read; None: all are."""
+    products: tuple[slice, slice] | None
+    """Columns that it reads of a neighbour's row and of the node's own; None: all of both."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeTail:
     """Operations behind the convolutions of a type."""
 
-    own: Product | None
+    columns: int
+    """Columns of what the convolutions give."""
+    own: RowsOf | None
     residual: Residual
-    projected: Product | None
+    projected: RowsOf | None
     before_added: tuple[Change, ...]
     """Norm and activation that stand before what is added of the input."""
     behind_added: tuple[Change, ...]
@@ -92,7 +99,7 @@ class CombinedLayer:
             tail = self.tails[type_]
             combined = _COMBINATIONS[self.manifest.combination](given) if given else None
             if combined is None:
-                combined = memory.rows(count, self._alone(tail))
+                combined = memory.rows(count, tail.columns)
                 combined[:] = 0
             tail.finish(combined, read.get(type_, NO_ROWS), added.get(type_, NO_ROWS), memory)
             found[type_] = combined
@@ -102,19 +109,19 @@ class CombinedLayer:
         self, one: RelationConvolution, read: Rows, network_input: Rows, lists: Mapping[int, RelationLists],
         behind: int, counts: Counts, memory: RunMemory,
     ) -> Step:  # fmt: skip
+        sources, targets = read[one.source], read.get(one.target, NO_ROWS)
+        if one.products is not None:
+            of_neighbour, of_own = one.products
+            targets = taken(targets[: counts(one.target, behind)], of_own, memory) if of_own != NOTHING else NO_ROWS
+            sources = taken(sources, of_neighbour, memory)
         return Step(
-            read[one.source],
-            read.get(one.target, NO_ROWS),
+            sources,
+            targets,
             tuple(counts(one.target, behind + left) for left in reversed(range(one.hops))),
             lists[one.relation] if one.where is None else lists[one.relation].where(*one.where),
             network_input[one.target] if one.reads_network_input else NO_ROWS,
             memory,
         )
-
-    def _alone(self, tail: TypeTail) -> int:
-        """Columns of a type that reads no relation, but its own row."""
-        assert tail.own is not None  # noqa: S101 - it is written
-        return tail.own.linear.outputs
 
     def _activated(self, rows: Rows, memory: RunMemory) -> dict[int, np.ndarray]:
         found = {}
@@ -128,19 +135,23 @@ class CombinedLayer:
 
 def build_layer(layer: LayerManifest, widths: LayerWidths, schema: GraphSchema, tensors: Tensors) -> CombinedLayer:
     """`tensors`: those below `layers.<number>`."""
+    places: list[tuple[slice, slice]] | list[None] = [None] * len(layer.convs)
+    if widths.products is not None:
+        places = [*zip(widths.products.neighbours, widths.products.own, strict=True)]
     convolutions = tuple(
         RelationConvolution(
-            KINDS[conv.conv].build(conv, ends, below(tensors, f"convs.{key}")),
+            (KINDS if place is None else PROJECTED)[conv.conv].build(conv, ends, below(tensors, f"convs.{key}")),
             conv.relation,
             source_of(conv, schema),
             target_of(conv, schema),
             conv.hops,
             KINDS[conv.conv].reads_network_input(conv),
             None if conv.where is None else (ends.edge_columns.index(conv.where.column), conv.where.equals),
+            place,
         )
-        for conv, ends, key in zip(layer.convs, widths.ends, layer.keys, strict=True)
+        for conv, ends, key, place in zip(layer.convs, widths.ends, layer.keys, places, strict=True)
     )
-    tails = {type_: _build_tail(layer, type_, tensors) for type_ in widths.outputs}
+    tails = {type_: _build_tail(layer, widths, type_, tensors) for type_ in widths.outputs}
     before = {
         type_: tuple(_in_order(layer, _norm(layer, type_, tensors), _activation(layer, type_, tensors)))
         for type_ in (widths.inputs if layer.is_pre_activated else ())
@@ -148,8 +159,13 @@ def build_layer(layer: LayerManifest, widths: LayerWidths, schema: GraphSchema, 
     return CombinedLayer(layer, layer.hops, convolutions, tails, before)
 
 
-def _build_tail(layer: LayerManifest, type_: int, tensors: Tensors) -> TypeTail:
-    own, residual = below(tensors, f"own.{type_}"), below(tensors, f"residuals.{type_}")
+def _build_tail(layer: LayerManifest, widths: LayerWidths, type_: int, tensors: Tensors) -> TypeTail:
+    def product(name: str) -> RowsOf:
+        if widths.products is not None:
+            return partial(_columns_of, widths.products.beside[name].get(type_, NOTHING))
+        own = below(tensors, f"{name}.{type_}")
+        return Product.build(own["weight"], own["bias"])
+
     normed, activated = [], []
     if not layer.is_pre_activated:
         normed, activated = _norm(layer, type_, tensors), _activation(layer, type_, tensors)
@@ -160,12 +176,19 @@ def _build_tail(layer: LayerManifest, type_: int, tensors: Tensors) -> TypeTail:
         ResidualPlace.BEHIND_ACTIVATION: len(changes),
     }[layer.residual_place]
     return TypeTail(
-        Product.build(own["weight"], own["bias"]) if layer.own else None,
+        widths.outputs[type_],
+        product("own") if layer.own else None,
         layer.residual,
-        Product.build(residual["weight"], residual["bias"]) if layer.residual is Residual.PROJECTED else None,
+        product("residuals") if layer.residual is Residual.PROJECTED else None,
         tuple(changes[:first_behind]),
         tuple(changes[first_behind:]),
     )
+
+
+def _columns_of(columns: slice, rows: np.ndarray, memory: RunMemory) -> np.ndarray:
+    """A `RowsOf` of products that stand in the rows."""
+    del memory
+    return rows[:, columns]
 
 
 def _in_order(layer: LayerManifest, normed: Sequence[Change], activated: Sequence[Change]) -> list[Change]:

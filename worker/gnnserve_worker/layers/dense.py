@@ -20,6 +20,15 @@ Tensors = Mapping[str, np.ndarray]
 """Tensors of a part of the network, by their names in it."""
 Change = Callable[[np.ndarray], None]
 """Changes rows, float32 [rows, columns], where they are."""
+RowsOf = Callable[[np.ndarray, RunMemory], np.ndarray]
+"""Makes rows of rows, float32 [rows, columns], in memory of the run."""
+
+
+def as_they_are(rows: np.ndarray, memory: RunMemory) -> np.ndarray:
+    """The `RowsOf` of rows that are products already."""
+    del memory
+    return rows
+
 
 _TENSORS_OF_NORM: Mapping[Norm, tuple[str, ...]] = {
     Norm.NONE: (),

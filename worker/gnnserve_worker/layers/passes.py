@@ -2,7 +2,8 @@
 
 Pure. A pass returns the network that is left, which says in `stored` what it reads; beside it a function says where it
 does not hold, and why. What residuals, jumping knowledge and heads read of stored layers stands beside their output in
-the rows.
+the rows. One pass makes an equal network of the same layers: its last products before them are the first layer's, which
+then reads these.
 """
 
 from __future__ import annotations
@@ -15,12 +16,28 @@ from msgspec import UNSET
 
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import (
+    DenseManifest,
     JumpingKnowledge,
     LayersManifest,
     StoredLayersManifest,
     StoredRowsManifest,
+    TypeProductsManifest,
 )
-from gnnserve_worker.layers.shapes import CLASSIFIED, needed_by_layers, tensor_shapes, widths_of
+from gnnserve_worker.layers.dense import below
+from gnnserve_worker.layers.products import (
+    ProductPlaces,
+    place_products,
+    product_matrices,
+    why_not_over_products,
+)
+from gnnserve_worker.layers.shapes import (
+    CLASSIFIED,
+    NetworkWidths,
+    needed_by_layers,
+    tensor_shapes,
+    types_of,
+    widths_of,
+)
 
 
 def why_not_stored(layers: LayersManifest, count: int) -> str:
@@ -40,7 +57,7 @@ def stored(
     if problem := why_not_stored(layers, count):
         raise ValueError(problem)
     widths = widths_of(layers, schema, columns)
-    output = widths.layers[count - 1].outputs if count else widths.inputs
+    output = widths.layers[count - 1].outputs if count else _read_before(widths)
     rest = msgspec.structs.replace(layers, layers=layers.layers[count:], before=())
     _, of_input = needed_by_layers(rest, schema, wanted)
     jumps = layers.jumping_knowledge is not JumpingKnowledge.LAST
@@ -60,12 +77,25 @@ def stored(
     return msgspec.structs.replace(rest, stored=StoredLayersManifest(count, tuple(row for row in rows if row.columns)))
 
 
+def _read_before(widths: NetworkWidths) -> Mapping[int, int]:
+    """Columns of the rows of each type before the first layer: where these are products, of none that is not read."""
+    products = widths.layers[0].products if widths.layers else None
+    return widths.inputs if products is None else products.columns
+
+
 def rows_behind(
     layers: LayersManifest, schema: GraphSchema, columns: Sequence[int], count: int, wanted: Sequence[int] = CLASSIFIED
 ) -> dict[int, StoredRowsManifest]:
     """Rows behind the first `count` layers, by the place of their type; arguments as of `stored`."""
     rest = stored(layers, schema, columns, count, wanted)
     return {} if rest.stored is UNSET else {row.type: row for row in rest.stored.rows}
+
+
+def widest_row(
+    layers: LayersManifest, schema: GraphSchema, columns: Sequence[int], count: int, wanted: Sequence[int] = CLASSIFIED
+) -> int:
+    """Columns of a row behind the first `count` layers, of the widest type; arguments as of `stored`."""
+    return max((row.columns for row in rows_behind(layers, schema, columns, count, wanted).values()), default=0)
 
 
 def one_layer(
@@ -80,6 +110,73 @@ def one_layer(
         read, layers=read.layers[:1], jumping_knowledge=JumpingKnowledge.LAST, head=(), head_reads_input=False,
         head_by_type=False,
     )  # fmt: skip
+
+
+# --- products of the first layer
+
+
+def why_not_projected(layers: LayersManifest, schema: GraphSchema, wanted: Sequence[int] = CLASSIFIED) -> str:
+    """Why the first layer cannot read products that are made of each node alone; empty: it can."""
+    if layers.stored is not UNSET or not layers.layers:
+        return "there is no layer over features"
+    if problem := why_not_over_products(layers.layers[0]):
+        return f"layers[0]: {problem}"
+    _, of_input = needed_by_layers(msgspec.structs.replace(layers, layers=layers.layers[1:]), schema, wanted)
+    return "later layers read what stands before the first one" if of_input else ""
+
+
+def projected(layers: LayersManifest, schema: GraphSchema, columns: Sequence[int]) -> LayersManifest:
+    """The equal network whose first layer reads products, which the last products before it give. Arguments as of
+    `stored`. ValueError: `why_not_projected`."""
+    if problem := why_not_projected(layers, schema):
+        raise ValueError(problem)
+    first = msgspec.structs.replace(layers.layers[0], reads_products=True)
+    before = {each.type: each.products for each in layers.before}
+    for type_, width in _places(layers, schema, columns).columns.items():
+        before[type_] = (*before.get(type_, ()), DenseManifest(width))
+    made = tuple(TypeProductsManifest(type_, products) for type_, products in sorted(before.items()))
+    return msgspec.structs.replace(layers, layers=(first, *layers.layers[1:]), before=made)
+
+
+def projected_tensors(
+    tensors: Mapping[str, np.ndarray], layers: LayersManifest, schema: GraphSchema, columns: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Weights of the network that `projected` makes of these layers, whose own ones are `tensors`."""
+    places, first = _places(layers, schema, columns), layers.layers[0]
+    matrices = product_matrices(first, types_of(first, schema), places, below(tensors, "layers.0"))
+    before = {each.type: len(each.products) for each in layers.before}
+    made = {
+        f"before.{type_}.{before.get(type_, 0)}.{name}": one
+        for type_, matrix in matrices.items()
+        for name, one in (("weight", matrix.weight), ("bias", matrix.bias))
+        if one is not None
+    }
+    return {
+        key: made[key] if key in made else tensors[key]
+        for key in tensor_shapes(projected(layers, schema, columns), schema, columns)
+    }
+
+
+def over_narrow_rows(
+    layers: LayersManifest, schema: GraphSchema, columns: Sequence[int], wanted: Sequence[int] = CLASSIFIED
+) -> LayersManifest | None:
+    """The equal network whose rows before the first layer are the narrowest: behind products that there are, or behind
+    the first layer's. None: they are as wide as features."""
+    found = [] if why_not_projected(layers, schema, wanted) else [projected(layers, schema, columns)]
+    found += [layers] if layers.before else []
+    wide = [widest_row(each, schema, columns, 0, wanted) for each in found]
+    narrowest = min(range(len(found)), key=wide.__getitem__, default=None)
+    return None if narrowest is None or wide[narrowest] >= max(columns) else found[narrowest]
+
+
+def _places(layers: LayersManifest, schema: GraphSchema, columns: Sequence[int]) -> ProductPlaces:
+    """Places of the first layer's products, of a network whose layer reads rows."""
+    first, widths = layers.layers[0], widths_of(layers, schema, columns)
+    ends, outputs = widths.layers[0].ends, widths.layers[0].outputs
+    return place_products(first, types_of(first, schema), ends, outputs, widths.inputs)
+
+
+# --- weights
 
 
 def tensors_behind(

@@ -27,8 +27,16 @@ from gnnserve_api.files.layers import (
 )
 from gnnserve_api.files.programs import InputRole, ProgramInput, RelationKey
 from gnnserve_worker.layers.convolutions.kind import Degrees, Ends
+from gnnserve_worker.layers.convolutions.projected import PROJECTED
 from gnnserve_worker.layers.convolutions.registry import KINDS
 from gnnserve_worker.layers.dense import activation_shapes, norm_shapes, products_shapes
+from gnnserve_worker.layers.products import (
+    ProductPlaces,
+    TypeEnds,
+    ends_of_products,
+    place_products,
+    why_not_over_products,
+)
 
 Columns = Mapping[int, int]
 """Columns of rows by the place of their type."""
@@ -50,6 +58,8 @@ class LayerWidths:
     outputs: Columns
     ends: tuple[Ends, ...]
     """Ends of each convolution."""
+    products: ProductPlaces | None = None
+    """Places of its products in the rows that it reads; None: it reads no products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +85,18 @@ def widths_of(layers: LayersManifest, schema: GraphSchema, columns_of_types: Seq
     read = begun.written[-1]
     for number, layer in enumerate(layers.layers, start=1 + stored_layers(layers)):
         ends = tuple(_ends_of(conv, schema, read, inputs, number) for conv in layer.convs)
-        found.append(LayerWidths(read, _outputs_of(layer, schema, read, ends), ends))
+        products, outputs = None, _outputs_of(layer, schema, read, ends)
+        if layer.reads_products:
+            products = place_products(layer, types_of(layer, schema), ends, outputs, read)
+            ends = ends_of_products(products, ends)
+        found.append(LayerWidths(read, outputs, ends, products))
         read = found[-1].outputs
     return NetworkWidths(features, inputs, tuple(found), begun.stored)
+
+
+def types_of(layer: LayerManifest, schema: GraphSchema) -> list[TypeEnds]:
+    """Types at both ends of each convolution."""
+    return [TypeEnds(source_of(conv, schema), target_of(conv, schema)) for conv in layer.convs]
 
 
 def _begun(layers: LayersManifest, columns_of_types: Sequence[int]) -> NetworkWidths:
@@ -151,7 +170,7 @@ def output_columns(
     what the last of several layers reads. 0: there are none, as behind stored layers."""
     widths = widths_of(layers, schema, columns_of_types)
     read = _columns_jumped(layers, widths, type_)
-    if layers.stored is not UNSET:
+    if stored_layers(layers):
         return layers.head[-1].width if layers.head else read, 0
     if layers.head:
         return layers.head[-1].width, read
@@ -213,7 +232,8 @@ def needed_rows(
 ) -> tuple[frozenset[int], ...]:
     """Types whose rows are needed: of the network's input, or of what is stored, and of what each layer writes."""
     needed, of_input = needed_by_layers(layers, schema, wanted)
-    read_in_the_end = layers.jumping_knowledge is not JumpingKnowledge.LAST or layers.head_reads_input
+    jumps = layers.jumping_knowledge is not JumpingKnowledge.LAST and stored_layers(layers) > 0
+    read_in_the_end = jumps or layers.head_reads_input
     beside = frozenset(wanted) if layers.stored is not UNSET and read_in_the_end else frozenset()
     return (needed[0] | of_input | beside, *needed[1:])
 
@@ -277,6 +297,8 @@ def _problems_of_places(layers: LayersManifest, schema: GraphSchema) -> Iterator
     for number, layer in enumerate(layers.layers):
         if not layer.convs:
             yield f"layers[{number}]: convs is empty; give a convolution, or put products into before or head"
+        if layer.reads_products and (problem := why_not_over_products(layer)):
+            yield f"layers[{number}]: {problem}"
         for place, conv in enumerate(layer.convs):
             if not 0 <= conv.relation < relations:
                 yield f"layers[{number}].convs[{place}]: relation {conv.relation} is none of the graph's {relations}"
@@ -416,14 +438,15 @@ def _shapes_of_layer(
 ) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for conv, ends, own_key in zip(layer.convs, widths.ends, layer.keys, strict=True):
-        tensors = KINDS[conv.conv].tensors(conv, ends)
+        over_products = layer.reads_products
+        tensors = PROJECTED[conv.conv].tensors(conv) if over_products else KINDS[conv.conv].tensors(conv, ends)
         shapes |= {f"{key}.convs.{own_key}.{name}": shape for name, shape in tensors.items()}
     normed = widths.inputs if layer.is_pre_activated else widths.outputs
     added = of_network if layer.reads_input else widths.inputs
     for type_, columns in widths.outputs.items():
-        if layer.own:
+        if layer.own and not layer.reads_products:
             shapes |= _product(f"{key}.own.{type_}", columns, widths.inputs[type_])
-        if layer.residual is Residual.PROJECTED:
+        if layer.residual is Residual.PROJECTED and not layer.reads_products:
             shapes |= _product(f"{key}.residuals.{type_}", columns, added[type_])
     for type_, columns in normed.items():
         shapes |= {f"{key}.norms.{type_}.{name}": shape for name, shape in norm_shapes(layer.norm, columns).items()}

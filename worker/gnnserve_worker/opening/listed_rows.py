@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -283,16 +284,12 @@ def listed_rows(
     for variant in variants:
         assert variant.stored is not None and variant.stored.followed is not None  # noqa: S101 - it follows changes
         names = [*(layer.products for layer in variant.stored.followed.layers), variant.table]
-        try:
+        with _naming(variant, networks):
             network = _Network.of(variant, networks.tensors(variant), graph.seen.schema)
             if names[0] not in inputs:
                 inputs[names[0]] = _input_maker(tables[names[0]], graph.seen, tuple(network.inputs(scalings)))
             for number in (number for number in range(1, len(names)) if number not in layers):
                 layers[number] = network.layer(number)
-        except (ValueError, KeyError) as error:
-            problem = f"does not hold what rows of {variant.table} are made by: {error}"
-            revision = networks.revision
-            raise DamagedError(revision.folder / variant.weights, problem, revision.remedy) from error
         for number, (source, name) in enumerate(pairwise(names), start=1):
             layer = layers[number]
             makers.append(
@@ -303,6 +300,35 @@ def listed_rows(
             )  # fmt: skip
     hops = [layers[number].hops for number in sorted(layers)]
     return FollowedRows(tuple(inputs.values()), layers_by_number(makers, hops))
+
+
+def projected_rows(
+    variants: Iterable[VariantManifest],
+    networks: VariantNetworks,
+    tables: Mapping[str, Table],
+    graph: Graph,
+    scalings: Sequence[Scaling],
+) -> dict[str, RowMaker]:
+    """Makers of the rows of tables that hold what is made of each node alone, by table. `graph`: as predictions read
+    it. DamagedError: as of `listed_rows`."""
+    found: dict[str, RowMaker] = {}
+    for variant in variants:
+        if variant.table not in found:
+            with _naming(variant, networks):
+                network = _Network.of(variant, networks.tensors(variant), graph.schema)
+                found[variant.table] = _input_maker(tables[variant.table], graph, tuple(network.inputs(scalings)))
+    return found
+
+
+@contextmanager
+def _naming(variant: VariantManifest, networks: VariantNetworks) -> Iterator[None]:
+    """Raise DamagedError in place of what tells that weights do not fit."""
+    try:
+        yield
+    except (ValueError, KeyError) as error:
+        problem = f"does not hold what rows of {variant.table} are made by: {error}"
+        revision = networks.revision
+        raise DamagedError(revision.folder / variant.weights, problem, revision.remedy) from error
 
 
 def _input_maker(table: Table, graph: Graph, made_of: tuple[ListedInputs, ...]) -> RowMaker:

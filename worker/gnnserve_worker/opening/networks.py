@@ -93,8 +93,16 @@ def followed_of(variant: VariantManifest) -> FollowedManifest | None:
 
 def followed_listed(variants: Iterable[VariantManifest]) -> list[VariantManifest]:
     """Variants of listed layers whose stored rows are made anew."""
-    listed = (variant for variant in variants if variant.network.kind is NetworkKind.LISTED)
-    return [variant for variant in listed if _made_anew_by(variant) is not None]
+    return [one for one in _listed(variants) if (made := _made_anew_by(one)) is not None and made.layers]
+
+
+def projected_listed(variants: Iterable[VariantManifest]) -> list[VariantManifest]:
+    """Variants of listed layers over rows that are made of each node alone."""
+    return [one for one in _listed(variants) if (made := _made_anew_by(one)) is not None and not made.layers]
+
+
+def _listed(variants: Iterable[VariantManifest]) -> Iterable[VariantManifest]:
+    return (variant for variant in variants if variant.network.kind is NetworkKind.LISTED)
 
 
 def _made_anew_by(variant: VariantManifest) -> FollowedManifest | None:

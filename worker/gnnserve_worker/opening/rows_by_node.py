@@ -32,6 +32,7 @@ from gnnserve_worker.opening.networks import (
     followed_listed,
     followed_of,
     made_of_features,
+    projected_listed,
     stored_products,
 )
 from gnnserve_worker.repository import paths
@@ -53,7 +54,7 @@ class RowsByNode:
         self.mapped_nodes = revision.graph.nodes
         self.tables = {name: self.open_table(name) for name in revision.tables}
         self.type_rows = _type_rows(revision)
-        self._makers = _open_row_makers(revision, self.tables)
+        self._makers = _open_row_makers(revision, self.tables) | self._of_nodes_alone()
         """Makers of rows from features, by table."""
         self._corrected: list[StoredLayerMaker] = []
         """Makers of stored first layers that are corrected for a request, too."""
@@ -114,6 +115,17 @@ class RowsByNode:
                 found |= {id(maker.table): maker for maker in layers}
         return tuple(found.values())
 
+    def _of_nodes_alone(self) -> dict[str, RowMaker]:
+        """Makers of rows of listed layers that are made of each node alone, by table."""
+        variants = projected_listed(self._revision.variants)
+        if not variants or not _has_recipe(self._revision):
+            return {}
+        # Only a server that has such layers imports what makes their rows.
+        from gnnserve_worker.opening.listed_rows import projected_rows  # noqa: PLC0415
+
+        scaling = _scaling_of(_recipe_of(self._revision))
+        return projected_rows(variants, self._networks, self.tables, self._graph.seen, [scaling])
+
     def _listed(self) -> FollowedRows:
         """Makers of rows of stored layers that the manifest lists."""
         if not (variants := followed_listed(self._revision.variants)):
@@ -121,7 +133,7 @@ class RowsByNode:
         # Only a server that has such layers imports what makes their rows.
         from gnnserve_worker.opening.listed_rows import listed_rows  # noqa: PLC0415
 
-        scaling = _scaling_of(_read_recipe(self._revision))
+        scaling = _scaling_of(_recipe_of(self._revision))
         return listed_rows(variants, self._networks, self.tables, self._graph, self.sample, self._roots, [scaling])
 
 
@@ -141,15 +153,15 @@ def _type_rows(revision: RevisionFiles) -> tuple[TypeRowRecipe, ...]:
 
 def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> dict[str, RowMaker]:
     """For the tables of variants that can answer about nodes that the graph does not have."""
-    source = None if revision.manifest is None else revision.manifest.row_source
-    if source is None and revision.rows is None:
+    if not _has_recipe(revision):
         return {}
     # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
     # products of the first one.
-    made = {name: variant for variant in revision.variants if (name := made_of_features(variant)) is not None}
+    apart = {variant.table for variant in projected_listed(revision.variants)}
+    made = {name: one for one in revision.variants if (name := made_of_features(one)) is not None and name not in apart}
     path = _recipe_path(revision)
     try:
-        recipe = revision.rows or _read_recipe(revision)
+        recipe = _recipe_of(revision)
         tensors, scaling = recipe.tensors, _scaling_of(recipe)
         # One projection for all storages of a first layer.
         stored = {revision.tables[name].made_by: variant for name, variant in made.items() if tables[name].projected}
@@ -179,8 +191,15 @@ def _scaling_of(recipe: RowRecipe) -> Scaling:
     return Scaling(recipe.normalization, recipe.tensors.get("mean"), recipe.tensors.get("deviation"))
 
 
-def _read_recipe(revision: RevisionFiles) -> RowRecipe:
-    """That of a published revision."""
+def _has_recipe(revision: RevisionFiles) -> bool:
+    """Whether it is known what rows are made by."""
+    return revision.rows is not None or (revision.manifest is not None and revision.manifest.row_source is not None)
+
+
+def _recipe_of(revision: RevisionFiles) -> RowRecipe:
+    """That of a staged revision, or of a published one."""
+    if revision.rows is not None:
+        return revision.rows
     manifest = revision.manifest
     assert manifest is not None and manifest.row_source is not None  # noqa: S101
     source = manifest.row_source

@@ -34,6 +34,7 @@ from gnnserve_worker.opening.networks import (
     fanouts_misfit,
     followed_listed,
     made_of_features,
+    projected_listed,
     stored_products,
 )
 from gnnserve_worker.opening.spread_tables import spread_types
@@ -93,6 +94,8 @@ class RowsByType:
             return network, self._folded_nodes(table)
         if self._recipe is not None and made_of_features(variant) and variant.table not in self._makers:
             make = self._of_products if table.projected else self._of_features
+            if projected_listed([variant]):
+                make = self._of_nodes_alone
             self._makers[variant.table] = make(variant, table, self._recipe)
         return network, self._makers.get(variant.table)
 
@@ -115,6 +118,13 @@ class RowsByType:
     def _of_features(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
         del variant
         return type_row_maker(table, self._graph.seen.layout, recipe.scalings, self._widths)
+
+    def _of_nodes_alone(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
+        # Only a server that has such layers imports what makes their rows.
+        from gnnserve_worker.opening.listed_rows import projected_rows  # noqa: PLC0415
+
+        own = projected_rows([variant], self._networks, self.tables, self._graph.seen, recipe.scalings)
+        return own[variant.table]
 
     def _of_products(self, variant: VariantManifest, table: Table, recipe: TypeRecipe) -> RowMaker:
         described, schema = self._revision.tables[variant.table], self._graph.stored.schema

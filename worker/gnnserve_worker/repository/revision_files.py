@@ -30,6 +30,7 @@ from gnnserve_api.files.repository import (
     COLUMNS_SCHEMA_VERSION,
     LISTED_SCHEMA_VERSION,
     PAIRS_SCHEMA_VERSION,
+    PRODUCTS_SCHEMA_VERSION,
     PROGRAM_SCHEMA_VERSION,
     SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
@@ -422,7 +423,10 @@ class StagedRevision:
     def _schema_version(self, variants: Sequence[VariantManifest], *, decides_by_pairs: bool) -> int:
         if any(table.has_columns_of_types for table in self._tables.values()):
             return COLUMNS_SCHEMA_VERSION
-        if any(variant.network.kind is NetworkKind.LISTED for variant in variants):
+        listed = [variant for variant in variants if variant.network.kind is NetworkKind.LISTED]
+        if any(variant.stored is not None and variant.stored.layer == 0 for variant in listed):
+            return PRODUCTS_SCHEMA_VERSION
+        if listed:
             return LISTED_SCHEMA_VERSION
         by_relation = {bool(table.by_relation) for table in self._tables.values()}
         is_mixed = len(by_relation) > 1 or any(table.types for table in self._tables.values())

@@ -131,6 +131,8 @@ class Outline:
     """Columns of the features that each program reads, as `PlacedProgram.columns`."""
     stored_columns: Sequence[int] = ()
     """Columns of a row behind each of the model's listed layers, and first before them; empty: they are not stored."""
+    product_columns: int = 0
+    """Columns of a row of each node alone before the first of the listed layers; 0: none is stored."""
 
 
 Blocks = Callable[[], Iterable[np.ndarray]]

@@ -1,11 +1,16 @@
-"""Variants of layers that a manifest lists whose first layers are stored: rows of all nodes, each over all of its
-neighbours, made layer after layer from the rows of the layer before by the same runner that serves; and the network
-that is left (`layers/passes.py`). Rows behind each layer, up to the last one that is asked for, are written in float32.
+"""Variants of layers that a manifest lists over rows that are made ahead of time, and the network that is left
+(`layers/passes.py`).
+
+- *Stored*: rows of all nodes behind the first layers, each over all of its neighbours, made layer after layer from the
+  rows of the layer before by the same runner that serves. Rows behind each layer, up to the last one that is asked for,
+  are written in float32.
+- *Projected*: rows of each node alone, before the first aggregation: behind the products before the layers, or behind
+  the first layer's, where these are narrower than features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,7 +18,13 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from gnnserve_api.families import STORED_LISTED, STORED_LISTED_FOLLOWING, FollowAxis, VariantPoint
+from gnnserve_api.families import (
+    PROJECTED_LISTED,
+    STORED_LISTED,
+    STORED_LISTED_FOLLOWING,
+    FollowAxis,
+    VariantPoint,
+)
 from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.files.layers import LayersManifest, StoredRowsManifest
 from gnnserve_api.files.programs import ProgramManifest
@@ -25,7 +36,7 @@ from gnnserve_api.files.repository import (
     program_network,
 )
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage, stored_layer_name
+from gnnserve_api.variants import Storage, projected_name, stored_layer_name
 from gnnserve_worker.generation.families.family import (
     BlocksOf,
     ComputeAll,
@@ -41,7 +52,15 @@ from gnnserve_worker.generation.families.family import (
 from gnnserve_worker.generation.listed_layers import GivenLayers
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.layers.contract import FILE, answered_types, program_of
-from gnnserve_worker.layers.passes import one_layer, rows_behind, stored, tensors_behind
+from gnnserve_worker.layers.passes import (
+    one_layer,
+    over_narrow_rows,
+    projected_tensors,
+    rows_behind,
+    stored,
+    tensors_behind,
+    widest_row,
+)
 from gnnserve_worker.layers.shapes import columns_of
 from gnnserve_worker.layers.stored import NOTHING, RowParts, parts_of, stored_rows
 from gnnserve_worker.opening.loaded import CORRECTION
@@ -70,14 +89,41 @@ class StoredLayersPlanner:
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         asked, storages = sorted(made_from.spec.variants.stored), storages_of(made_from.spec)
         listed, points = _Listed.of(made_from), {layer: _point_of(layer, made_from.spec) for layer in asked}
-        tables: list[PlannedTable | DerivedTable] = [listed.first_table()]
+        tables: list[PlannedTable | DerivedTable] = [listed.first_table(_first_table, Storage.FLOAT32)]
         variants: list[PlannedVariant] = []
         for layer in range(1, asked[-1] + 1):
             tables.append(listed.table(layer))
             if layer in asked:
                 tables += [listed.copy(layer, storage) for storage in storages if storage is not Storage.FLOAT32]
-                variants += [listed.variant(points[layer], layer, storage, storages[0]) for storage in storages]
+                variants += [listed.stored(points[layer], layer, storage, storages[0]) for storage in storages]
         return FamilyPlan(tables, variants, over=lambda graph: self.plan(replace(made_from, graph=graph), earlier))
+
+
+class ProjectedLayersPlanner:
+    """One variant from each storage, unless `spec.variants.projection` is Disabled or no rows are narrower than
+    features."""
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        return False
+
+    def tables_bytes(self, outline: Outline) -> int:
+        columns, storages = outline.product_columns, outline.spec.variants.storage
+        return sum(stored_bytes(outline.nodes, columns, storage) for storage in storages if columns)
+
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+        listed, storages = _Listed.of(made_from).over_narrow_rows(), storages_of(made_from.spec)
+        if listed is None:
+            return FamilyPlan()
+        tables = [listed.first_table(projected_name, storage) for storage in storages]
+        made = [listed.projected(storage, storages[0]) for storage in storages]
+        return FamilyPlan(tables, made)
+
+
+def product_columns(contract: ProgramManifest, layers: LayersManifest, schema: GraphSchema) -> int:
+    """Columns of a row of projected variants, of the widest type; 0: none is made."""
+    answered, columns = answered_types(contract, schema), columns_of(schema)
+    narrow = over_narrow_rows(layers, schema, columns, answered)
+    return 0 if narrow is None else widest_row(narrow, schema, columns, 0, answered)
 
 
 def _point_of(layer: int, spec: GNNServiceSpec) -> VariantPoint:
@@ -88,13 +134,11 @@ def _point_of(layer: int, spec: GNNServiceSpec) -> VariantPoint:
 def columns_behind(contract: ProgramManifest, layers: LayersManifest, schema: GraphSchema) -> tuple[int, ...]:
     """Columns of a row behind each layer of a network, of the widest type: before the first one, behind it, …"""
     answered, counts = answered_types(contract, schema), range(len(layers.layers) + 1)
-    return tuple(_widest(rows_behind(layers, schema, columns_of(schema), count, answered)) for count in counts)
+    return tuple(widest_row(layers, schema, columns_of(schema), count, answered) for count in counts)
 
 
-def _widest(rows: Mapping[int, StoredRowsManifest]) -> int:
-    return max(row.columns for row in rows.values())
-
-
+NamedByStorage = Callable[[Storage], str]
+"""Name of a variant or table in a storage."""
 PartsOf = Callable[[int, slice], RowParts]
 """Parts of the rows that a layer reads, of a type and some of its nodes."""
 
@@ -125,11 +169,20 @@ class _Listed:
             program.compute,
         )  # fmt: skip
 
-    def first_table(self) -> PlannedTable:
+    def over_narrow_rows(self) -> _Listed | None:
+        """The equal network of which projected variants are made; None: none are."""
+        columns = columns_of(self._schema)
+        narrow = over_narrow_rows(self.layers, self._schema, columns, self._answered)
+        if narrow is None or narrow is self.layers:
+            return None if narrow is None else self
+        tensors = projected_tensors(self.given.tensors or {}, self.layers, self._schema, columns)
+        contract = msgspec.structs.replace(self.contract, layers=narrow)
+        return replace(self, contract=contract, layers=narrow, given=self.given.learnt(tensors))
+
+    def first_table(self, named: NamedByStorage, storage: Storage) -> PlannedTable:
         """Rows before the first layer."""
         rows = partial(self._made_rows, 0, self.features, self._features_of)
-        columns, types = _widest(self._rows(0)), self._types
-        return PlannedTable(_table_name(0), "projected", Storage.FLOAT32, columns, rows, types=types)
+        return PlannedTable(named(storage), "projected", storage, self._columns(0), rows, types=self._types)
 
     def table(self, layer: int) -> DerivedTable:
         """Rows behind a layer, made of those before it."""
@@ -139,23 +192,34 @@ class _Listed:
         """The same rows in another storage."""
         return self._derived(layer, storage, lambda written: _blocks_of(written(_table_name(layer))))
 
-    def variant(self, point: VariantPoint, layer: int, storage: Storage, first: Storage) -> PlannedVariant:
+    def stored(self, point: VariantPoint, layer: int, storage: Storage, first: Storage) -> PlannedVariant:
         """`first`: of the storages, whose variant brings the weights that all of them share."""
+        named = partial(stored_layer_name, layer)
+        return self._variant(point, layer, named, _table_name(layer, storage), storage, first)
+
+    def projected(self, storage: Storage, first: Storage) -> PlannedVariant:
+        """As `stored`, of rows before the first layer."""
+        return self._variant(PROJECTED_LISTED, 0, projected_name, projected_name(storage), storage, first)
+
+    def _variant(
+        self, point: VariantPoint, layer: int, named: NamedByStorage, table: str, storage: Storage, first: Storage
+    ) -> PlannedVariant:
         rest = self._rest(layer)
         given = self._with_weights(rest)
-        if point.follows is FollowAxis.CHANGES:
+        if point.follows is not FollowAxis.NOTHING:
             made_by = {f"{CORRECTION}{key}": tensor for key, tensor in (self.given.tensors or {}).items()}
             given = given.learnt({**(given.tensors or {}), **made_by})
-        file = paths.program_file_of(stored_layer_name(layer, first), FILE)
+        file = paths.program_file_of(named(first), FILE)
         program = msgspec.structs.replace(given.like(self.contract, rest), file=file, sha256=given.digest)
+        if self.contract.embeddings is None:
+            program = msgspec.structs.replace(program, embeddings=None)
         sampled = None if self.fanouts is None or not program.hops else self.fanouts[: program.hops]
         network = program_network(program, sampled)
-        name = stored_layer_name(layer, storage)
         manifest = VariantManifest(
-            name=name,
+            name=named(storage),
             family=point.family,
-            table=_table_name(layer, storage),
-            columns=_widest(self._rows(layer)),
+            table=table,
+            columns=self._columns(layer),
             fanouts=network.fanouts,
             network=network,
             compute="float32",
@@ -175,14 +239,18 @@ class _Listed:
 
     def _followed(self, point: VariantPoint, layer: int, file: str, digest: str) -> FollowedManifest | None:
         """`file`, `digest`: of the weights."""
-        if point.follows is not FollowAxis.CHANGES:
+        if point.follows is FollowAxis.NOTHING:
             return None
         whole = program_network(msgspec.structs.replace(self.contract, file=file, sha256=digest), self.fanouts)
         return FollowedManifest(whole, tuple(LayerTables(_table_name(below)) for below in range(layer)))
 
     def _derived(self, layer: int, storage: Storage, rows: BlocksOf) -> DerivedTable:
-        name, columns = _table_name(layer, storage), _widest(self._rows(layer))
-        return DerivedTable(name, "projected", storage, columns, rows, types=self._types)
+        name = _table_name(layer, storage)
+        return DerivedTable(name, "projected", storage, self._columns(layer), rows, types=self._types)
+
+    def _columns(self, layer: int) -> int:
+        """Columns of a row behind a layer."""
+        return widest_row(self.layers, self._schema, columns_of(self._schema), layer, self._answered)
 
     def _rest(self, layer: int) -> LayersManifest:
         return stored(self.layers, self._schema, columns_of(self._schema), layer, self._answered)
@@ -216,8 +284,7 @@ class _Listed:
 
     def _made_rows(self, layer: int, features: Sequence[Features], parts: PartsOf) -> Iterator[np.ndarray]:
         """Rows behind a layer of all nodes, type after type, some at a time. `features`, `parts`: of what it reads."""
-        rows = self._rows(layer)
-        columns = _widest(rows)
+        rows, columns = self._rows(layer), self._columns(layer)
         for place, kind in enumerate(self._schema.types):
             done, row = 0, rows.get(place)
             for output in self._outputs(layer, place, row, features):
@@ -244,6 +311,10 @@ def _blocks_of(table: Table) -> Iterator[np.ndarray]:
     """Rows of a table in float32, some at a time."""
     for start in range(0, table.nodes, _COPIED_NODES):
         yield table.rows.values[start : start + _COPIED_NODES, : table.columns]
+
+
+def _first_table(storage: Storage) -> str:
+    return _table_name(0, storage)
 
 
 def _table_name(layer: int, storage: Storage = Storage.FLOAT32) -> str:

@@ -44,7 +44,7 @@ from gnnserve_worker.generation.families.layered import (
     PrunedPlanner,
     StoredPlanner,
 )
-from gnnserve_worker.generation.families.listed import StoredLayersPlanner
+from gnnserve_worker.generation.families.listed import ProjectedLayersPlanner, StoredLayersPlanner
 from gnnserve_worker.generation.ranking import reads_master
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.repository.revision_files import stored_bytes
@@ -103,17 +103,24 @@ class CascadePlanner:
 
 
 _GROUPS: tuple[tuple[type[Planner], ...], ...] = (
-    (PrunedPlanner, ProjectedPlanner, StoredPlanner, GivenPlanner, ProgramPlanner, StoredLayersPlanner),
+    (
+        PrunedPlanner, ProjectedPlanner, StoredPlanner, GivenPlanner, ProgramPlanner, ProjectedLayersPlanner,
+        StoredLayersPlanner,
+    ),
     (ChannelsPlanner,),
     (OneRowPlanner,),
     (CascadePlanner,),
-)
+)  # fmt: skip
 """Kinds of planners, in the order of the profile, which begins with the widest variant. Behind each group stand its
 variants with fewer neighbours."""
 _BESIDE = _GROUPS[2:]
 """Those whose variants are of networks of their own, whatever the model's read."""
 PLANNERS = tuple(planner for group in _GROUPS for planner in group)
 _ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
+    ProjectedPlanner: lambda spec: not spec.model.is_program,
+    ProjectedLayersPlanner: lambda spec: (
+        spec.model.layers is not None and spec.variants.projection is ProjectionMode.AUTO
+    ),
     StoredPlanner: lambda spec: spec.variants.stored and spec.model.layers is None,
     StoredLayersPlanner: lambda spec: spec.variants.stored and spec.model.layers is not None,
     GivenPlanner: lambda spec: spec.variants.given,
@@ -122,7 +129,7 @@ _ASKED: Mapping[type[Planner], Callable[[GNNServiceSpec], object]] = {
     OneRowPlanner: lambda spec: spec.variants.one_row,
     CascadePlanner: lambda spec: spec.variants.cascades,
 }
-"""Field of a spec without which there is none of the planner's variants. The other planners are always asked."""
+"""Parts of a spec without which there is none of the planner's variants. The other planners are always asked."""
 
 
 def asked_planners(spec: GNNServiceSpec, kinds: Iterable[type[Planner]] = PLANNERS) -> list[Planner]:

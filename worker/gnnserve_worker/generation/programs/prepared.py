@@ -107,7 +107,8 @@ def prepare(wanted: RequestedRevision) -> PreparedPrograms:
     columns = [one.columns for one in programs]
     stored_columns = _stored_columns(programs[0], spec, graph.schema)
     outline = Outline(
-        spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns, stored_columns=stored_columns
+        spec, programs[0].network, graph.nodes, widest, columns_of_programs=columns, stored_columns=stored_columns,
+        product_columns=_product_columns(programs[0].contract, graph.schema),
     )  # fmt: skip
     tables_bytes = bytes_of_tables(outline)
     wanted.repository.require_free(tables_bytes)
@@ -166,6 +167,16 @@ def _stored_columns(given: GivenProgram, spec: GNNServiceSpec, schema: GraphSche
         problem = "layers of several hops are stored, of which spec.variants.fanouts have several numbers"
         raise InputError("spec.variants.stored", problem, "leave out one of the two")
     return columns_behind(given.contract, layers, schema)
+
+
+def _product_columns(contract: ProgramManifest, schema: GraphSchema) -> int:
+    """As `Outline.product_columns`."""
+    if contract.layers is UNSET:
+        return 0
+    # Imported here: few programs are layers.
+    from gnnserve_worker.generation.families.listed import product_columns  # noqa: PLC0415
+
+    return product_columns(contract, contract.layers, schema)
 
 
 def _check_reads(
@@ -341,7 +352,9 @@ class ProgramNetworks:
         fanouts = [one for one in space.fanouts if len(one) == contract.hops and not contract.reads_degrees]
         # Behind layers of several hops it is not known by names how many numbers of the fan-outs are left.
         has_more = contract.layers is not UNSET and contract.layers.hops > len(contract.layers.layers)
-        return replace(space, fanouts=tuple(fanouts), layers=() if fanouts and has_more else space.layers)
+        has_products = space.has_products and _product_columns(contract, self.data.data.schema) > 0
+        layers = () if fanouts and has_more else space.layers
+        return replace(space, fanouts=tuple(fanouts), layers=layers, has_products=has_products)
 
     def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
         """`variants`: others than those of the spec, as of a round of a search."""

@@ -18,7 +18,7 @@ from gnnserve_worker.layers.convolutions.kind import (
     Step,
     dense_shapes,
 )
-from gnnserve_worker.layers.dense import Product
+from gnnserve_worker.layers.dense import Product, RowsOf
 from gnnserve_worker.layers.lists import Columns
 from gnnserve_worker.layers.memory import RunMemory
 from gnnserve_worker.models.network import Linear, PerHead
@@ -77,7 +77,7 @@ class AdditiveAttention(BuiltConvolution):
         lists, memory, count = step.lists, step.memory, step.count
         edges = int(lists.bounds[count])
         scores, own = memory.rows(edges, self.heads), memory.rows(count if self.has_self_loops else 0, self.heads)
-        _add_scores(
+        add_scores(
             self.of_source(products, memory), self.of_target(step.targets[:count], memory),
             lists.columns(self.edge_columns), self.edge_vectors, lists.sources, lists.bounds, self.slope, scores, own,
         )  # fmt: skip
@@ -98,8 +98,8 @@ class JointAttention(BuiltConvolution):
     heads: int
     slope: float
     has_self_loops: bool
-    of_source: Product
-    of_target: Product | None
+    of_source: RowsOf
+    of_target: RowsOf | None
     """None: that of a neighbour."""
     attention: np.ndarray
     """float32 [heads · columns of a head]"""
@@ -126,13 +126,18 @@ class JointAttention(BuiltConvolution):
         return summed
 
     def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
-        rows = aggregated
-        if self.averages:
-            columns = aggregated.shape[1] // self.heads
-            rows = step.memory.rows(step.count, columns)
-            np.mean(aggregated.reshape(step.count, self.heads, columns), axis=1, out=rows)
-        rows += self.bias
-        return rows
+        return heads_together(aggregated, self.heads, self.averages, self.bias, step)
+
+
+def heads_together(aggregated: np.ndarray, heads: int, averages: bool, bias: np.ndarray, step: Step) -> np.ndarray:
+    """Rows of what heads have summed, float32 [targets, heads · columns of a head]: beside each other or averaged."""
+    rows = aggregated
+    if averages:
+        columns = aggregated.shape[1] // heads
+        rows = step.memory.rows(step.count, columns)
+        np.mean(aggregated.reshape(step.count, heads, columns), axis=1, out=rows)
+    rows += bias
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ class ProductAttention(BuiltConvolution):
 
 
 @kernel
-def _add_scores(
+def add_scores(
     of_sources: np.ndarray, of_targets: np.ndarray, edge_rows: np.ndarray, edge_vectors: np.ndarray,
     sources: np.ndarray, bounds: np.ndarray, slope: float, scores: np.ndarray, own: np.ndarray,
 ) -> None:  # fmt: skip
@@ -209,7 +214,7 @@ def _joint_scores(
     edge_matrix: np.ndarray, sources: np.ndarray, bounds: np.ndarray, slope: float, scores: np.ndarray,
     own: np.ndarray, no_scales: np.ndarray,
 ) -> None:  # fmt: skip
-    """Fill in scores as `_add_scores` does."""
+    """Fill in scores as `add_scores` does."""
     heads, width, columns = scores.shape[1], edge_matrix.shape[0], len(attention)
     of_head = columns // heads
     by_head, mean = np.empty((heads, of_head), np.float32), np.empty(width, np.float32)
@@ -390,11 +395,9 @@ class Gat(Attention):
 
     def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Mapping[str, np.ndarray]) -> BuiltConvolution:
         def scored(matrix: str, vectors: str) -> np.ndarray:
-            """Scores of the heads as one product of rows, float32 [heads, inputs]."""
-            found: np.ndarray = np.einsum("hci,hc->hi", by_head(tensors[matrix], conv.heads), tensors[vectors][0])
-            return found
+            return scored_by_head(tensors[matrix], tensors[vectors])
 
-        edge_vectors = scored("lin_edge.weight", "att_edge").T if conv.edge_columns else _NO_MATRIX
+        edge_vectors = scored("lin_edge.weight", "att_edge").T if conv.edge_columns else NO_MATRIX
         return AdditiveAttention(
             conv.heads,
             conv.negative_slope,
@@ -413,7 +416,13 @@ def by_head(matrix: np.ndarray, heads: int) -> np.ndarray:
     return matrix.reshape(heads, -1, matrix.shape[1])
 
 
-_NO_MATRIX = np.empty((0, 0), np.float32)
+def scored_by_head(matrix: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Scores of the heads as one product of rows, float32 [heads, inputs]. `vectors`: [1, heads, columns of a head]."""
+    found: np.ndarray = np.einsum("hci,hc->hi", by_head(matrix, vectors.shape[1]), vectors[0])
+    return found
+
+
+NO_MATRIX = np.empty((0, 0), np.float32)
 
 
 class Gatv2(Attention):
@@ -443,7 +452,7 @@ class Gatv2(Attention):
             of_target,
             tensors["att"].reshape(-1),
             ends.columns_of(conv.edge_columns),
-            np.ascontiguousarray(tensors["lin_edge.weight"].T) if conv.edge_columns else _NO_MATRIX,
+            np.ascontiguousarray(tensors["lin_edge.weight"].T) if conv.edge_columns else NO_MATRIX,
             conv.averages_heads,
             tensors.get("bias", np.zeros(conv.width, np.float32)),
         )

@@ -1,0 +1,348 @@
+"""Convolutions that read products in place of rows: what each kind multiplies rows by before it aggregates them, as far
+as its aggregate commutes with products, and what is left of it behind. Max, PNA and the like do not commute.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.files.layers import Aggregation, Convolution, ConvolutionManifest
+from gnnserve_worker.layers.aggregates import NO_WEIGHTS, Aggregate, build_aggregates, sum_lists
+from gnnserve_worker.layers.convolutions.attention import (
+    NO_MATRIX,
+    JointAttention,
+    add_scores,
+    columns_of_head,
+    heads_together,
+    scored_by_head,
+    sum_attended,
+)
+from gnnserve_worker.layers.convolutions.kind import BuiltConvolution, Ends, Shapes, Step
+from gnnserve_worker.layers.convolutions.propagation import Gcn, Propagated, Propagation, Sgc
+from gnnserve_worker.layers.dense import (
+    Change,
+    Product,
+    Tensors,
+    as_they_are,
+    below,
+    build_changes,
+    build_products,
+    products_shapes,
+    run_products,
+    unit_rows,
+)
+from gnnserve_worker.layers.lists import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """x · Wᵀ + b"""
+
+    weight: np.ndarray
+    """float32 [outputs, inputs]"""
+    bias: np.ndarray | None = None
+    """None: nothing is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductColumns:
+    """Columns of the products that a convolution reads."""
+
+    neighbour: int
+    """Of the product of a neighbour."""
+    own: int = 0
+    """Of the product of the node itself; 0: it has none."""
+    is_shared: bool = False
+    """Whether the product of the node itself is that which it has as a neighbour."""
+
+
+class ProjectedKind(ABC):
+    """A kind of convolution over products."""
+
+    def why_not(self, conv: ConvolutionManifest) -> str:
+        """Why one of the kind does not commute with products, as a clause; empty: it does."""
+        del conv
+        return ""
+
+    @abstractmethod
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns: ...
+
+    @abstractmethod
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        """Matrices of a neighbour's row and of the node's own. `tensors`: those of the convolution over rows."""
+
+    @abstractmethod
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        """Shapes of the tensors that are left, under the same names."""
+
+    @abstractmethod
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        """`ends`: of the products; `tensors`: those that are left."""
+
+
+# --- means and sums
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateOfProducts(BuiltConvolution):
+    """Means or sums of products, and the node's own product where that is read."""
+
+    add_up: Aggregate
+    weight: int | None
+    """Place of the column that weighs edges."""
+    has_own: bool
+    bias: np.ndarray | None
+    behind_sum: tuple[Change, ...]
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, out = step.lists, step.memory.rows(step.count, products.shape[1])
+        self.add_up(products, lists.sources, lists.bounds, lists.weights(self.weight), out, 0)
+        return out
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        if self.has_own:
+            aggregated += step.targets[: step.count]
+        if self.bias is not None:
+            aggregated += self.bias
+        for change in self.behind_sum:
+            change(aggregated)
+        return aggregated
+
+
+class _Aggregated(ProjectedKind):
+    """GraphSAGE and GraphConv."""
+
+    def __init__(self, of_neighbours: str, of_own: str) -> None:
+        """Names of the matrices."""
+        self._of_neighbours, self._of_own = of_neighbours, of_own
+
+    def why_not(self, conv: ConvolutionManifest) -> str:
+        if conv.projects:
+            return "project stands between rows and what is aggregated"
+        if len(conv.aggregations) != 1 or conv.aggregations[0] not in (Aggregation.MEAN, Aggregation.SUM):
+            return (
+                f"aggregations {', '.join(conv.aggregations)} do not commute with products, as Mean or Sum alone does"
+            )
+        return ""
+
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        return ProductColumns(conv.width, conv.width if conv.root else 0)
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        own = Matrix(tensors[f"{self._of_own}.weight"]) if conv.root else None
+        return Matrix(tensors[f"{self._of_neighbours}.weight"]), own
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        return {f"{self._of_neighbours}.bias": (conv.width,)} if conv.bias else {}
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        (add_up,) = build_aggregates(conv.aggregations, tensors)
+        return AggregateOfProducts(
+            add_up,
+            ends.column_of(conv.edge_weight),
+            conv.root,
+            tensors.get(f"{self._of_neighbours}.bias"),
+            (unit_rows,) if conv.has_unit_rows else (),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SumOfProducts(BuiltConvolution):
+    """GIN: behind the sum what its first product adds, and the products behind that."""
+
+    own_weight: np.ndarray
+    """float32 [1]: 1 + eps"""
+    bias: np.ndarray | None
+    changes: tuple[Change, ...]
+    products: tuple[Product, ...]
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, out = step.lists, step.memory.rows(step.count, products.shape[1])
+        sum_lists(
+            products, lists.sources, lists.bounds, NO_WEIGHTS, step.targets, self.own_weight, False, out, 0
+        )  # fmt: skip
+        return out
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        if self.bias is not None:
+            aggregated += self.bias
+        for change in self.changes:
+            change(aggregated)
+        return run_products(self.products, aggregated, step.memory)
+
+
+class _Gin(ProjectedKind):
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        width = conv.mlp[0].width
+        return ProductColumns(width, 0 if ends.is_same_type else width, ends.is_same_type)
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        matrix = Matrix(tensors["nn.0.weight"])
+        return matrix, matrix
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        of_all = products_shapes("nn", conv.mlp, 0)
+        return {"eps": (1,), **{key: shape for key, shape in of_all.items() if key != "nn.0.weight"}}
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        del ends
+        first, products = conv.mlp[0], below(tensors, "nn")
+        own = below(products, "0")
+        changes = build_changes(
+            first.norm, below(own, "norm"), first.norm_epsilon, first.activation, below(own, "activation"), first.slope,
+            first.is_norm_behind,
+        )  # fmt: skip
+        behind = {f"{int(place) - 1}.{name}": one for place, name, one in _by_place(products) if place != "0"}
+        return SumOfProducts(1 + tensors["eps"], own.get("bias"), changes, build_products(conv.mlp[1:], behind))
+
+
+def _by_place(tensors: Tensors) -> Sequence[tuple[str, str, np.ndarray]]:
+    return [(*key.split(".", 1), one) for key, one in tensors.items()]  # type: ignore[misc]
+
+
+# --- sums weighed by degrees
+
+
+@dataclass(frozen=True, slots=True)
+class PropagatedProducts(Propagated):
+    bias: np.ndarray | None = None
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        if self.bias is not None:
+            aggregated += self.bias
+        return aggregated
+
+
+class _Propagated(ProjectedKind):
+    """GCN and SGC."""
+
+    def __init__(self, kind: Propagation, bias: str) -> None:
+        """`bias`: its name."""
+        self._kind, self._bias = kind, bias
+
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        return ProductColumns(conv.width, is_shared=True)
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        return Matrix(tensors["lin.weight"]), None
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        return {self._bias: (conv.width,)} if conv.bias else {}
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        weigh = self._kind.weigh(conv, ends)
+        return PropagatedProducts(weigh, None, is_beside=False, bias=tensors.get(self._bias))
+
+
+# --- attention
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOfProducts(BuiltConvolution):
+    """GAT over the values of a neighbour and its scores behind them, and scores of the node itself."""
+
+    heads: int
+    slope: float
+    has_self_loops: bool
+    edge_columns: Columns
+    edge_vectors: np.ndarray
+    """float32 [columns of the edges that are read, heads]"""
+    averages: bool
+    bias: np.ndarray
+
+    def aggregate(self, products: np.ndarray, step: Step) -> np.ndarray:
+        lists, memory, count, heads = step.lists, step.memory, step.count, self.heads
+        columns, edges = products.shape[1] - heads, int(lists.bounds[count])
+        of_sources = memory.rows(len(products), heads)
+        of_sources[:] = products[:, columns:]
+        scores, own = memory.rows(edges, heads), memory.rows(count if self.has_self_loops else 0, heads)
+        add_scores(
+            of_sources, step.targets[:count], lists.columns(self.edge_columns), self.edge_vectors, lists.sources,
+            lists.bounds, self.slope, scores, own,
+        )  # fmt: skip
+        summed, of_head = memory.rows(count, columns), columns // heads
+        sum_attended(scores, own, products, lists.sources, lists.bounds, of_head, of_head, summed)
+        return summed
+
+    def behind(self, aggregated: np.ndarray, step: Step) -> np.ndarray:
+        return heads_together(aggregated, self.heads, self.averages, self.bias, step)
+
+
+class _Gat(ProjectedKind):
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        return ProductColumns(conv.heads * (columns_of_head(conv) + 1), conv.heads)
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        def scored(end: str) -> np.ndarray:
+            return scored_by_head(tensors[f"lin_{end}.weight"], tensors[f"att_{end}"])
+
+        return Matrix(np.concatenate([tensors["lin_src.weight"], scored("src")])), Matrix(scored("dst"))
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        shapes: dict[str, tuple[int, ...]] = {"bias": (conv.width,)} if conv.bias else {}
+        if conv.edge_columns:
+            of_head = columns_of_head(conv)
+            shapes |= {
+                "lin_edge.weight": (conv.heads * of_head, len(conv.edge_columns)),
+                "att_edge": (1, conv.heads, of_head),
+            }
+        return shapes
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        vectors = scored_by_head(tensors["lin_edge.weight"], tensors["att_edge"]).T if conv.edge_columns else NO_MATRIX
+        return AttentionOfProducts(
+            conv.heads,
+            conv.negative_slope,
+            conv.self_loops,
+            ends.columns_of(conv.edge_columns),
+            np.ascontiguousarray(vectors),
+            conv.averages_heads,
+            tensors.get("bias", np.zeros(conv.width, np.float32)),
+        )
+
+
+class _Gatv2(ProjectedKind):
+    def columns(self, conv: ConvolutionManifest, ends: Ends) -> ProductColumns:
+        wide = conv.heads * columns_of_head(conv)
+        return ProductColumns(wide, 0 if conv.shares_weights else wide, conv.shares_weights)
+
+    def matrices(self, conv: ConvolutionManifest, tensors: Tensors) -> tuple[Matrix, Matrix | None]:
+        neighbour = Matrix(tensors["lin_l.weight"], tensors.get("lin_l.bias"))
+        return neighbour, None if conv.shares_weights else Matrix(tensors["lin_r.weight"], tensors.get("lin_r.bias"))
+
+    def tensors(self, conv: ConvolutionManifest) -> Shapes:
+        of_head = columns_of_head(conv)
+        shapes: dict[str, tuple[int, ...]] = {"att": (1, conv.heads, of_head)}
+        if conv.edge_columns:
+            shapes["lin_edge.weight"] = (conv.heads * of_head, len(conv.edge_columns))
+        return {**shapes, "bias": (conv.width,)} if conv.bias else shapes
+
+    def build(self, conv: ConvolutionManifest, ends: Ends, tensors: Tensors) -> BuiltConvolution:
+        return JointAttention(
+            conv.heads,
+            conv.negative_slope,
+            conv.self_loops,
+            as_they_are,
+            as_they_are,
+            tensors["att"].reshape(-1),
+            ends.columns_of(conv.edge_columns),
+            np.ascontiguousarray(tensors["lin_edge.weight"].T) if conv.edge_columns else NO_MATRIX,
+            conv.averages_heads,
+            tensors.get("bias", np.zeros(conv.width, np.float32)),
+        )
+
+
+PROJECTED: Mapping[Convolution, ProjectedKind] = {
+    Convolution.GRAPH_SAGE: _Aggregated("lin_l", "lin_r"),
+    Convolution.GRAPH_CONV: _Aggregated("lin_rel", "lin_root"),
+    Convolution.GCN: _Propagated(Gcn(), "bias"),
+    Convolution.SGC: _Propagated(Sgc(), "lin.bias"),
+    Convolution.GIN: _Gin(),
+    Convolution.GAT: _Gat(),
+    Convolution.GATV2: _Gatv2(),
+}
+"""Kinds of convolutions over products; others do not commute with them, or have none."""
