@@ -583,8 +583,6 @@ BREAKS_RULE = {
         **TYPED,
         "model": {"relationFanouts": [{"relation": "buys", "fanouts": [5, 11]}]},
     },
-    "table of variants.channels must be Projected or Stored with graph.source.typed: types have columns of their own, "
-    "so that no table holds columns of all of them": {**TYPED, "variants": {"channels": [{"factor": 2}]}},
     "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
     "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
     "updates.log.postgres": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"replicas": 2}},

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from gnnserve_api.spec.graph import GraphSpec
 from gnnserve_api.spec.model import MODEL_IS_PROGRAM, Architecture, Model
-from gnnserve_api.spec.rules import rule_of_each
 from gnnserve_api.spec.source_kinds import ONE_TYPE, SEVERAL_TYPES
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Variants
@@ -14,8 +13,6 @@ from gnnserve_api.spec.variants import Variants
 _OF_TYPES = (Architecture.GRAPHSAGE, Architecture.GAT, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
 _OF_TYPES_ALONE = (Architecture.RGCN,)
-OVER_COLUMNS = (Architecture.GRAPHSAGE, Architecture.RGCN)
-"""Architectures over several types whose first layer may read columns of features in place of products."""
 _WHY_NOT_OTHERS = "the others add up rows of a node and its neighbours, and types have columns of their own"
 
 
@@ -70,16 +67,6 @@ given_variants_read_all_columns = SEVERAL_TYPES.rule(
     f"{MODEL_IS_PROGRAM} || !has(self.variants.given) || self.variants.given.all(one, !has(one.columns))",
     "columns of variants.given must be left out with graph.source.typed: a row is a product, as wide as the hidden "
     "layer, whichever columns it is made of",
-)
-
-
-channels_read_products = rule_of_each(
-    "self.variants.channels",
-    "one",
-    "one.table != 'Features'",
-    "table {one.table} of variants.channels must be Projected or Stored with graph.source.typed: types have columns "
-    "of their own, so that no table holds columns of all of them",
-    unless=f"{SEVERAL_TYPES.others} || {MODEL_IS_PROGRAM} || !has(self.variants.channels)",
 )
 
 

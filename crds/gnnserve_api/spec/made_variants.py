@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.graph import GraphSpec
-from gnnserve_api.spec.heterogeneous_rules import OVER_COLUMNS, reads_products
+from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.program import Program
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, FactorChoice
@@ -79,10 +80,12 @@ def _variants_of_listed(spec: _Spec) -> Variants:
 
 def _variants_of_products(spec: _Spec) -> Variants:
     """Those of networks that read products of each relation: of factors of pruning, which need networks and tables of
-    their own, those of a list that asks for fewer columns; where links are scored, what the last layer gives is always
-    stored, a row for each node."""
+    their own, those of a list that asks for fewer columns, and those that channels are pruned of; where links are
+    scored, what the last layer gives is always stored, a row for each node."""
     listed = () if spec.variants.is_searched else spec.variants.pruning.factors
-    factors = () if max(listed, default=1) == 1 or _whole_rows_of_products(spec) else listed
+    is_made = max(listed, default=1) > 1 and not _whole_rows_of_products(spec)
+    pruned = {one.column_factor for one in spec.variants.channels if one.table is ChannelsTable.FEATURES}
+    factors = tuple(factor for factor in listed if is_made or factor in pruned)
     pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     stored = spec.task.asked().stored_layers(spec.variants.stored, len(spec.model.fanouts))
     return spec.variants.model_copy(update={"pruning": pruning, "stored": stored})
@@ -92,8 +95,6 @@ def _whole_rows_of_products(spec: _Spec) -> str:
     """The default list, which manifests have without saying so, makes none: until fewer columns were made over types
     nothing came of any, and each factor trains another network."""
     pruning = spec.variants.pruning
-    if spec.model.architecture not in OVER_COLUMNS:
-        return f"model.architecture {spec.model.architecture} over graph.source.typed reads products of its first layer"
     if tuple(sorted(pruning.factors)) == DEFAULT_FACTORS and pruning.choice is FactorChoice.ALL:
         return (
             "graph.source.typed makes no variants of the default list of factors; list others, as [1, 4, 16], or set "
@@ -139,10 +140,11 @@ def _space_of_embeddings(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
 
 
 def _space_of_products(spec: _Spec, factors: Sequence[int]) -> SearchSpace:
-    """No fewer columns, since products are as wide whatever they are made of."""
+    """All columns are read as products: no x1, whose rows are wider where features are."""
     layers = len(spec.model.fanouts)
     return SearchSpace(
         spec.variants,
+        factors=tuple(factor for factor in factors if factor > 1),
         has_products=True,
         layers=tuple(range(1, layers + 1)),
         fanouts=smaller_fanouts(spec.model.fanouts),

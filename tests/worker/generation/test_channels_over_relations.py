@@ -24,6 +24,7 @@ from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 
 CHANNELS = [{"factor": 2, "table": "Projected"}, {"factor": 2, "table": "Stored"}]
+OVER_FEATURES = {"factor": 2, "table": "Features"}
 LIVE = {"user": [0, 3, 5, 6], "item": [1, 2, 4, 7], "tag": [0, 1, 6, 7]}
 """Channels of 8 that the last layer reads of each type: as many of the first half, a head's, as of the second."""
 
@@ -78,10 +79,12 @@ def test_channels_that_the_next_layer_reads_are_kept_of_each_type_and_follow_cha
 ) -> None:
     source, data = data_of(tmp_path, shop())
     model = planted(architecture, data)
-    loaded = made(tmp_path, architecture, model, source, {"channels": CHANNELS, "storage": ["float32", "int8"]})
+    channels = [*CHANNELS, OVER_FEATURES]
+    loaded = made(tmp_path, architecture, model, source, {"channels": channels, "storage": ["float32", "int8"]})
     hidden = {name: one.network.hidden for name, one in variants_of(loaded).items()}
     assert hidden == {
-        "projected": 8, "projected-int8": 8, "channels2-projected": 4, "channels2-projected-int8": 4,
+        "x1": 8, "x1-int8": 8, "channels2": 4, "channels2-int8": 4, "projected": 8, "projected-int8": 8,
+        "channels2-projected": 4, "channels2-projected-int8": 4,
         "channels2-stored1": 4, "channels2-stored1-int8": 4,
     }  # fmt: skip
     living, plain, draw = opened(tmp_path), PlainTypedGraph(data, model), np.random.default_rng(5)

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnserve_api.files.profile import Compute
-from gnnserve_api.files.repository import NetworkManifest
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.primitives import prefetch_rows
-from gnnserve_worker.models.architecture import RelationalLayer, layer_of
-from gnnserve_worker.models.network import Activations, Linear, Network, NetworkLayer, no_bias
-from gnnserve_worker.models.registry import build_network
+from gnnserve_worker.models.architecture import RelationalLayer
+from gnnserve_worker.models.network import Activations, Linear, no_bias
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import NOTHING_BEHIND, ROWS_AHEAD, RowsBehind, Table
@@ -129,16 +127,6 @@ def column_widths(layer: RelationalLayer, reads: RelationTable) -> dict[int, int
             name = reads.schema.types[kind].name
             raise ValueError(f"matrices of layer 0 read {widths[kind]} and {width} columns of type {name}")
     return widths
-
-
-def network_over_columns(
-    manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], compute: Compute, reads: RelationTable
-) -> Network[NetworkLayer]:
-    """The network of a variant that reads the first columns of each type. ValueError names a tensor that does not
-    fit."""
-    first = TypeMeans.build(layer_of(0, tensors), reads, relu=manifest.layers > 1, compute=compute)
-    later = build_network(manifest, tensors, first.outputs, projected=True, compute=compute, relations=reads).layers[1:]
-    return Network((first, *later), manifest.classes)
 
 
 @kernel

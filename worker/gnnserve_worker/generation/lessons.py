@@ -75,9 +75,22 @@ class Models(Protocol):
         """A master that differs in its seed alone. Only where weights are trained."""
 
 
+@dataclass(frozen=True, slots=True)
+class WideNetwork:
+    """A network whose hidden channels are pruned."""
+
+    tensors: Tensors
+    columns: np.ndarray | None
+    """Ids of the columns that it reads, in their order; None: all, in the order of the source."""
+    whole: Tensors
+    """Weights of the network of all columns."""
+    decoder: Mapping[str, np.ndarray]
+    """As of `Models`."""
+
+
 class Narrow(Protocol):
-    def __call__(self, wide: Tensors, decoder: Mapping[str, np.ndarray], factor: int, name: str) -> TensorsAndRuns:
-        """Weights of a network of that name with fewer hidden channels, made of `wide`. `decoder`: as of `Models`."""
+    def __call__(self, wide: WideNetwork, factor: int, name: str) -> TensorsAndRuns:
+        """Weights of a network of that name with fewer hidden channels."""
 
 
 class Prune(Protocol):
@@ -117,7 +130,7 @@ class OneNetwork:
     def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
         if self._narrow is None:
             raise ValueError(f"{name}: there are no hidden channels to go without")
-        tensors, runs = self._narrow(wide, self.decoder, factor, name)
+        tensors, runs = self._narrow(WideNetwork(wide, columns, self._master, self.decoder), factor, name)
         self.runs = (*self.runs, *runs)
         return tensors
 
@@ -424,7 +437,8 @@ def lessons_of(spec: GNNServiceSpec) -> tuple[Lesson, ...]:
 def ranks_columns(spec: GNNServiceSpec) -> bool:
     """Whether networks read rows of features, of which some may have the first columns alone."""
     if reads_products(spec):
-        return bool(made_variants(spec).pruning.factors)
+        searched = search_space(spec, spec.variants.pruning.factors).factors if spec.variants.is_searched else ()
+        return bool(searched or made_variants(spec).pruning.factors)
     return not spec.model.is_program and not spec.model.learns_embeddings and not spec.variants.are_all_given
 
 

@@ -20,9 +20,11 @@ from gnnserve_api.files.graph_schema import GraphSchema
 from gnnserve_api.spec.made_variants import made_variants
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.pruning import RankingMethod
+from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import variant_name
+from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_api.wording import in_words
+from gnnserve_worker.generation.families.registry import with_factors
 from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.moments import MAX_COLUMNS
 from gnnserve_worker.generation.ranking import Ranking, rank_at_random, rank_by_lasso
@@ -66,14 +68,9 @@ def rank_by_type(
 
 def choose_by_width(spec: GNNServiceSpec, ranking: Ranking, data: GraphData, products: int) -> ChosenFactors:
     """Leave out factors whose rows are no narrower than those of products, as wide as given: these are read by all that
-    a batch samples, and multiplied by nothing. Rows count as often as lists have their type."""
-    entries = np.zeros(len(data.types), np.int64)
-    for one in data.relations:
-        entries[data.schema.place_of(one.source)] += one.lists.edges
-    weights = entries / max(1, entries.sum())
+    a batch samples, and multiplied by nothing."""
     widths = {
-        factor: float(weights @ np.array([len(columns) for columns in ranking.first_by_type(factor)]))
-        for factor in made_variants(spec).optional_factors
+        factor: mean_width(data.schema, ranking.widths, factor) for factor in made_variants(spec).optional_factors
     }
     left_out = tuple(factor for factor, width in widths.items() if width >= products)
     of_products = f"rows of projected have {products:,} columns"
@@ -85,6 +82,34 @@ def choose_by_width(spec: GNNServiceSpec, ranking: Ranking, data: GraphData, pro
     )
     verb = "were" if len(left_out) > 1 else "was"
     return ChosenFactors(left_out, f"{names} {verb} not trained: {of_products}, and theirs {found} on average", 0.0)
+
+
+def mean_width(graph: GraphSchema, widths: Sequence[int], factor: int) -> float:
+    """Columns of a row that networks of the factor read, of so many of each type: rows count as often as lists have
+    their type."""
+    edges = np.zeros(len(graph.types), np.int64)
+    for one in graph.relations:
+        edges[graph.place_of(one.source)] += one.edges
+    return float(edges @ np.array([max(1, columns_of(width, factor)) for width in widths])) / max(1, int(edges.sum()))
+
+
+def widths_of(graph: GraphSchema, model: Model) -> list[int]:
+    """Columns of each type, before embeddings are learnt of those without features."""
+    return [model.hidden if kind.features is None else kind.features for kind in graph.types]
+
+
+def with_narrow_factors(spec: GNNServiceSpec, graph: GraphSchema, products: int) -> GNNServiceSpec:
+    """The spec with the factors that a search looks at: those that leave a column, and whose rows are narrower than
+    those of products, as wide as given."""
+    widths = widths_of(graph, spec.model)
+    return with_factors(
+        spec,
+        tuple(
+            factor
+            for factor in SEARCHED_FACTORS
+            if factor > 1 and columns_of(max(widths), factor) and mean_width(graph, widths, factor) < products
+        ),
+    )
 
 
 def _weight_of(first: RelationalLayer, kind: int, width: int, graph: GraphSchema) -> np.ndarray:

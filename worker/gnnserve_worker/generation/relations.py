@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnnserve_api.families import PRUNED, VariantPoint
 from gnnserve_api.files.factors import ChosenFactors
 from gnnserve_api.files.given_weights import ComparedScores
 from gnnserve_api.files.repository import NOT_RANKED, NetworkManifest, RankingManifest
+from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.made_variants import made_variants, search_space
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -36,11 +38,12 @@ from gnnserve_worker.generation.families.relations import (
     RelationalNetworks,
     as_arrays,
     fanouts_by_relation,
+    fewer_channels,
     layers_tensors,
     plan_variants,
     states_of,
 )
-from gnnserve_worker.generation.families.type_columns import ColumnNetworks
+from gnnserve_worker.generation.families.type_columns import ColumnNetwork, ColumnNetworks
 from gnnserve_worker.generation.families.write import write_relation_row_source
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given_over_relations
 from gnnserve_worker.generation.learning import digest_of
@@ -52,6 +55,7 @@ from gnnserve_worker.generation.lessons import (
     Teacher,
     TensorsAndRuns,
     WeightSources,
+    WideNetwork,
     ranks_columns,
     steps_behind_choice,
     take_lessons,
@@ -65,6 +69,7 @@ from gnnserve_worker.generation.relation_columns import (
     refit_columns,
     schema_of_columns,
     with_columns,
+    with_narrow_factors,
 )
 from gnnserve_worker.generation.steps import (
     Networks,
@@ -108,6 +113,8 @@ def prepare(wanted: RequestedRevision) -> RelationsPreparation:
     architecture = relational_spec_of(spec.model.architecture)
     report_assumptions(spec, architecture, progress)
     network = spec.network(len(data.classes))
+    if spec.variants.is_searched:
+        spec = with_narrow_factors(spec, schema, network.projected_columns)
     shape = RelationalShape(
         schema, spec.model.hidden, network.classes, network.layers, spec.model.bases, network.attention
     )
@@ -271,8 +278,7 @@ class RelationsPreparation:
         """As `lessons.Prune`, as matrices of layers: fitted where weights are given, else trained. Embeddings of nodes
         are columns of those of the whole network."""
         model, progress, states = self.wanted.spec.model, self.wanted.progress, states_of(self.subject, whole)
-        subject, ends = with_features(self.subject, states), np.cumsum([0, *(state.shape[1] for state in states)])
-        kept = [columns[(columns >= begin) & (columns < end)] - begin for begin, end in pairwise(ends)]
+        subject, kept = with_features(self.subject, states), self._kept(columns, states)
         if self.given is not None or learning is None:
             layers = refit_columns(model, self._layers(whole), kept, subject, states, name, progress)
             return layers_tensors(layers), ()
@@ -290,13 +296,24 @@ class RelationsPreparation:
         made_for = {"columns": digest_of({"columns": columns}), "beside": digest_of(whole)}
         return learning.resumption.network(name, made_for, train)
 
-    def _narrowed(
-        self, learning: LearningContext | None, wide: Tensors, decoder: Mapping[str, np.ndarray], factor: int, name: str
-    ) -> TensorsAndRuns:
+    def _kept(self, columns: np.ndarray, states: States) -> list[np.ndarray]:
+        """Ids within each type of columns (ids over all types), in their order. `states`: as of `states_of`."""
+        ends = np.cumsum([0, *(state.shape[1] for state in states)])
+        return [columns[(columns >= begin) & (columns < end)] - begin for begin, end in pairwise(ends)]
+
+    def _narrowed(self, learning: LearningContext | None, wide: WideNetwork, factor: int, name: str) -> TensorsAndRuns:
         """As `lessons.Narrow`, as matrices of layers: fitted, and trained further unless weights are given. Embeddings
-        of nodes stay those of the wide network."""
-        model, progress, states = self.wanted.spec.model, self.wanted.progress, states_of(self.subject, wide)
-        layers, subject = self._layers(wide), with_features(self.subject, states)
+        of nodes stay those of the network of all columns."""
+        model, progress, states = self.wanted.spec.model, self.wanted.progress, states_of(self.subject, wide.whole)
+        subject, shape = with_features(self.subject, states), self.shape
+        if wide.columns is None:
+            layers = self._layers(wide.tensors)
+        else:
+            kept = self._kept(wide.columns, states)
+            subject, shape = with_columns(subject, kept), replace(shape, graph=schema_of_columns(shape.graph, kept))
+            states = states_of(subject, {})
+            network = self.wanted.spec.network(len(subject.data.classes))
+            layers = list(RelationalNetwork.read(network, shape.graph, wide.tensors, name).layers)
 
         def narrow() -> list[RelationalLayer]:
             return narrow_relations_aloud(model, layers, factor, subject, states, name, progress)
@@ -310,11 +327,12 @@ class RelationsPreparation:
 
         def train() -> TensorsAndRuns:
             trainee = trainee_over_relations(
-                architecture, self.shape, narrowed, subject, name, progress, learning.device, narrow()
+                architecture, shape, narrowed, subject, name, progress, learning.device, narrow()
             )
-            return train_beside(name, trainee, subject, model.training, progress, decoder)
+            return train_beside(name, trainee, subject, model.training, progress, wide.decoder)
 
-        made_for = {"columns": "all", "channels": f"1/{factor}", "pruned": digest_of(wide)}
+        columns = "all" if wide.columns is None else digest_of({"columns": wide.columns})
+        made_for = {"columns": columns, "channels": f"1/{factor}", "pruned": digest_of(wide.tensors)}
         return learning.resumption.network(name, made_for, train)
 
 
@@ -339,7 +357,7 @@ class RelationNetworks:
 
     @property
     def space(self) -> SearchSpace:
-        return search_space(self.wanted.spec)
+        return search_space(self.wanted.spec, self.wanted.spec.variants.pruning.factors)
 
     def plan(self, variants: Variants | None = None) -> list[FamilyPlan]:
         """`variants`: others than those of the spec, as of a round of a search."""
@@ -349,7 +367,6 @@ class RelationNetworks:
         model = None if spec.variants.are_all_given else RelationalNetwork(network, self.layers)
         left = self.learnt.spec.variants.pruning.factors
         factors = [one for one in made_variants(self.wanted.spec).pruning.factors if one in left]
-        columns = self._columns(network, factors if variants is None else ())
         narrow = {
             one.network_name: RelationalNetwork.read(
                 spec.model.with_fewer_channels(one.factor).network(network.classes), data.schema,
@@ -357,6 +374,7 @@ class RelationNetworks:
             )
             for one in spec.variants.channels
         }  # fmt: skip
+        columns = self._columns(spec, network, narrow, factors if variants is None else variants.pruning.factors)
 
         def plan(over: TrainingSet) -> FamilyPlan:
             given = self.given if spec.variants.given else ()
@@ -374,17 +392,36 @@ class RelationNetworks:
         )  # fmt: skip
         return plan_beside(made_from, replace(plan(data), over=plan_over))
 
-    def _columns(self, network: NetworkManifest, factors: Sequence[int]) -> ColumnNetworks | None:
-        """Networks over columns of each type, of these factors; None: there are none."""
+    def _columns(
+        self, spec: GNNServiceSpec, network: NetworkManifest, narrow: Mapping[str, RelationalNetwork],
+        factors: Sequence[int],
+    ) -> ColumnNetworks | None:  # fmt: skip
+        """Networks over columns of each type, of these factors, and with fewer channels of them (`narrow`, by name);
+        None: there are none."""
         if not factors:
             return None
-        learnt, graph = self.learnt, self.data.schema
-        ranked = {factor: learnt.ranking.first_by_type(factor) for factor in sorted(factors)}
-        tensors = {factor: learnt.networks[variant_name(factor)] for factor in ranked if factor > 1}
-        if 1 in ranked:
-            tensors[1] = layers_tensors([first_columns(self.layers[0], ranked[1], graph), *self.layers[1:]])
-        widths = {factor: max(map(len, kept)) for factor, kept in ranked.items()}
-        return ColumnNetworks(network, ranked[min(ranked)], tensors, widths)
+        ranked = {factor: self.learnt.ranking.first_by_type(factor) for factor in sorted(factors)}
+
+        def over(one: RelationalNetwork, point: VariantPoint, name: str, factor: int) -> ColumnNetwork:
+            """A network, of all columns in the order of the source, or of those of the factor in rank order."""
+            kept, (first, *later) = ranked[factor], one.layers
+            first = first_columns(first, kept, self.data.schema) if factor == 1 else first
+            tensors = layers_tensors([first, *later])
+            return ColumnNetwork(name, point, one.manifest, factor, max(map(len, kept)), tensors)
+
+        whole = RelationalNetwork(network, self.layers)
+        learnt = {
+            factor: RelationalNetwork.read(network, self.data.schema, self.learnt.networks[variant_name(factor)], "")
+            for factor in ranked
+            if factor > 1
+        }
+        found = [over(learnt.get(factor, whole), PRUNED, variant_name(factor), factor) for factor in ranked]
+        found += [
+            over(narrow[one.network_name], fewer_channels(PRUNED), one.name, one.column_factor)
+            for one in spec.variants.canonical().channels
+            if one.table is ChannelsTable.FEATURES
+        ]
+        return ColumnNetworks(ranked[min(ranked)], found)
 
     def after(self, lessons: Sequence[Lesson]) -> RelationNetworks:
         """With networks of further lessons."""

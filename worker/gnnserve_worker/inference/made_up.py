@@ -215,7 +215,7 @@ def made_up_types(nodes: int, degree: int, columns: int, classes: int) -> GraphD
 def publish_made_up_types(
     repository: Repository, data: GraphData, network: NetworkManifest, variants: Sequence[MadeUpVariant]
 ) -> RevisionManifest:
-    """`variants`: of kinds `projected` and `features`; of a network that attends of the first alone, in float32."""
+    """`variants`: of kinds `projected` and `features`; of a network that attends in float32."""
     schema, architecture = data.schema, relational_spec_of(network.architecture)
     shape = RelationalShape(schema, network.hidden, network.classes, network.layers, attention=network.attention)
     draw = np.random.default_rng(1)

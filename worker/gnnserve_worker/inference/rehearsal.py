@@ -254,12 +254,11 @@ def _publish_over_types(
     repository = Repository(root, "rehearsal", _name_over_types(architecture))
     network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=_FANOUTS[0]).network(_CLASSES)
     network = _with_several_heads(network)
-    # Attention is computed in float32, whatever the storage, and of products.
+    # Attention is computed in float32, whatever the storage.
     able = [
         variant
         for variant in variants
-        if (variant.kind == "projected" and variant.compute == "float32")
-        or (variant.kind != "stored" and network.attention is None)
+        if variant.kind != "stored" and (variant.compute == "float32" or network.attention is None)
     ]
     return repository, publish_made_up_types(repository, data, network, able).revision
 

@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import FOLDED, point_of
 from gnnserve_api.files.repository import NetworkKind, RevisionManifest, VariantManifest
+from gnnserve_worker.columns.network import network_over_columns
 from gnnserve_worker.columns.rows import column_row_maker
-from gnnserve_worker.columns.type_means import network_over_columns
 from gnnserve_worker.models.architecture import default_key
 from gnnserve_worker.models.folded_rows import FoldedRowMaker
 from gnnserve_worker.models.folding import Folding, build_folding

@@ -17,6 +17,7 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.files.embeddings import Neighbours
 from gnnserve_api.files.repository import RevisionManifest, VariantManifest
+from gnnserve_worker.columns.type_attention import TypeAttention
 from gnnserve_worker.columns.type_means import TypeMeans
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.inference.batch import infer_batch
@@ -114,6 +115,7 @@ _WAYS: Mapping[type, _Way] = {
     RelationMeans: _ByBlock(),
     RelationAttention: _ByBlock(),
     TypeMeans: _ByBlock(),
+    TypeAttention: _ByBlock(),
     ProgramNetwork: _ByBlock(),
 }
 """By the kind of a network's first layer, or of the network where it has none."""

@@ -146,11 +146,11 @@ def _plans_of_model(
         planning = replace(of_model, network=networks.narrow[one.network_name])
         match one.table:
             case ChannelsTable.PROJECTED:
-                plans.append(planning.projected(_narrow(PROJECTED)))
+                plans.append(planning.projected(fewer_channels(PROJECTED)))
             case ChannelsTable.STORED:
-                plans.append(planning.stored({1: _narrow(_FOLLOWING)}))
+                plans.append(planning.stored({1: fewer_channels(_FOLLOWING)}))
             case ChannelsTable.FEATURES:
-                raise ValueError(f"{one.name} reads columns of features, which no table over several types has")
+                pass  # planned beside those of all channels, whose tables they read
             case _:
                 assert_never(one.table)
     return plans
@@ -161,7 +161,8 @@ def _point_of(layer: int, last: int, spec: GNNServiceSpec) -> VariantPoint:
     return _FOLLOWING if layer == 1 < last or spec.variants.stored_follow_changes else _STORED_GRAPH
 
 
-def _narrow(point: VariantPoint) -> VariantPoint:
+def fewer_channels(point: VariantPoint) -> VariantPoint:
+    """The point of a network with fewer channels."""
     return replace(point, channels=ChannelAxis.FEWER)
 
 

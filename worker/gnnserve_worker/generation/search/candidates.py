@@ -11,18 +11,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.families import PRUNED
 from gnnserve_api.files.repository import NetworkManifest, VariantManifest
 from gnnserve_api.files.training import TrainingRun
+from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork
+from gnnserve_api.variants import Storage, columns_of, variant_name
+from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork, plan_variant, storages_of
+from gnnserve_worker.generation.families.layered import features_table
 from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.lessons import LearntNetworks, Teacher, WeightSources, networks_of, take_lessons
 from gnnserve_worker.generation.ranking import Ranking
+from gnnserve_worker.generation.relation_columns import mean_width, widths_of
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.blas import preferred_compute
 from gnnserve_worker.models.registry import Tensors, layer_sizes, spec_of
 from gnnserve_worker.repository.revision_files import stored_bytes
 
@@ -67,6 +72,8 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
     """The variants that a round may make. A round that makes nothing of the first network reads the counts of the graph
     and the model alone: whatever that network is, perceptrons beside it are alike."""
     spec = shapes.spec.model_copy(update={"variants": searched.variants})
+    if reads_products(spec) and searched.variants.pruning.factors:
+        return _over_types(shapes, spec)
     network, nodes = shapes.network, shapes.graph.nodes
     columns = spec.model.row_columns(shapes.source_columns)
     one_rows = _ShapedOneRows(spec.model, shapes.source_columns, shapes.classes, nodes)
@@ -87,6 +94,22 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
         size = matrices * stored_bytes(nodes, manifest.columns, table.storage)
         trains = max((one.name for one in networks if _is_of(manifest.name, one.name)), key=len, default="")
         found.append(Candidate(manifest, table.storage, table.kind == "projected", size, trains))
+    return found
+
+
+def _over_types(shapes: Shapes, spec: GNNServiceSpec) -> list[Candidate]:
+    """Networks over fewer columns of several types: rows are counted as wide as they are on average."""
+    schema, network, found = shapes.graph.schema, shapes.network, list[Candidate]()
+    widths = widths_of(schema, spec.model)
+    for factor in spec.variants.pruning.factors:
+        columns = max(1, round(mean_width(schema, widths, factor)))
+        for storage in storages_of(spec):
+            name, compute = variant_name(factor, storage), preferred_compute(storage)
+            planned = plan_variant(
+                PRUNED, name, features_table(storage), columns, network, storage, {}, factor, compute=compute
+            )
+            size = stored_bytes(shapes.graph.nodes, max(1, columns_of(max(widths), factor)), storage)
+            found.append(Candidate(planned.manifest, storage, False, size, variant_name(factor)))
     return found
 
 

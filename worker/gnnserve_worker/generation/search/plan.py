@@ -15,6 +15,7 @@ import msgspec
 from gnnserve_api.families import Family, cascade_of
 from gnnserve_api.files.profile import LatencyCurve
 from gnnserve_api.spec.cascade import Cascade
+from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.made_variants import search_space
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -25,6 +26,7 @@ from gnnserve_worker.generation.estimates import GraphSizes
 from gnnserve_worker.generation.families.registry import with_factors, with_searched_factors
 from gnnserve_worker.generation.lessons import ONE_NETWORK, Lesson, is_learnt, lessons_of, searched_of, steps_of
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
+from gnnserve_worker.generation.relation_columns import with_narrow_factors
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
 from gnnserve_worker.generation.search.factors import slow_factors
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Work, work_of
@@ -97,7 +99,10 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> SearchPlan:
     check_cascades(spec)
     sizes = GraphSizes.of(data, problem.items)
     if spec.variants.is_searched:
-        spec = with_searched_factors(spec, spec.model.row_columns(sizes.columns))
+        if reads_products(spec):
+            spec = with_narrow_factors(spec, data.schema, spec.network(len(data.classes)).projected_columns)
+        else:
+            spec = with_searched_factors(spec, spec.model.row_columns(sizes.columns))
     of_model = "what a program takes is not known before it is run" if spec.model.is_program else ""
     why_not = of_model or spec.graph.source.kind.why_not_modelled or task.why_not_modelled
     return _guessed(spec, sizes, why_not) if why_not else _modelled(spec, data)
