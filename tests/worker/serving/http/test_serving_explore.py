@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import pytest
+from tests.support.generation.recommended_links import of_users, one_type, published
 from tests.support.pages.browser import Browser, browser
 from tests.support.pages.contrasts import CONTRASTS
 from tests.support.serving.real_worker import NODES, RealWorker, load, publish
@@ -268,6 +269,44 @@ def test_a_node_of_several_types_is_shown_by_relation_and_leads_to_those_of_othe
         )
         tab.evaluate("document.querySelector('#neighbours button').click()")
         tab.wait_for("document.querySelector('#said').textContent.startsWith('Node user/')")
+        assert tab.complaints() == []
+
+
+@pytest.mark.parametrize(("types", "pair"), [(False, (17, 3)), (True, ("user/3", "item/5"))])
+def test_a_pair_is_shown_with_the_neighbours_of_both_and_found_from_recommendations(
+    tab: Browser, tmp_path: Path, types: bool, pair: tuple[Any, Any]
+) -> None:
+    made = published(tmp_path, of_users(tmp_path) if types else one_type(tmp_path, "Dot"))
+    with started(Credentials(), of=RealWorker(made.repository)) as served:  # type: ignore[arg-type]
+        address = f"http://127.0.0.1:{served.port}/"
+        tab.open(f"{address}explore")
+        tab.wait_for("document.querySelector('#said').textContent.startsWith('Node ')")
+        first, second = pair
+        tab.evaluate(
+            f"document.querySelector('#node').value = '{first}'; document.querySelector('#other').value = '{second}'"
+        )
+        tab.evaluate("document.querySelector('#search button').click()")
+        tab.wait_for("document.querySelector('#said').textContent.startsWith('Pair ')")
+        tab.wait_for("document.querySelectorAll('#answers tr').length > 0")
+        assert tab.text("#said").startswith(f"Pair {first} and {second}, by revision ")
+        asked = {"pair": pair, "count": 50}
+        told = httpx.post(f"{address}v1/explain", json=asked).json()
+        assert f"score {told['score']:.3f}" in tab.text("#explained")
+        assert {one["of"] for one in told["neighbours"]} == {*pair}
+        readers = "[...document.querySelectorAll('#neighbours tr')].map((one) => one.children[1].textContent)"
+        assert tab.evaluate(readers) == [str(one["of"]) for one in told["neighbours"]]
+        assert tab.evaluate("document.querySelectorAll('#picture circle.centre').length") == 2
+        assert tab.evaluate("document.querySelector('#s-recommended').hidden")
+        asked = {"pairs": [pair], "variant": told["variant"]}
+        score = httpx.post(f"{address}v1/predict", json=asked).json()["scores"][0]
+        assert f"{told['variant']}\t{score:.3f}" in tab.text("#answers")
+        # A recommendation leads to its pair.
+        tab.open(f"{address}explore#node={first}")
+        tab.wait_for("document.querySelectorAll('#recommended tr').length > 0")
+        best = tab.text("#recommended button")
+        tab.evaluate("document.querySelector('#recommended td button').click()")
+        tab.wait_for("document.querySelector('#said').textContent.startsWith('Pair ')")
+        assert tab.text("#said").startswith(f"Pair {first} and {best}, ")
         assert tab.complaints() == []
 
 
