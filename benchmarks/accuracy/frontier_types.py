@@ -27,6 +27,7 @@ VARIANTS = {
     "channels": [
         *({"factor": factor, "table": "Projected"} for factor in (2, 4, 8)),
         *({"factor": factor, "table": "Stored"} for factor in (4, 8)),
+        *({"factor": 2, "columnFactor": factor} for factor in (4, 16)),
     ],
     "metric": "MacroF1",
 }

@@ -28,7 +28,7 @@ from gnnserve_worker.tables.vectors import dot_row, sum_weighted_columns
 
 @dataclass(frozen=True, slots=True)
 class TypeHeads:
-    """What heads make of the rows of a type."""
+    """Widths, scoring vectors and product of the rows of a type, for all heads."""
 
     widths: np.ndarray
     """Columns that are read by each relation that the type has, in their order, 0 where nothing is read, and of the row
