@@ -33,6 +33,13 @@ class ApplyRate(msgspec.Struct, frozen=True):
     """How many stored layers follow, where any does."""
     stale: bool = False
     """Whether rows of layers behind the first are marked as stale; else all are kept exact."""
+    right_s: float | None = None
+    """Seconds in which all rows are made right afterwards, turn by turn as the background does; None: they are."""
+
+    @property
+    def right_changes_per_s(self) -> int:
+        """Changes per second, if all rows are made right behind those that were measured."""
+        return round(self.changes / (self.changes / self.changes_per_s + (self.right_s or 0.0)))
 
 
 class Gathering(msgspec.Struct, frozen=True):

@@ -67,8 +67,8 @@ class Scene:
         seeds = np.arange(len(self.plain.lists))
         return {name: infer_batch(built, name, seeds, 0).scores for name in built.variants}
 
-    def assert_exact(self) -> None:
+    def assert_exact(self, within: float = CLOSE) -> None:
         expected = self.rebuilt()
         for name in expected.keys() & self.loaded.variants.keys():
-            close = 3e-2 if name.endswith("-int8") else CLOSE
+            close = 3e-2 if name.endswith("-int8") else within
             np.testing.assert_allclose(self.answers(name), expected[name], atol=close, rtol=close, err_msg=name)

@@ -53,8 +53,8 @@ OF_PROGRAM = ProgramStats(
 """What a worker whose model is a program tells of it."""
 
 
-STALE = Refreshing(cast("LivingGraph", SimpleNamespace(is_gone=np.zeros(3, np.bool_), taken=3)), [()], [1])
-"""Stored layers that may be stale: the second alone."""
+STALE = Refreshing(cast("LivingGraph", SimpleNamespace(is_gone=np.zeros(3, np.bool_), taken=3)), [(), ()], [1, 1])
+"""Two stored layers, of which the second may be stale."""
 
 
 def watched() -> AccuracyWatch:

@@ -119,13 +119,16 @@ def test_rows_that_are_stale_when_the_budget_goes_are_made_before_they_are_read(
 def test_marks_are_kept_by_what_is_refreshed_before_changes_are_published(tmp_path: Path) -> None:
     scene = Scene(tmp_path, ALL)
     refreshing, nodes = scene.living.refreshing, np.arange(5)
-    (layer,) = refreshing.layers
-    with refreshing.marking([Moved(nodes, np.full(5, 0.5, np.float32))]):
+    first, (layer,) = refreshing.first, refreshing.layers
+    assert first is not None
+    with refreshing.marking([Moved(nodes, np.ones(5, np.float32)), Moved(nodes, np.full(5, 0.5, np.float32))]):
+        assert refreshing.make_read(nodes).made == 5
         assert refreshing.refresh_read(layer, nodes).made == 5
         assert refreshing.refresh_worst() == 0
-        assert layer.rows.count == 5
+        assert first.rows.count == layer.rows.count == 5
+    assert refreshing.make_read(nodes).made == 5
     assert refreshing.refresh_read(layer, nodes).made == 5
-    assert layer.rows.count == 0
+    assert not refreshing.is_any_stale
 
 
 def within(scene: Scene, most_permille: float) -> Inference:

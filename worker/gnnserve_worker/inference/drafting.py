@@ -10,7 +10,7 @@ has in their place is the type's default, as for nodes that a request brings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -30,6 +30,9 @@ from gnnserve_worker.staleness.movement import Moved, Movement
 from gnnserve_worker.tables.table import Table
 
 _NO_NODES = np.zeros(0, np.int64)
+_LONG = 128
+"""Entries of a list from which on the sum of a node's neighbours is kept while rows wait: who reads its row is not to
+read the whole list. Shorter ones are read in a few microseconds."""
 _PARTS = 16
 """Parts whose rows are made at a time on all threads, before they are written."""
 
@@ -104,7 +107,7 @@ class Drafting:
             raise ValueError("the revision was not opened for changes")
         draft = changes.draft
         self.graph = draft.graph
-        self._roots = draft.neighbour_roots
+        self._draft, self._roots = draft, draft.neighbour_roots
         self.makers = changes.makers
         """Makers of rows from features."""
         self._tables = draft.tables
@@ -112,17 +115,30 @@ class Drafting:
         self._defaults = [one.default for one in loaded.new_nodes.types]
         """What nodes of each type have in place of features, where they have none."""
         self.features_of = changes.features_of
-        drafted = [[draft.maker(maker) for maker in layer.makers] for layer in changes.layers]
-        self.sums, self.later_sums = (self._sums_of(layers) for layers in (drafted[:1], drafted[1:]))
+        self._makers = [[draft.maker(maker) for maker in layer.makers] for layer in changes.layers]
+        self.sums: dict[int, LivingSums]
+        self.later_sums: dict[int, LivingSums]
         """Sums that are kept by increments, of each table that layers are made of, by the identity of the draft's: for
-        the first layer, and for those behind it."""
-        self.layers = [[self._drafted(maker, draft) for maker in layer] for layer in drafted]
+        the first layer, and for those behind it, of which none are kept while rows wait."""
+        self.layers: list[list[DraftedLayer]]
         """Tables that store a layer, the first layer's first."""
+        self.long: np.ndarray | None
+        """Nodes whose sums are kept while rows wait until they are read, bool [room for nodes]: those with long lists,
+        whose rows are made with each change all the same. None: no rows wait, and sums of all nodes are kept."""
+        self.begin_sums(rows_wait=False)
         self._hops = [layer.hops for layer in changes.layers]
         self.memory = changes.memory
         self._movement = Movement(
             self.graph.lists, self.graph.readers or self.graph.lists, self.graph.places, self._roots, give_way
         )
+
+    def begin_sums(self, *, rows_wait: bool) -> None:
+        """Begin all sums anew. To be called where all rows are right. `rows_wait`: rows of stored layers are not made
+        with each change from then on, but when they are read."""
+        self.long = np.zeros(len(self.graph.is_gone), np.bool_) if rows_wait else None
+        self.sums = self._sums_of(self._makers[:1])
+        self.later_sums = {} if rows_wait else self._sums_of(self._makers[1:])
+        self.layers = [[self._drafted(maker, self._draft) for maker in layer] for layer in self._makers]
 
     def _sums_of(self, layers: Sequence[Sequence[MakesLayer]]) -> dict[int, LivingSums]:
         found = {id(maker.source): maker for layer in layers for maker in layer}
@@ -149,13 +165,14 @@ class Drafting:
         if len(renewed):
             self._make_rows(self._inputs(batch, found, renewed), found, renewed, group)
         self._give_way()
-        for sums in self.sums.values():
+        for sums in self._sums_to_begin():
             sums.begin(self._near(found))
         effect = self.graph.apply(found)
         self._give_way()
+        added, removed = (self._summed(entries) for entries in (effect.added, effect.removed))
         for sums in self.sums.values():
-            sums.change(effect.added, adds=True)
-            sums.change(effect.removed, adds=False)
+            sums.change(added, adds=True)
+            sums.change(removed, adds=False)
         lists = effect.lists
         if self._roots is not None:
             self._roots[found.new] = 1.0
@@ -169,6 +186,25 @@ class Drafting:
             group.added.append(effect.added)
             group.removed.append(effect.removed)
         return [BatchEffect(unchanged) for unchanged in effect.unchanged.tolist()]
+
+    def _sums_to_begin(self) -> Iterable[LivingSums]:
+        """Sums that are made of what was aggregated ahead of time; where rows wait, of lists, when they are read."""
+        return self.sums.values() if self.long is None else ()
+
+    def _summed(self, entries: np.ndarray) -> np.ndarray:
+        """Those of these entries, (list, sender), int64 [entries, 2], whose list's sum is kept."""
+        return entries if self.long is None or not self.sums else entries[self.long[entries[:, 0]]]
+
+    def waiting(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the nodes that a group has reached (int64) have rows of the first layer that are made of sums all
+        the same, and which have rows that wait: int64."""
+        for _ in range(self._hops_behind(0)):
+            nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
+        if self.long is None or not self.sums:
+            return _NO_NODES, nodes
+        self.long[nodes[self.graph.lists.lengths(nodes) >= _LONG]] = True
+        is_long = self.long[nodes]
+        return nodes[is_long], nodes[~is_long]
 
     def make_stored(
         self, nodes: np.ndarray, group: ChangeGroup, *, layers: int, in_parallel: bool
@@ -185,14 +221,16 @@ class Drafting:
             for one in layer:
                 yield from self._make_layer(one, nodes, group, in_parallel=in_parallel)
 
-    def moved(self, nodes: np.ndarray, group: ChangeGroup) -> list[Moved]:
-        """Rows of each layer behind the first that the group leaves stale, in place of `make_stored`. `nodes`: as of
-        that."""
+    def moved(self, nodes: np.ndarray, waiting: np.ndarray, group: ChangeGroup) -> list[Moved]:
+        """Rows of each layer that the group leaves stale, in place of `make_stored`. `nodes`: as of that; `waiting`:
+        nodes whose rows of the first layer wait, int64."""
         if not group.batches or len(self.layers) < 2:
             return []
         entries = np.concatenate((*group.added, *group.removed))
         renewed = distinct(part for _, found in group.batches for part in (found.new, found.overridden))
-        below, found = self._movement.of_first_layer(entries, renewed, nodes), []
+        below = self._movement.of_first_layer(entries, renewed, nodes)
+        self.memory.note_stored(0, waiting)
+        found = [Moved(waiting, np.ones(len(waiting), np.float32))]
         for number in range(len(self.layers)):
             for _ in range(self._hops_behind(number)):
                 below = self._movement.of_next_layer(below, entries)
@@ -206,9 +244,8 @@ class Drafting:
         0; of the first one from the nodes that a group has reached, which is a hop already."""
         return self._hops[number] - (number == 0)
 
-    def forget_later_sums(self) -> None:
-        """Make sums of layers behind the first anew from lists when they are read next: their layers were not made with
-        each group."""
+    def _forget_later_sums(self) -> None:
+        """Make sums of layers behind the first anew from lists when they are read next."""
         for sums in self.later_sums.values():
             sums.forget(self.graph.taken)
 
@@ -252,14 +289,15 @@ class Drafting:
                 for maker in (one.maker, *([] if one.into is None else [one.into])):
                     write_layer(maker, nodes, None)
                 yield one.maker.table, nodes
-        self.forget_later_sums()
+        self._forget_later_sums()
 
     def _make_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray, group: ChangeGroup) -> None:
         """Rows that are made of features, and what they change of their readers' sums."""
         reading = self.graph.entries_reading(found.overridden if self.sums else _NO_NODES)
         before = {}
-        for key, sums in self.sums.items():
+        for sums in self._sums_to_begin():
             sums.begin(np.concatenate((renewed, reading[:, 0])))
+        for key, sums in self.sums.items():
             before[key] = sums.rows_of(found.overridden)
         for maker in self.makers:
             self._give_way()
@@ -269,6 +307,9 @@ class Drafting:
                 replace(made, table=table).put()
         # Entries are in the order of the overridden nodes.
         places = np.repeat(np.arange(len(found.overridden)), self.graph.readers_counts(found.overridden))
+        if self.long is not None and self.sums:
+            is_summed = self.long[reading[:, 0]]
+            reading, places = reading[is_summed], places[is_summed]
         self._give_way()
         for key, sums in self.sums.items():
             sums.move(reading, places, before[key])

@@ -122,14 +122,14 @@ class LivingRevision:
         self.drafting = Drafting(loaded, self._give_way)
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
-        behind = zip(loaded.changes.layers[1:], self.drafting.layers[1:], strict=True)
+        of_layers = zip(loaded.changes.layers, self.drafting.layers, strict=True)
         self.refreshing = Refreshing(
             self.graph,
-            [[*map(_makers_of, layer.makers, drafted)] for layer, drafted in behind],
-            [layer.hops for layer in loaded.changes.layers[1:]],
+            [[*map(_makers_of, layer.makers, drafted)] for layer, drafted in of_layers],
+            [layer.hops for layer in loaded.changes.layers],
             partial(_note_rows, self._written),
         )
-        """Stored layers behind the first, whose rows may be stale."""
+        """Stored layers whose rows may be stale."""
         self.refreshing.budget = refresh
         self.touched = TouchedSince()
         """What changes touch, noted from the first one on for one that takes it."""
@@ -212,6 +212,7 @@ class LivingRevision:
             raise ValueError(f"offset {offset} after {self.offset}")
         said: list[BatchEffect | ChangeRefusal] = []
         with self.applying, self._whole_or_broken():
+            self._follow_budget()
             group, longest = ChangeGroup(), len(batches)
             while len(said) < len(batches):
                 batch, found = self._find_next(batches[len(said) : len(said) + longest])
@@ -236,6 +237,8 @@ class LivingRevision:
     def make_stored_rows_anew(self) -> None:
         """Make rows of stored layers from lists that were made from sums: for who writes them to files, so that what
         rounding left in a sum does not last."""
+        with self._whole_or_broken():
+            self._refresh_all()
         with self._whole_or_broken(), self._alone():
             for table, nodes in self.drafting.make_anew():
                 _note_rows(self._written, [table], nodes)
@@ -386,13 +389,12 @@ class LivingRevision:
         inferences, self._inferences = self._inferences, self.inferences
         is_beside = self._inferences != inferences
         moved: Sequence[Moved] = ()
-        if self.refreshing.budget is None:
-            self._refresh_all()
-            layers = len(self.drafting.layers)
-        else:
-            moved, layers = self.drafting.moved(reached, group), 1
-        stored = self.drafting.make_stored(reached, group, layers=layers, in_parallel=not is_beside)
-        if is_beside and len(reached) <= _MOST_MADE:
+        at_once, layers = reached, len(self.drafting.layers)
+        if self.drafting.long is not None:
+            at_once, waiting = self.drafting.waiting(reached)
+            moved, layers = self.drafting.moved(reached, waiting, group), 1
+        stored = self.drafting.make_stored(at_once, group, layers=layers, in_parallel=not is_beside)
+        if is_beside and len(at_once) <= _MOST_MADE:
             # Without predictions, all threads make rows, and write them at once.
             stored = iter([*stored])
         with self.refreshing.marking(moved, self._give_way), self._alone():
@@ -411,6 +413,8 @@ class LivingRevision:
                     self.latest.note(batch, found)
             self.offset += group.records
             self.changes_since_base += group.items
+        if self.drafting.long is not None:
+            self.refreshing.note_made(at_once)
         if group.records:  # also where all were refused: their offset is told
             named = [found for _, found in group.batches]
             renewed = distinct(part for one in named for part in (one.new, one.overridden))
@@ -435,15 +439,21 @@ class LivingRevision:
         for one in made:
             _note_rows(self._written, [one.table], one.nodes)
 
-    def _refresh_all(self) -> None:
-        """Leave no row of a stored layer stale, as where rows were refreshed by a budget and are no longer."""
-        if not self.refreshing.is_any_stale:
+    def _follow_budget(self) -> None:
+        """Have rows wait from now on where there is a budget; where there is none any more, make those that do."""
+        rows_wait = self.refreshing.marks
+        if rows_wait == (self.drafting.long is not None):
             return
+        if not rows_wait:
+            self._refresh_all()
+        self.drafting.begin_sums(rows_wait=rows_wait)
+
+    def _refresh_all(self) -> None:
+        """Leave no row of a stored layer stale."""
         while self.refreshing.is_any_stale:
             self._give_way()
             with self._alone():
                 self.refreshing.refresh_worst()
-        self.drafting.forget_later_sums()
 
 
 def _field_of(row: int, new_nodes: int, column: int) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gnnserve_worker.inference.batch import Infer, Inference, StageTimes, draw_sample, infer_each
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.kernels.view import unpack
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import Scratch
@@ -45,7 +46,10 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
             # Draws depend on the key, so that these are the rows that the batch will read.
             sampling = None if view is None else view.sampling
             sample = draw_sample(loaded, found[0], seeds, key, sampling, scratch, share=True)
-            read = refreshing.refresh_read(found[1], sample.nodes, sample.neighbours, most_permille=most_permille)
+            if found[1] is refreshing.first:
+                read = refreshing.make_read(sample.nodes, sample.neighbours, _corrected(view))
+            else:
+                read = refreshing.refresh_read(found[1], sample.nodes, sample.neighbours, most_permille=most_permille)
             took = StageTimes((time.perf_counter() - began_s) * 1e3, 0.0, 0.0)
             inference = infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
             return msgspec.structs.replace(inference, times=inference.times + took, stale=read)
@@ -53,6 +57,15 @@ def refreshed(infer: Infer, loaded: LoadedRevision, living: LivingRevision | Non
         return infer_refreshed
 
     return within
+
+
+def _corrected(view: BatchView | None) -> np.ndarray:
+    """Stored nodes whose lists or features requests change, whose rows of the first layer are continued from what was
+    aggregated of them: int64. The sample has them under other numbers."""
+    if view is None:
+        return np.zeros(0, np.int64)
+    _, _, _, _, origins, _, _, _, _ = unpack(view.sampling.packed)
+    return np.asarray(origins[origins >= 0])
 
 
 def _reading_layers(loaded: LoadedRevision, living: LivingRevision) -> dict[str, tuple[LoadedVariant, StaleLayer]]:
@@ -81,7 +94,8 @@ class StaleComparison:
         self._loaded, self._living, self._live = loaded, living, live
         self._measure = live.measure()
         self._draw, self._scratch = np.random.default_rng(), Scratch()
-        self._variants = [*_reading_layers(loaded, living).items()]
+        of_variants = _reading_layers(loaded, living).items()
+        self._variants = [one for one in of_variants if one[1][1] is not living.refreshing.first]
         self._count = 0
 
     def compare_some(self) -> None:

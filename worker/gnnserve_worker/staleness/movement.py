@@ -8,15 +8,15 @@ takes time in proportion to the entries of lists that the changes reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.relation_lists import TypePlaces
-from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.kernels.primitives import scratch_for
+from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.kernels.primitives import prefetch, scratch_for
 from gnnserve_worker.tables.growing import empty_growing
 
 _STEP = 1 << 14
@@ -26,6 +26,8 @@ _LEAST = 2.0**-20
 _OF_DEGREE = 0.5
 """Movement of a neighbour's weight, over the share of that neighbour's own list that is another one: GCN weighs by
 d^-1/2."""
+_AHEAD = 8
+"""Entries by which prefetching is ahead."""
 _NO_ROOTS = np.zeros(0, np.float32)
 
 
@@ -87,31 +89,20 @@ class Movement:
 
     def _add_readers(self, nodes: np.ndarray, amounts: np.ndarray) -> None:
         """Add to the rows that read these nodes (int64) what they have moved."""
-        weighed = amounts * self._weights_of(nodes)
-        for lists, senders in self._reading(nodes):
-            self._add_lists(lists, weighed[senders])
+        weighed, places, readers = amounts * self._weights_of(nodes), self._places, self._readers
+        place = entry = 0
+        while place < len(nodes):
+            self._give_way()
+            self._reserve(_STEP)
+            self._count, place, entry = _add_readers(
+                self._amounts, self._found, self._count, nodes, weighed, readers.bounds, readers.indices,
+                self._lists.bounds, self._roots, places.first_lists, places.first_nodes, places.slots,
+                places.has_one_list_each, place, entry,
+            )  # fmt: skip
 
     def _weights_of(self, senders: np.ndarray) -> np.ndarray:
         """The part of a neighbour's weight that hangs on the neighbour: float32."""
         return self._roots[senders] if len(self._roots) else np.ones(len(senders), np.float32)
-
-    def _reading(self, nodes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The lists that name these nodes, and the place of the node that each entry names, int64 each: in steps."""
-        counts = self._readers.lengths(nodes)
-        ends = np.cumsum(counts)
-        start = 0
-        while start < len(nodes):
-            before = int(ends[start] - counts[start])
-            end = int(np.searchsorted(ends, before + _STEP, side="right"))
-            if end > start:
-                yield self._readers.of(nodes[start:end]), np.repeat(np.arange(start, end), counts[start:end])
-            else:
-                end = start + 1
-                first, last = self._readers.bounds[nodes[start]].tolist()
-                for begin in range(first, last, _STEP):
-                    lists = self._readers.indices[begin : min(begin + _STEP, last)].astype(np.int64)
-                    yield lists, np.full(len(lists), start)
-            start = end
 
     def _add_lists(self, lists: np.ndarray, amounts: np.ndarray) -> None:
         """Add these amounts (float32), as the layer weighs an entry of each of these lists (int64)."""
@@ -155,6 +146,14 @@ def _add(sums: np.ndarray, found: np.ndarray, count: int, nodes: np.ndarray, amo
     return count
 
 
+@inlined
+def _weight_of(node: np.int64, list_: np.int64, bounds: np.ndarray, roots: np.ndarray) -> np.float32:
+    """What the layer weighs an entry of a node's list by, as far as it hangs on the node."""
+    if len(roots) > 0:
+        return np.float32(roots[node])
+    return np.float32(1.0) / np.float32(max(1, bounds[list_, 1] - bounds[list_, 0]))
+
+
 @kernel
 def _add_weighed(
     sums: np.ndarray, found: np.ndarray, count: int, nodes: np.ndarray, lists: np.ndarray, amounts: np.ndarray,
@@ -166,9 +165,39 @@ def _add_weighed(
         if sums[node] == 0:
             found[count] = node
             count += 1
-        if len(roots) > 0:
-            weight = roots[node]
-        else:
-            weight = np.float32(1.0) / np.float32(max(1, bounds[lists[i], 1] - bounds[lists[i], 0]))
-        sums[node] += amounts[i] * weight
+        sums[node] += amounts[i] * _weight_of(node, lists[i], bounds, roots)
     return count
+
+
+@kernel
+def _add_readers(
+    sums: np.ndarray, found: np.ndarray, count: int, nodes: np.ndarray, amounts: np.ndarray,
+    reader_bounds: np.ndarray, readers: np.ndarray, bounds: np.ndarray, roots: np.ndarray, first_lists: np.ndarray,
+    first_nodes: np.ndarray, slots: np.ndarray, one_list_each: bool, place: int, entry: int,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Add each node's amount to its readers, `_STEP` entries at most, from an entry of the node at a place on. Returns
+    how many nodes are found then, and where to go on."""
+    left = _STEP
+    while place < len(nodes):
+        begin = reader_bounds[nodes[place], 0] + entry
+        end = reader_bounds[nodes[place], 1]
+        if place + _AHEAD < len(nodes):
+            prefetch(readers, reader_bounds[nodes[place + _AHEAD], 0])
+        last = min(end, begin + left)
+        amount = amounts[place]
+        for at in range(begin, last):
+            read_by = np.int64(readers[at])
+            node = read_by
+            if not one_list_each:
+                kind = np.searchsorted(first_lists, read_by, side="right") - 1
+                node = first_nodes[kind] + (read_by - first_lists[kind]) // max(1, slots[kind])
+            if sums[node] == 0:
+                found[count] = node
+                count += 1
+            sums[node] += amount * _weight_of(node, read_by, bounds, roots)
+        left -= last - begin
+        if last < end:
+            return count, place, entry + last - begin
+        place += 1
+        entry = 0
+    return count, place, 0

@@ -5,6 +5,9 @@ A layer behind the first has a mark for each row that a change has moved (`movem
 neighbours of its node as generation made it, once the rows of the layer below that it reads are right themselves, so
 that a row without a mark is exact. Predictions and changes are kept from the revision's arrays meanwhile. A batch may
 bear less than a budget leaves: then further rows are made anew, whatever that takes.
+
+Rows of the first layer wait in the same way, and no budget is for them: all that are read are made before, so that who
+reads the layer finds it exact.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ class LayerMakers:
 @dataclass(frozen=True, slots=True)
 class StaleLayer:
     number: int
-    """The first layer is 1, which is never stale."""
+    """The first layer is 1."""
     makers: Sequence[LayerMakers]
     """One of each table."""
     rows: StaleRows
@@ -102,15 +105,19 @@ class Refreshing:
         hops: Sequence[int],
         note_written: Callable[[Sequence[Table], np.ndarray], None] = lambda _tables, _nodes: None,
     ) -> None:
-        """`graph`: as predictions see it. `layers`, `hops`: of the layers behind the first, the second one's first.
-        `note_written` is told of rows that were written."""
+        """`graph`: as predictions see it. `layers`, `hops`: of all stored layers, the first one's first; where there is
+        no other, no row is ever stale. `note_written` is told of rows that were written."""
         self._graph, self._note_written = graph, note_written
         room = len(graph.is_gone)
-        self.layers = [
+        self._all = [
             StaleLayer(number, makers, StaleRows(room), hops, lambda: graph.taken)
-            for number, (makers, hops) in enumerate(zip(layers, hops, strict=True), start=2)
+            for number, (makers, hops) in enumerate(zip(layers, hops, strict=True), start=1)
+            if len(layers) > 1
         ]
-        """Layers whose rows may be stale, by their numbers."""
+        self.first = self._all[0] if self._all else None
+        """The first layer, whose rows may wait until they are read."""
+        self.layers = self._all[1:]
+        """Layers whose rows may be read while they are stale, by their numbers."""
         self.budget: RefreshBudget | None = None
         """None: rows are made anew with each change, and those that are still stale before a batch reads them."""
         self.counts = {by: RefreshCount() for by in RefreshedBy}
@@ -121,18 +128,23 @@ class Refreshing:
 
     @property
     def is_any_stale(self) -> bool:
-        return any(layer.rows.count for layer in self.layers)
+        return any(layer.rows.count for layer in self._all)
+
+    @property
+    def marks(self) -> bool:
+        """Whether changes mark rows that they move, in place of making them."""
+        return self.budget is not None and bool(self.layers)
 
     def layer_of(self, table: Table) -> StaleLayer | None:
         """The layer that the table stores; None: its rows are never stale."""
-        return next((one for one in self.layers if any(each.makes.table is table for each in one.makers)), None)
+        return next((one for one in self._all if any(each.makes.table is table for each in one.makers)), None)
 
     @contextmanager
     def marking(self, moved: Sequence[Moved], give_way: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Mark rows of each layer that have moved so, if any have; within it changes are to be published. `give_way` is
-        called between steps."""
+        """Mark rows of each layer that have moved so, the first one's first, if any have; within it changes are to be
+        published. `give_way` is called between steps."""
         with ExitStack() as held:
-            for layer, (nodes, amounts) in zip(self.layers, moved, strict=False):
+            for layer, (nodes, amounts) in zip(self._all, moved, strict=False):
                 held.enter_context(layer.rows.held())
                 layer.rows.mark(nodes, amounts, give_way)
             yield
@@ -145,6 +157,17 @@ class Refreshing:
         if self.budget is None or not layer.rows.count:
             return 0.0
         return max(LEAST_PERMILLE, loss_permille(layer.read_error, layer.sensitivity.bound))
+
+    def make_read(self, *read: np.ndarray) -> StaleRead:
+        """Make all rows of the first layer that wait and are read (nodes, int32 or int64, in any order)."""
+        assert self.first is not None  # noqa: S101
+        waiting = self.first.rows.among(*read)
+        return StaleRead(self._refresh(self.first, waiting, None, RefreshedBy.REQUEST), 0.0)
+
+    def note_made(self, nodes: np.ndarray) -> None:
+        """Rows of the first layer were made of these nodes (int64) as changes were published."""
+        assert self.first is not None  # noqa: S101
+        self.first.rows.clear(nodes)
 
     def refresh_read(self, layer: StaleLayer, *read: np.ndarray, most_permille: float = math.inf) -> StaleRead:
         """Refresh the rows that pay most of those that are read (nodes, int32 or int64, in any order). `most_permille`:
@@ -182,7 +205,8 @@ class Refreshing:
 
     def refresh_worst(self) -> int:
         """Refresh the rows with the largest errors for a turn; how many."""
-        for layer in self.layers:
+        # Most rows of the first layer are made for those of the others, which read them.
+        for layer in (*self.layers, *self._all[:1]):
             worst = layer.rows.worst(_MOST_IN_TURN)
             if not len(worst):
                 continue
@@ -217,7 +241,7 @@ class Refreshing:
             if most_us is not None and (time.perf_counter() - began_s) * 1e6 >= most_us:
                 break
         took_s = time.perf_counter() - began_s
-        if made >= 2 * _FEW:  # what a call takes says little of a row
+        if made >= 2 * _FEW or took_s * 1e6 > TURN_US:  # what a short call takes says little of a row
             self._learn(nodes[:made], took_s)
         count = self.counts[by]
         count.rows += made
@@ -232,8 +256,8 @@ class Refreshing:
 
     def _make(self, layer: StaleLayer, nodes: np.ndarray) -> None:
         """Make rows of a layer, once those are right that they are made of."""
-        if layer.number > 2:
-            below = self.layers[layer.number - 3]
+        if layer.number > 1:
+            below = self._all[layer.number - 2]
             read = [nodes]
             for _ in range(layer.hops):
                 read.append(distinct([self._graph.lists.of(self._graph.places.lists_of(read[-1]))]))

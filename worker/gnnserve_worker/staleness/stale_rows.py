@@ -6,7 +6,6 @@ mark away and to find one of the worst takes the same short time, however many t
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +13,13 @@ from contextlib import contextmanager
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.primitives import scratch_for
+from gnnserve_worker.kernels.primitives import prefetch, scratch_for
 from gnnserve_worker.tables.growing import empty_growing
 
 _LISTS = 24
 """Errors from 1 down to 2^-23; smaller ones stand in the last list."""
+_AHEAD = 8
+"""Rows by which prefetching is ahead."""
 _STEP = 1 << 13
 """Rows that are marked at a time."""
 
@@ -110,7 +111,9 @@ class StaleRows:
 
 @inlined
 def _list_of(error: float) -> int:
-    return min(_LISTS - 1, max(0, -math.frexp(error)[1]))
+    # The exponent, by which numbers from 0.5 to 1 are of list 0.
+    exponent = int((np.float32(error).view(np.int32) >> 23) - 126)
+    return min(_LISTS - 1, max(0, -exponent))
 
 
 @inlined
@@ -141,6 +144,11 @@ def _mark(
 ) -> None:  # fmt: skip
     for i in range(len(nodes)):
         node = nodes[i]
+        if i + _AHEAD < len(nodes):
+            ahead = nodes[i + _AHEAD]
+            prefetch(errors, ahead)
+            prefetch(following, ahead)
+            prefetch(before, ahead)
         old = errors[node]
         new = min(np.float32(1.0), old + amounts[i])
         errors[node] = new
