@@ -354,6 +354,22 @@ CASES: dict[str, Case] = {
     "stored layers that are made anew as fast as they become stale": Case(
         {f'gnnserve_stale_error_estimate{{{WORKER},layer="2"}}': constant(5000)}
     ),
+    "stale rows that cost more than the objective tolerates": Case(
+        {
+            f'gnnserve_stale_loss_permille{{{WORKER},layer="2"}}': for_the_last(17, 8, 2),
+            f"gnnserve_objective_tolerance_permille{{{WORKER}}}": constant(5),
+        },
+        ("GnnserveStaleBeyondTolerance",),
+    ),
+    "stale rows that cost no more than the objective tolerates": Case(
+        {
+            f'gnnserve_stale_loss_permille{{{WORKER},layer="2"}}': constant(5),
+            f"gnnserve_objective_tolerance_permille{{{WORKER}}}": constant(5),
+        }
+    ),
+    "stale rows of a service that states no tolerance": Case(
+        {f'gnnserve_stale_loss_permille{{{WORKER},layer="2"}}': constant(500)}
+    ),
     "a database that takes no embeddings": Case(
         turned("EmbeddingsPublished", "False", "EmbeddingsFailed", 17), ("GnnserveEmbeddingsFailed",)
     ),

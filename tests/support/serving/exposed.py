@@ -98,7 +98,7 @@ def all_metrics() -> serving.ServingMetrics:
         base_variant="x1",
         reason="",
         allowed_variants=("x1",),
-        objective=Objective(latency_ms=25),
+        objective=Objective(latency_ms=25, accuracy_tolerance_permille=5),
     )
     metrics.watch_routing(lambda: serving.RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)

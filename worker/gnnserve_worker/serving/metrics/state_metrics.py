@@ -61,7 +61,14 @@ def collect_routing(routing: RoutingSample, service: str) -> Iterator[Metric]:
     )
     if route.objective.latency_ms is not None:
         objective.add_metric((service,), route.objective.latency_ms / 1000)
-    yield from (info, expired, correction, of_overlays, objective)
+    tolerance = GaugeMetricFamily(
+        "gnnserve_objective_tolerance_permille",
+        "The accuracy tolerance of the service's own objective, where it has one.",
+        labels=("service",),
+    )
+    if route.objective.accuracy_tolerance_permille is not None:
+        tolerance.add_metric((service,), route.objective.accuracy_tolerance_permille)
+    yield from (info, expired, correction, of_overlays, objective, tolerance)
 
 
 _COUNTERS = {
