@@ -114,6 +114,14 @@ def test_what_is_left_is_fitted_to_channels_that_are_gone(tmp_path: Path) -> Non
     np.testing.assert_allclose(left, whole, atol=1e-2 * float(np.abs(whole).max()))
 
 
+def test_channels_of_columns_are_made_also_where_a_default_factor_leaves_no_column(tmp_path: Path) -> None:
+    """The default factors go to 8, and no type has more than 6 columns; none but that of the channels is made."""
+    source, _ = data_of(tmp_path, shop())
+    model = {"hidden": 6, "fanouts": [2, 2], "training": {"epochs": 1}}
+    loaded = generated(tmp_path, service_of(source, model, {"channels": [{**OVER_FEATURES, "columnFactor": 4}]}))
+    assert {*variants_of(loaded)} == {"x4", "channels2-x4", "projected"}
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
 def test_few_channels_learn_from_labels(tmp_path: Path, architecture: str) -> None:

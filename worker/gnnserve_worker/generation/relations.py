@@ -21,6 +21,7 @@ from gnnserve_api.files.given_weights import ComparedScores
 from gnnserve_api.files.repository import NOT_RANKED, NetworkManifest, RankingManifest
 from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.made_variants import made_variants, search_space
+from gnnserve_api.spec.pruning import DEFAULT_FACTORS
 from gnnserve_api.spec.searched import SearchSpace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
@@ -252,7 +253,8 @@ class RelationsPreparation:
     def _rank(self, master: Tensors | None, seed: int) -> Ranking:
         """As `WeightSources.rank`, of the columns of each type."""
         spec, progress, states = self.wanted.spec, self.wanted.progress, states_of(self.subject, master or {})
-        check_factors(spec.variants.pruning.factors, max(state.shape[1] for state in states))
+        if spec.variants.pruning.factors != DEFAULT_FACTORS:
+            check_factors(spec.variants.pruning.factors, max(state.shape[1] for state in states))
         stage = f"rank by {spec.variants.pruning.method}"
         progress(Progress(stage, 0, 1))
         first, subject = self._layers(master or {})[0], with_features(self.subject, states)
